@@ -1,0 +1,25 @@
+"""The ways in which Dask's processes can exchange messages."""
+
+from __future__ import annotations
+
+from commbench import registry
+from commbench.backends.base import Backend
+
+
+def parse(name: str) -> Backend:
+    """Return the backend of that name, for example ``tcp``, ``ucx`` or ``ucx:tcp+nvlink``.
+
+    Raises
+    ------
+    UsageError
+        Where the name or one of its options is unknown.
+
+    Examples
+    --------
+    >>> parse("ucx:shm+tcp").name
+    'ucx:tcp+shm'
+    """
+    head, colon, options = name.strip().partition(":")
+    factory = registry.load("backend", head)
+    backend: Backend = factory(tuple(options.split("+")) if colon else ())
+    return backend

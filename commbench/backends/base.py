@@ -1,0 +1,91 @@
+"""What a backend must say of itself: one way for Dask's processes to exchange messages.
+
+A backend does not move a byte. It names the Dask protocol and the settings that make Dask use
+it, tells whether this machine can, and reads from a live connection which transport carries it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Unavailability:
+    """Why a backend can't be used here, and what would change that."""
+
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Transport:
+    """What carries a connection's bulk data, for example ``tcp/lo``, and how that is known."""
+
+    name: str
+    evidence: str
+
+
+class Backend(ABC):
+    """A communication backend of Dask, under the name that users give it.
+
+    Parameters
+    ----------
+    options
+        What follows the colon of the name, split at ``+``: ``("tcp", "shm")`` for
+        ``ucx:tcp+shm``.
+
+    Raises
+    ------
+    UsageError
+        Where the backend does not know one of the options.
+    """
+
+    head: ClassVar[str]
+    """The name before the colon: the entry point's name."""
+    protocol: ClassVar[str]
+    """The scheme of the addresses, as in ``tcp://``."""
+
+    def __init__(self, options: tuple[str, ...] = ()) -> None:
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        """The name that users give, for example ``ucx:shm``."""
+        return f"{self.head}:{'+'.join(self.options)}" if self.options else self.head
+
+    @abstractmethod
+    def unavailable(self, device: str) -> Unavailability | None:
+        """Return why this machine can't run the backend, or None where it can.
+
+        It must not import the libraries that it asks about: two MPI or UCX stacks can't share a
+        process, and whoever asks may go on to start another backend.
+        """
+
+    @abstractmethod
+    def environment(self, device: str, scratch: Path) -> dict[str, str]:
+        """Return the environment variables of every process of the cluster.
+
+        `scratch` is a folder of the launch's own, removed after it.
+        """
+
+    def dask_config(self) -> Mapping[str, Any]:
+        """Return the Dask configuration of every process of the cluster."""
+        return {}
+
+    @staticmethod
+    @abstractmethod
+    def transport(comm: Any) -> Transport:
+        """Return what carries the live connection `comm`; runs inside a worker."""
+
+    def contradiction(self, transport: str) -> str:
+        """Return how `transport` contradicts the backend's name, or nothing where it does not."""
+        del transport
+        return ""
+
+    @abstractmethod
+    def settings(self) -> str:
+        """Return in one line what the backend sets, for people who want to do it by hand."""

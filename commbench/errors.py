@@ -1,0 +1,97 @@
+"""Everything that commbench raises on purpose.
+
+::
+
+    CommbenchError
+    ├── UsageError               the caller can put it right at once
+    │   ├── UnknownNameError     a name that no entry point carries
+    │   ├── SuiteError           a suite file, with the path of the offending key
+    │   └── UnavailableError     this machine lacks what the backend or device needs
+    ├── ResultsError             a results directory that can't be read or written
+    ├── VerificationError        a workload computed something wrong
+    └── LaunchError              a launch could not be brought to its end
+
+A message says what was wrong, what is known and what to do, in that order.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CommbenchError",
+    "LaunchError",
+    "ResultsError",
+    "SuiteError",
+    "UnavailableError",
+    "UnknownNameError",
+    "UsageError",
+    "VerificationError",
+]
+
+
+class CommbenchError(Exception):
+    """The root: the command line prints it as one message, without a traceback."""
+
+
+class UsageError(CommbenchError):
+    """A wrong argument, value or combination."""
+
+
+class UnknownNameError(UsageError):
+    """A name that is not among the known ones.
+
+    Parameters
+    ----------
+    what
+        The kind of thing, for example ``"workload"``.
+    name
+        The name that was given.
+    known
+        Every name that would have been right.
+
+    Examples
+    --------
+    >>> str(UnknownNameError("workload", "merg", ["merge", "svd"]))
+    "unknown workload 'merg' (did you mean 'merge'?); known: merge, svd"
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        super().__init__(f"unknown {what} {name!r}{hint}; known: {', '.join(known) or 'none'}")
+
+
+class SuiteError(UsageError):
+    """A suite that can't be understood."""
+
+
+class UnavailableError(UsageError):
+    """Something that this machine lacks, with the remedy.
+
+    Examples
+    --------
+    >>> str(UnavailableError("backend ucx", "the package ucxx is not installed",
+    ...                      "pip install 'commbench[ucx]'"))
+    "backend ucx is unavailable: the package ucxx is not installed. To have it: \
+pip install 'commbench[ucx]'"
+    """
+
+    def __init__(self, what: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{what} is unavailable: {reason}. To have it: {remedy}")
+        self.reason = reason
+        self.remedy = remedy
+
+
+class ResultsError(CommbenchError):
+    """A results directory that is missing, foreign, of another version or can't be written."""
+
+
+class VerificationError(CommbenchError):
+    """A result that is not what the workload's data imply: the sample is void."""
+
+
+class LaunchError(CommbenchError):
+    """A launch that could not go on: a process died, a deadline passed, tasks failed."""

@@ -1,0 +1,323 @@
+"""The spine: what is measured, and the records that measuring leaves behind.
+
+Data flows one way::
+
+    Suite → Plan → Launch (a child process) → Record … → store → Summary → report
+
+Times are seconds, sizes bytes, and every number's name ends in its unit. Points in time
+(``*_at_s``, ``start_s``, ``stop_s``) are seconds since the epoch on the measuring host's clock.
+Workers are known by name, which is the same in every launch, and not by address, which is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """The cluster that a case asks for.
+
+    ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
+    what the backend sets.
+    """
+
+    n_workers: int = 2
+    threads_per_worker: int = 1
+    device: str = "cpu"
+    launcher: str = "local"
+    hosts: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One thing to measure: a workload with its parameters on a backend and a cluster.
+
+    ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
+    deadline of a launch as a whole.
+    """
+
+    workload: str
+    backend: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    cluster: ClusterSpec = field(default_factory=ClusterSpec)
+    launches: int = 6
+    iterations: int = 3
+    warmups: int = 1
+    seed: int = 0
+    timeout_s: float = 300.0
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of what is measured: replication, seed and deadline don't change it.
+
+        Two runs thus agree on the id of a case that they measured with different numbers of
+        launches.
+        """
+        content = {
+            "workload": self.workload,
+            "backend": self.backend,
+            "params": dict(self.params),
+            "cluster": asdict(self.cluster),
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A named list of cases."""
+
+    name: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A fresh cluster in a fresh process: the unit of replication.
+
+    ``index`` counts the launches of its case, ``block`` the rounds in which every case has one
+    launch, and ``position`` the place that the shuffle gave it within the round.
+    """
+
+    case: Case
+    index: int
+    block: int
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One execution of a suite, as its ``run.json`` keeps it."""
+
+    id: str
+    suite: Suite
+    environment: Mapping[str, Any]
+    seed: int
+    started_at: str
+    min_transfer_bytes: int = 1_000_000
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One timed call, or one message of a ping-pong.
+
+    ``seconds`` is wall time from submission to the last result; ``submit_seconds`` is the part
+    of it until the scheduler had the graph; ``build_seconds`` came before it and is not in it.
+    For a ping-pong ``seconds`` is half the round trip and ``payload_bytes`` the message size.
+    ``cpu_seconds`` sums over all processes of the cluster, the client included.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    layer: str
+    warmup: bool
+    started_at_s: float
+    seconds: float
+    cpu_seconds: float
+    payload_bytes: int
+    verified: bool
+    build_seconds: float = 0.0
+    submit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferRecord:
+    """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
+
+    ``nbytes`` is the data's size in memory; the duration is ``stop_s - start_s``, not the log's
+    own, which is floored at 1 ms.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    src: str
+    dst: str
+    nbytes: int
+    start_s: float
+    stop_s: float
+    n_keys: int
+    channel: str = "gather"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireBytes:
+    """What ``src`` wrote to its comms with ``dst`` within one iteration, serialized."""
+
+    case_id: str
+    launch: int
+    iteration: int
+    src: str
+    dst: str
+    nbytes: int
+    n_messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogCount:
+    """How many fetches one worker began within one iteration, and what became of them.
+
+    ``n_started`` is the worker's own ``transfer_incoming_count_total``: what it has over the
+    other counts was lost from the log.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    worker: str
+    n_started: int
+    n_logged: int
+    n_busy: int
+    n_failed: int
+    n_in_flight: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """One bar of the task stream: ``action`` is compute, transfer, deserialize, disk-read, …"""
+
+    case_id: str
+    launch: int
+    iteration: int
+    worker: str
+    thread: int
+    name: str
+    action: str
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportUsed:
+    """The transport that carried the bytes from ``src`` to ``dst``, and how that is known."""
+
+    case_id: str
+    launch: int
+    src: str
+    dst: str
+    transport: str
+    evidence: str
+    contradiction: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCounter:
+    """Bytes that the kernel counted on one network interface during one iteration."""
+
+    case_id: str
+    launch: int
+    iteration: int
+    host: str
+    interface: str
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleCost:
+    """CPU time that a cluster with nothing to do burned in ``seconds`` of wall time."""
+
+    case_id: str
+    launch: int
+    seconds: float
+    cpu_seconds: float
+    n_processes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A launch that went wrong, at which stage and why."""
+
+    case_id: str
+    launch: int
+    stage: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchEnd:
+    """A launch that ended, well or not; a run resumes after the launches that ended well."""
+
+    case_id: str
+    launch: int
+    block: int
+    position: int
+    ok: bool
+    seconds: float
+
+
+Record = (
+    Sample
+    | TransferRecord
+    | WireBytes
+    | LogCount
+    | TaskRecord
+    | TransportUsed
+    | NetworkCounter
+    | IdleCost
+    | Failure
+    | LaunchEnd
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The samples of one case, or of one message size of it.
+
+    ``median_s`` is the median over launches of each launch's median; the interval holds the
+    true median with probability ``confidence`` (0 where one launch allows no interval). The
+    percentiles are over all measured samples.
+    """
+
+    case_id: str
+    layer: str
+    payload_bytes: int
+    n_launches: int
+    n_samples: int
+    median_s: float
+    ci_low_s: float
+    ci_high_s: float
+    confidence: float
+    min_s: float
+    p5_s: float
+    p25_s: float
+    p75_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+    cpu_s: float
+    build_s: float
+    submit_s: float
+
+    @property
+    def throughput_Bps(self) -> float:  # noqa: N802 - the unit's own spelling
+        """Payload bytes per second at the median."""
+        return self.payload_bytes / self.median_s if self.median_s > 0 else float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """``ratio`` = candidate's median time over the baseline's: below 1 the candidate is faster.
+
+    The verdict is ``faster``, ``slower`` or ``inconclusive``.
+    """
+
+    workload: str
+    layer: str
+    payload_bytes: int
+    baseline: str
+    candidate: str
+    ratio: float
+    ci_low: float
+    ci_high: float
+    verdict: str

@@ -1,0 +1,52 @@
+"""Find backends, workloads, launchers, plots and reports by name, through entry points.
+
+Nothing is imported before it is asked for, and third parties add theirs by the same door: an
+entry point in the group ``commbench.<kind>s``.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from commbench.errors import UnavailableError, UnknownNameError
+
+
+def names(kind: str) -> list[str]:
+    """Return the sorted names of every `kind` that is installed, without importing any.
+
+    Examples
+    --------
+    >>> "merge" in names("workload")
+    True
+    """
+    return sorted({point.name for point in entry_points(group=f"commbench.{kind}s")})
+
+
+def load(kind: str, name: str) -> Any:
+    """Return the object that the entry point `name` of the group ``commbench.<kind>s`` names.
+
+    Parameters
+    ----------
+    kind
+        ``"backend"``, ``"workload"``, ``"launcher"``, ``"plot"`` or ``"report"``.
+    name
+        The entry point's name.
+
+    Raises
+    ------
+    UnknownNameError
+        Where nothing carries that name.
+    UnavailableError
+        Where its module can't be imported, with the import that failed.
+    """
+    for point in entry_points(group=f"commbench.{kind}s", name=name):
+        try:
+            return point.load()
+        except ImportError as error:
+            raise UnavailableError(
+                f"{kind} {name}",
+                f"{point.value} can't be imported ({error})",
+                "install what the import names",
+            ) from error
+    raise UnknownNameError(kind, name, names(kind))

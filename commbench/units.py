@@ -1,0 +1,125 @@
+"""Seconds, bytes and bandwidth: parse what people write, print what they can read.
+
+Decimal prefixes throughout (1 MB = 10^6 B, as OSU and the network world have it); binary ones
+only where they are spelled out (1 MiB = 2^20 B).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from commbench.errors import UsageError
+
+_BYTE_UNITS = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SECOND_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}  # fmt: skip  # noqa: E501
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+
+
+def _parse(text: str, units: dict[str, float], what: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    scale = units.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        known = ", ".join(unit for unit in units if unit)
+        raise UsageError(f"{text!r} is not {what}; write for example {example} (units: {known})")
+    return float(match[1]) * scale
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes in `text`.
+
+    Raises
+    ------
+    UsageError
+        Where `text` is not a whole number of bytes.
+
+    Examples
+    --------
+    >>> parse_bytes("8MiB"), parse_bytes("1 MB"), parse_bytes("1e3")
+    (8388608, 1000000, 1000)
+    """
+    number = _parse(text, {**_BYTE_UNITS}, "a number of bytes", "1048576, 8MiB or 1MB")
+    if not math.isfinite(number) or number != int(number):
+        raise UsageError(f"{text!r} is not a whole number of bytes")
+    return int(number)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the number of seconds in `text`.
+
+    Examples
+    --------
+    >>> parse_seconds("90"), parse_seconds("1.5 min"), parse_seconds("20 ms")
+    (90.0, 90.0, 0.02)
+    """
+    return _parse(text, _SECOND_UNITS, "a duration", "90, 90s or 1.5min")
+
+
+def _scaled(value: float, unit: str, prefixes: str) -> str:
+    # Three significant digits, chosen after rounding, so that 999.9 becomes 1.00 k and not 1000.
+    magnitude = 0
+    while magnitude < len(prefixes) - 1 and abs(float(f"{value:.3g}")) >= 1000:
+        value /= 1000
+        magnitude += 1
+    number = float(f"{value:.3g}")
+    digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
+    return f"{number:.{digits}f} {prefixes[magnitude].strip()}{unit}"
+
+
+def format_bytes(nbytes: float) -> str:
+    """Return `nbytes` with a decimal prefix.
+
+    Examples
+    --------
+    >>> format_bytes(1), format_bytes(999_950), format_bytes(819_200_000)
+    ('1 B', '1.00 MB', '819 MB')
+    """
+    if abs(nbytes) < 1000 and nbytes == int(nbytes):
+        return f"{int(nbytes)} B"
+    return _scaled(nbytes, "B", " kMGTP")
+
+
+def format_message_size(nbytes: int) -> str:
+    """Return a message size as benchmarks label their axes: binary where it is exact.
+
+    Examples
+    --------
+    >>> format_message_size(1), format_message_size(8192), format_message_size(1_000_000)
+    ('1 B', '8 KiB', '1.00 MB')
+    """
+    for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 2**exponent and nbytes % 2**exponent == 0:
+            return f"{nbytes >> exponent} {unit}"
+    return format_bytes(nbytes)
+
+
+def format_bandwidth(bytes_per_second: float) -> str:
+    """Return a bandwidth with a decimal prefix.
+
+    Examples
+    --------
+    >>> format_bandwidth(1.26e9), format_bandwidth(float("nan"))
+    ('1.26 GB/s', '—')
+    """
+    return "—" if math.isnan(bytes_per_second) else _scaled(bytes_per_second, "B/s", " kMGTP")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration in the unit that keeps its number between 1 and 1000.
+
+    Examples
+    --------
+    >>> format_seconds(58e-6), format_seconds(1.6), format_seconds(0), format_seconds(999.96e-6)
+    ('58.0 µs', '1.60 s', '0 s', '1.00 ms')
+    """
+    if math.isnan(seconds):
+        return "—"
+    if seconds == 0:
+        return "0 s"
+    if abs(float(f"{seconds:.3g}")) >= 1:
+        return f"{seconds:.4g} s" if abs(seconds) >= 1000 else _scaled(seconds, "s", " ")
+    return _scaled(seconds * 1e9, "s", "nµm")

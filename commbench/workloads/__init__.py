@@ -1,0 +1,1 @@
+"""What is computed or exchanged while the clock runs."""

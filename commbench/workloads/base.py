@@ -1,0 +1,80 @@
+"""What a workload must say of itself.
+
+A workload owns its parameters, its data, its bytes formula, the one call that is timed and the
+check of its result. It never times anything itself: ``commbench.measure`` does, in the same way
+for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a workload may know of the launch that it runs in."""
+
+    n_workers: int
+    device: str
+    seed: int
+
+
+class Workload(ABC):
+    """The base of all workloads.
+
+    Parameters
+    ----------
+    params
+        An instance of the class's ``Params``.
+    context
+        The launch that the workload runs in.
+
+    Raises
+    ------
+    UsageError
+        Where the parameters make no sense together.
+    """
+
+    name: ClassVar[str]
+    """The entry point's name."""
+    summary: ClassVar[str]
+    """One line for ``commbench list``."""
+    Params: ClassVar[type[Any]]
+    """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
+
+    def __init__(self, params: Any, context: Context) -> None:
+        self.params = params
+        self.context = context
+
+
+class ClusterWorkload(Workload):
+    """A workload that computes something on a Dask cluster.
+
+    For each iteration the harness calls ``build`` (timed apart), persists what it returns and
+    waits for it (the sample), then calls ``check``.
+    """
+
+    @property
+    @abstractmethod
+    def payload_bytes(self) -> int:
+        """The bytes that a sample's throughput is counted in; the formula is documented."""
+
+    @abstractmethod
+    def prepare(self, client: Any) -> None:
+        """Create the seeded input on the workers and wait until it is in memory there."""
+
+    @abstractmethod
+    def build(self) -> Any:
+        """Return the lazy Dask collection, or tuple of collections, that the sample computes."""
+
+    @abstractmethod
+    def check(self, client: Any, result: Any) -> None:
+        """Compare the persisted `result` with what the data imply.
+
+        Raises
+        ------
+        VerificationError
+            With what was expected and what was found.
+        """
