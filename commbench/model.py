@@ -185,7 +185,7 @@ class LogCount:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord:
-    """One bar of the task stream: ``action`` is compute, transfer, deserialize, disk-read, …"""
+    """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read."""
 
     case_id: str
     launch: int

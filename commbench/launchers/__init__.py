@@ -1,0 +1,1 @@
+"""How the processes of a cluster come to be."""

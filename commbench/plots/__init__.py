@@ -1,0 +1,1 @@
+"""Figures: one kind per module, each with ``plot(run) -> Figure | None``."""

@@ -8,6 +8,7 @@ for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,6 +42,8 @@ class Workload(ABC):
     """The entry point's name."""
     summary: ClassVar[str]
     """One line for ``commbench list``."""
+    defaults: ClassVar[Mapping[str, int]] = {}
+    """Launches, iterations and warm-ups where they differ from those of ``Case``."""
     Params: ClassVar[type[Any]]
     """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
 
@@ -78,3 +81,46 @@ class ClusterWorkload(Workload):
         VerificationError
             With what was expected and what was found.
         """
+
+
+class PairWorkload(Workload):
+    """A workload that exchanges messages between two processes over one connection.
+
+    For each message size the harness times ``exchange`` message by message and calls ``check``
+    on every reply, outside the timing.
+    """
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The message sizes in bytes, in the order in which they are measured."""
+
+    @abstractmethod
+    def n_messages(self, size: int, iterations: int) -> int:
+        """Return how many messages of `size` bytes to time where the user said `iterations`."""
+
+    @abstractmethod
+    def payload(self, size: int) -> Any:
+        """Return an incompressible, seeded array of `size` bytes."""
+
+    @abstractmethod
+    def stamp(self, payload: Any, number: int) -> None:
+        """Mark `payload` as the message `number`, so that a stale reply can't pass for it."""
+
+    @abstractmethod
+    async def exchange(self, comm: Any, payload: Any) -> Any:
+        """Send `payload` to the peer over `comm` and return its reply: the timed call."""
+
+    @abstractmethod
+    def check(self, payload: Any, reply: Any, *, whole: bool) -> None:
+        """Compare the reply with what was sent: its stamp, or every byte where `whole`.
+
+        Raises
+        ------
+        VerificationError
+            Where they differ.
+        """
+
+    @abstractmethod
+    def peer_command(self, protocol: str) -> list[str]:
+        """Return the command line of the other process; it prints its address first."""

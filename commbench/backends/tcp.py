@@ -1,0 +1,49 @@
+"""``tcp``: Dask's own sockets, through tornado."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.errors import UsageError
+
+
+class TcpBackend(Backend):
+    """What every Dask user has: ``tcp://`` addresses, nothing set."""
+
+    head = "tcp"
+    protocol = "tcp"
+
+    def __init__(self, options: tuple[str, ...] = ()) -> None:
+        if options:
+            raise UsageError(f"backend tcp takes no options, got {'+'.join(options)!r}; write tcp")
+        super().__init__()
+
+    def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
+        del device
+        return None
+
+    def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
+        del device, scratch
+        return {}
+
+    @staticmethod
+    def transport(comm: Any) -> Transport:
+        """Return the interface that the kernel routes the socket over."""
+        import psutil
+        from distributed.comm import get_address_host
+
+        local = get_address_host(comm.local_address)
+        peer = get_address_host(comm.peer_address)
+        evidence = f"socket {comm.local_address} ↔ {comm.peer_address}"
+        if local == peer:
+            # Linux routes a host's traffic with itself over lo, whatever the address.
+            return Transport("tcp/lo", evidence)
+        for interface, addresses in psutil.net_if_addrs().items():
+            if any(address.address == local for address in addresses):
+                return Transport(f"tcp/{interface}", evidence)
+        return Transport("tcp", evidence)
+
+    def settings(self) -> str:  # noqa: D102
+        return "nothing: Dask's default"

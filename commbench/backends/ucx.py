@@ -1,0 +1,194 @@
+"""``ucx`` and ``ucx:…``: distributed-ucxx, with the transports that the name asks for.
+
+=================  ==========================================================================
+name               what it sets in every process of the cluster
+=================  ==========================================================================
+``ucx``            nothing: what a Dask user gets who says only ``protocol="ucx"``
+``ucx:a+b``        ``UCX_TLS`` to ``tcp`` and the transports below, in that order
+``…tcp``           ``tcp`` (always there: connections begin on a TCP listener)
+``…shm``           ``sm``, and ``UCX_MM_ERROR_HANDLING=y``: Dask's endpoints want to be told of a
+                   peer's death, and UCX's shared memory refuses that by default
+``…nvlink``        ``cuda_copy,cuda_ipc``
+``…ib``            ``rc``
+``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all
+=================  ==========================================================================
+
+UCX's own log goes to the launch's scratch folder at level ``info``, where it names the lanes of
+every endpoint configuration; it logs nothing while data moves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from commbench import environment
+from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.errors import UsageError
+
+_TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
+# UCX's transports by the family that users speak of, fastest first.
+_FAMILIES = {
+    "nvlink": ("cuda_ipc",),
+    "ib": ("rc_verbs", "rc_mlx5", "dc_mlx5", "ud_verbs", "ud_mlx5", "rc", "dc", "ud"),
+    "shm": ("xpmem", "cma", "knem", "sysv", "posix"),
+    "tcp": ("tcp",),
+}
+
+
+class UcxBackend(Backend):
+    """``protocol="ucx"`` as distributed-ucxx gives it."""
+
+    head = "ucx"
+    protocol = "ucx"
+
+    def __init__(self, options: tuple[str, ...] = ()) -> None:
+        for option in options:
+            if option not in _TLS:
+                raise UsageError(
+                    f"unknown transport {option!r} in backend 'ucx:{'+'.join(options)}'; "
+                    f"known: {', '.join(_TLS)}, joined by +, for example ucx:tcp+nvlink"
+                )
+        super().__init__(tuple(option for option in _TLS if option in options))
+
+    def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
+        for package in ("ucxx", "distributed_ucxx"):
+            if importlib.util.find_spec(package) is None:
+                return Unavailability(
+                    f"the package {package} is not installed", "pip install 'commbench[ucx]'"
+                )
+        if "nvlink" in self.options and not environment.gpus():
+            return Unavailability(
+                "no NVIDIA GPU is visible, and NVLink joins GPUs",
+                "run on a machine with GPUs, or drop nvlink from the name",
+            )
+        if "nvlink" in self.options and device != "gpu":
+            return Unavailability(
+                "NVLink carries GPU memory only", "add --device gpu, or drop nvlink from the name"
+            )
+        if "ib" in self.options and not environment.rdma_devices():
+            return Unavailability(
+                "no RDMA device is present (/sys/class/infiniband is empty)",
+                "run on a machine with InfiniBand or RoCE, or drop ib from the name",
+            )
+        return None
+
+    def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
+        log = {
+            "UCX_LOG_LEVEL": "info",
+            "UCX_LOG_FILE": str(scratch / "ucx-%p.log"),
+            "UCX_WARN_UNUSED_ENV_VARS": "n",
+        }
+        return log | self._transports(device)
+
+    def _transports(self, device: str) -> dict[str, str]:
+        if not self.options:
+            return {}
+        tls = ["tcp", *(name for option in self.options for name in _TLS[option])]
+        if device == "gpu":
+            tls.append("cuda_copy")
+        settings = {"UCX_TLS": ",".join(dict.fromkeys(tls))}
+        if "shm" in self.options:
+            settings["UCX_MM_ERROR_HANDLING"] = "y"
+        return settings
+
+    @staticmethod
+    def transport(comm: Any) -> Transport:
+        """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
+        lanes = _query_lanes(int(comm.ep._ep.handle))
+        name = _fastest(lanes)
+        evidence = f"ucp_ep_query: {' '.join(lanes)}"
+        if logged := _logged_lanes(name):
+            evidence += f"; log: {logged}"
+        return Transport(name, evidence)
+
+    def contradiction(self, transport: str) -> str:  # noqa: D102
+        family = _family(transport)
+        if not self.options and family == "tcp":
+            return (
+                f"{self.name} moves its bytes over {transport}: these are tcp's numbers with UCX's "
+                "overhead. Dask's endpoints ask for peer error handling, which UCX's shared memory "
+                "refuses unless UCX_MM_ERROR_HANDLING=y; ucx:shm sets it"
+            )
+        if self.options and family not in self.options:
+            return f"{self.name} moves its bytes over {transport or 'an unknown transport'}"
+        if len(self.options) > 1 and family == "tcp":
+            wanted = "+".join(option for option in self.options if option != "tcp")
+            return f"{self.name} moves its bytes over {transport}, not over {wanted}"
+        return ""
+
+    def settings(self) -> str:  # noqa: D102
+        settings = self._transports("cpu")
+        return " ".join(f"{key}={value}" for key, value in settings.items()) or (
+            "nothing: UCX's default under Dask"
+        )
+
+
+class _Lane(ctypes.Structure):
+    """``ucp_transport_entry_t`` of ucp.h."""
+
+    _fields_ = (("transport", ctypes.c_char_p), ("device", ctypes.c_char_p))
+
+
+class _EndpointAttributes(ctypes.Structure):
+    """``ucp_ep_attr_t`` of ucp.h, with its ``ucp_transports_t`` laid out in place."""
+
+    _fields_ = (
+        ("field_mask", ctypes.c_uint64),
+        ("name", ctypes.c_char * 32),
+        ("local_sockaddr", ctypes.c_char * 128),
+        ("remote_sockaddr", ctypes.c_char * 128),
+        ("lanes", ctypes.POINTER(_Lane)),
+        ("n_lanes", ctypes.c_uint),
+        ("lane_size", ctypes.c_size_t),
+        ("user_data", ctypes.c_void_p),
+    )
+
+
+_FIELD_TRANSPORTS = 1 << 3
+_MAX_LANES = 64
+
+
+def _query_lanes(endpoint: int) -> list[str]:
+    # ucxx does not wrap ucp_ep_query, but hands out the ucp_ep_h that it takes.
+    lanes = (_Lane * _MAX_LANES)()
+    attributes = _EndpointAttributes(
+        field_mask=_FIELD_TRANSPORTS,
+        lanes=lanes,
+        n_lanes=_MAX_LANES,
+        lane_size=ctypes.sizeof(_Lane),
+    )
+    # Already in the process: the loader returns ucxx's own copy for the soname.
+    libucp = ctypes.CDLL("libucp.so.0")
+    status = libucp.ucp_ep_query(ctypes.c_void_p(endpoint), ctypes.byref(attributes))
+    if status != 0:
+        return []
+    found = lanes[: attributes.n_lanes]
+    named = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in found)
+    # The connection manager's lane has no device and carries no data.
+    return [name for name in named if not name.endswith("/")]
+
+
+def _family(transport: str) -> str:
+    head = transport.partition("/")[0]
+    return next((family for family, names in _FAMILIES.items() if head in names), "")
+
+
+def _fastest(lanes: list[str]) -> str:
+    order = list(_FAMILIES)
+    known = [lane for lane in lanes if _family(lane)]
+    return min(known, key=lambda lane: order.index(_family(lane)), default="")
+
+
+def _logged_lanes(name: str) -> str:
+    # UCX's log is a buffered stdio stream that dies with a killed worker.
+    ctypes.CDLL(None).fflush(None)
+    path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(os.getpid())))
+    if not path.is_file():
+        return ""
+    lines = [line for line in path.read_text(errors="replace").splitlines() if " cfg#" in line]
+    matching = [line for line in lines if f"tag({name}" in line]
+    return matching[-1].partition("INFO")[2].strip() if matching else ""

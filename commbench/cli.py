@@ -1,0 +1,270 @@
+"""The command line: the one pipeline, from a suite to a report.
+
+Exit status: 0 good; 1 a launch failed or results can't be written; 2 usage, an unavailable
+backend or unreadable results; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commbench import __version__, options, registry
+from commbench.errors import CommbenchError, UnavailableError, UsageError
+from commbench.model import Run, Suite
+
+if TYPE_CHECKING:
+    from commbench.store import RunStore
+
+
+class _Complaint(click.ClickException):
+    exit_code = 2
+
+
+class _Group(click.Group):
+    """A group that shows what commbench raises on purpose as one message."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CommbenchError as error:
+            raise _Complaint(str(error)) from error
+
+
+class _RunGroup(_Group):
+    """``run``: every workload and every suite file is a command, with options of its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return registry.names("workload")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        try:
+            if cmd_name.endswith(".toml"):
+                return _suite_command(Path(cmd_name))
+            return _workload_command(cmd_name)
+        except UsageError as error:
+            raise _Complaint(str(error)) from error
+
+
+@click.group(cls=_Group)
+@click.version_option(__version__, prog_name="commbench")
+def main() -> None:
+    """Benchmark and profile communication in Dask, per pair of workers, with evidence."""
+
+
+@main.group(
+    cls=_RunGroup,
+    invoke_without_command=True,
+    subcommand_metavar="WORKLOAD|SUITE.toml [OPTIONS]",
+)
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on with an interrupted run.")
+@click.pass_context
+def run(ctx: click.Context, resume: Path | None) -> None:
+    """Measure a workload or a suite and report; `run WORKLOAD --help` shows its options."""
+    if ctx.invoked_subcommand is None:
+        if resume is None:
+            raise click.UsageError("name a workload, a suite file or a run to --resume", ctx)
+        ctx.exit(_resume(resume))
+
+
+def _workload_command(name: str) -> click.Command:
+    kind = registry.load("workload", name)
+
+    @click.pass_context
+    def callback(ctx: click.Context, /, **given: Any) -> None:
+        from commbench import suite
+
+        params = {key: given[key] for key in options.names(kind.Params) if given[key] is not None}
+        cases = suite.cases_for(
+            name,
+            given["backends"] or ("tcp",),
+            params,
+            options.cluster(given),
+            **options.replication(given),
+        )
+        ctx.exit(_start(suite.suite_of(name, cases), given))
+
+    params = [*options.of_params(kind.Params), *options.cluster_options(), *options.run_options()]
+    return click.Command(name, callback=callback, params=params, help=kind.summary)
+
+
+def _suite_command(path: Path) -> click.Command:
+    @click.pass_context
+    def callback(ctx: click.Context, /, **given: Any) -> None:
+        from commbench import suite
+
+        overrides = {**options.replication(given), "backends": given["backends"]}
+        ctx.exit(_start(suite.read_suite(path, overrides), given))
+
+    return click.Command(
+        str(path), callback=callback, params=options.run_options(), help=f"Run the suite {path}."
+    )
+
+
+def _start(suite: Suite, given: dict[str, Any]) -> int:
+    """Run `suite` from its beginning and return the exit status."""
+    from datetime import UTC, datetime
+
+    from commbench import environment, store
+    from commbench import suite as suites
+
+    if given["resume"]:
+        return _resume(given["resume"])
+    suite = _available(suite, skip=given["skip_unavailable"])
+    seed = given["seed"] or 0
+    described = Run(
+        id=store.new_run_id(suite.name, given["output"]),
+        suite=suite,
+        environment=environment.collect(),
+        seed=seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        min_transfer_bytes=given["min_transfer"],
+    )
+    results = store.RunStore.create(given["output"], described)
+    return _carry_out(results, suites.plan(suite, seed))
+
+
+def _resume(path: Path) -> int:
+    """Run what is missing of the run in `path` and return the exit status."""
+    from commbench import load, store
+    from commbench import suite as suites
+
+    ends = load(path).ends
+    results = store.RunStore.reopen(path)
+    used = ends.groupby("case_id")["launch"].max() + 1
+    done = ends[ends["ok"].astype(bool)].groupby("case_id").size()
+    suite = _available(results.run.suite, skip=False)
+    missing = suites.plan(suite, results.run.seed + len(ends), done=done.to_dict())
+    return _carry_out(results, suites.shift(missing, used.to_dict()))
+
+
+def _available(suite: Suite, *, skip: bool) -> Suite:
+    """Return `suite` without the cases that this machine can't run, if they may be skipped."""
+    from commbench.backends import parse
+
+    kept = []
+    for case in suite.cases:
+        problem = parse(case.backend).unavailable(case.cluster.device)
+        if problem is None:
+            kept.append(case)
+            continue
+        error = UnavailableError(f"backend {case.backend}", problem.reason, problem.remedy)
+        if not skip:
+            raise UsageError(f"{error}. To go on without it: --skip-unavailable")
+        click.echo(f"skipped: {error}", err=True)
+    if not kept:
+        raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
+    return Suite(name=suite.name, cases=tuple(kept))
+
+
+def _carry_out(results: RunStore, plan: Sequence[Any]) -> int:
+    """Measure, store as it comes, report; return the exit status."""
+    from contextlib import closing
+
+    from commbench import load, progress, runner
+    from commbench.model import LaunchEnd
+
+    failed = interrupted = False
+    with (
+        progress.shown(plan) as show,
+        closing(runner.run_plan(plan, results.path / "logs")) as records,
+        runner.interruptible(),
+    ):
+        try:
+            for record in records:
+                show(record)
+                if record is not None:
+                    results.append(record)
+                failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
+        except KeyboardInterrupt:
+            interrupted = True
+    results.finish()
+    _write_reports(results)
+    click.echo(registry.load("report", "terminal")(_content(load(results.path))), nl=False)
+    if interrupted:
+        click.echo(f"interrupted; to go on: commbench run --resume {results.path}", err=True)
+    click.echo(results.path)
+    return 130 if interrupted else 1 if failed else 0
+
+
+def _content(data: Any) -> Any:
+    from commbench.reports import content
+
+    return content.build(data)
+
+
+def _write_reports(results: RunStore) -> None:
+    """Write ``report.md`` and the figures next to the records."""
+    from commbench import load
+
+    data = load(results.path)
+    figures = []
+    for name in registry.names("plot"):
+        try:
+            figure = registry.load("plot", name)(data)
+        except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
+            click.echo(f"the figure {name} could not be drawn: {error!r}", err=True)
+            continue
+        if figure is not None:
+            results.write_figure(name, figure)
+            figures.append(f"![{name}](figures/{name}.png)")
+    text = registry.load("report", "markdown")(_content(data))
+    results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
+    help="terminal, markdown, csv, json, or what a plugin adds.",
+)  # fmt: skip
+@click.option(
+    "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."
+)
+def report(run: Path, form: str, min_transfer: int | None) -> None:
+    """Report a RUN again: a run's directory, complete or not."""
+    from dataclasses import replace
+
+    from commbench import load
+
+    render = registry.load("report", form)
+    data = load(run)
+    if min_transfer is not None:
+        data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
+    click.echo(render(_content(data)), nl=False)
+
+
+@main.command("list")
+def list_() -> None:
+    """List workloads, backends, plots and reports."""
+    from commbench.backends import parse
+
+    click.echo("workloads")
+    for name in registry.names("workload"):
+        click.echo(f"  {name:16} {registry.load('workload', name).summary}")
+    click.echo("backends")
+    for name in registry.names("backend"):
+        problem = parse(name).unavailable("cpu")
+        click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
+    click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
+    for kind in ("plot", "report", "launcher"):
+        click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
+
+
+@main.command()
+def doctor() -> None:
+    """Tell what this machine can measure, why not the rest, and what would disturb it."""
+    from rich.console import Console
+
+    from commbench import doctor as doctors
+
+    doctors.render(doctors.examine(), Console())
+
+
+if __name__ == "__main__":
+    main()

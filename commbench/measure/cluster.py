@@ -1,0 +1,186 @@
+"""The timed loop of a workload that computes on a Dask cluster.
+
+Order within an iteration: build the graph, then time ``persist`` to the last result, then read
+the CPU clocks, then collect what the workers logged, then check the result. Nothing of commbench
+runs on the cluster between the two readings of the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from commbench import cpu, transfers, wire
+from commbench.backends.base import Backend
+from commbench.errors import LaunchError
+from commbench.launchers.base import RunningCluster
+from commbench.measure.idle import Emit, measure_idle
+from commbench.model import (
+    Launch,
+    NetworkCounter,
+    Record,
+    Sample,
+    TaskRecord,
+    TransportUsed,
+    WireBytes,
+)
+from commbench.workloads.base import ClusterWorkload
+
+
+def measure_cluster(
+    launch: Launch,
+    workload: ClusterWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emit,
+) -> None:
+    """Run the warm-ups and iterations of one launch and emit their records as they come.
+
+    Raises
+    ------
+    LaunchError
+        Where a task failed: such a call was not fast, it was wrong.
+    VerificationError
+        Where the result is wrong.
+    """
+    client, case = cluster.client, launch.case
+    client.register_plugin(transfers.TransferLog())
+    client.register_plugin(wire.WireMeter())
+    # The first call makes the scheduler record its task stream; later ones read it.
+    client.get_task_stream()
+    emit(measure_idle(launch, cluster.pids))
+    workload.prepare(client)
+    for iteration in range(-case.warmups, case.iterations):
+        # What the preparation and the check of the last result moved is none of this window.
+        _drain(client, cluster)
+        sample, result, network = _time_once(launch, iteration, workload, cluster)
+        records = list(_collect(launch, iteration, sample, cluster)) + network
+        workload.check(client, result)
+        # The next iteration must not run beside the memory of this one.
+        del result
+        emit(sample)
+        for record in records:
+            emit(record)
+    for record in _transports(launch, backend, cluster):
+        emit(record)
+
+
+def _time_once(
+    launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster
+) -> tuple[Sample, Any, list[Record]]:
+    client = cluster.client
+    before_build = time.perf_counter()
+    graph = workload.build()
+    build_seconds = time.perf_counter() - before_build
+
+    counters = _network_counters()
+    cpu_began = cpu.seconds(cluster.pids)
+    started_at_s, began = time.time(), time.perf_counter()
+    result = client.persist(graph)
+    submitted = time.perf_counter()
+    _wait(result)
+    ended = time.perf_counter()
+    cpu_seconds = cpu.seconds(cluster.pids) - cpu_began
+    network = [
+        NetworkCounter(
+            case_id=launch.case.id, launch=launch.index, iteration=iteration,
+            host="local", interface=name, nbytes=nbytes - counters.get(name, 0),
+        )
+        for name, nbytes in _network_counters().items()
+    ]  # fmt: skip
+    _raise_if_failed(result)
+    sample = Sample(
+        case_id=launch.case.id,
+        launch=launch.index,
+        iteration=iteration,
+        layer="workload",
+        warmup=iteration < 0,
+        started_at_s=started_at_s,
+        seconds=ended - began,
+        cpu_seconds=cpu_seconds,
+        payload_bytes=workload.payload_bytes,
+        verified=True,
+        build_seconds=build_seconds,
+        submit_seconds=submitted - began,
+    )
+    return sample, result, list(network)
+
+
+def _wait(result: Any) -> None:
+    from distributed import wait
+
+    wait(result)
+
+
+def _raise_if_failed(result: Any) -> None:
+    from distributed import futures_of
+
+    for future in futures_of(result):
+        if future.status != "finished":
+            error = future.exception() if future.status == "error" else future.status
+            raise LaunchError(f"the task {future.key!r} failed: {error!r}")
+
+
+def _network_counters() -> dict[str, int]:
+    import psutil
+
+    return {
+        name: counters.bytes_recv for name, counters in psutil.net_io_counters(pernic=True).items()
+    }
+
+
+def _drain(client: Any, cluster: RunningCluster) -> None:
+    for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
+        pass
+    client.run(wire.take)
+
+
+def _collect(
+    launch: Launch, iteration: int, sample: Sample, cluster: RunningCluster
+) -> Iterator[Record]:
+    client, names = cluster.client, cluster.names
+    common: dict[str, Any] = {
+        "case_id": launch.case.id,
+        "launch": launch.index,
+        "iteration": iteration,
+    }
+    # First of all: collecting makes messages of its own, though not between workers.
+    for address, rows in client.run(wire.take).items():
+        for peer, nbytes, n_messages in rows:
+            yield WireBytes(
+                **common, src=names[address], dst=peer, nbytes=nbytes, n_messages=n_messages
+            )
+    yield from transfers.collect(client, names, **common)
+    for task in client.get_task_stream(start=sample.started_at_s):
+        for bar in task["startstops"]:
+            yield TaskRecord(
+                **common,
+                worker=names[task["worker"]],
+                thread=task["thread"] or 0,
+                name=_prefix(task["key"]),
+                action=bar["action"],
+                start_s=bar["start"],
+                stop_s=bar["stop"],
+            )
+
+
+def _prefix(key: Any) -> str:
+    from dask.utils import key_split
+
+    return str(key_split(key))
+
+
+def _transports(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
+    rows = cluster.client.run(wire.transports, backend.transport)
+    for address, found in rows.items():
+        for peer, transport, evidence in found:
+            yield TransportUsed(
+                case_id=launch.case.id,
+                launch=launch.index,
+                src=cluster.names[address],
+                dst=peer,
+                transport=transport,
+                evidence=evidence,
+                contradiction=backend.contradiction(transport),
+            )

@@ -1,0 +1,143 @@
+"""The options of ``commbench run``, and how a workload's parameters become some of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+from commbench import units
+from commbench.errors import UsageError
+from commbench.model import Case, ClusterSpec
+
+_REPLICATION = ("launches", "iterations", "warmups", "seed")
+
+
+class _Parsed(click.ParamType[Any, Any]):
+    """Text that one of commbench's own parsers understands."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (UsageError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def _listed(parse: Any) -> Any:
+    return lambda text: tuple(parse(item.strip()) for item in text.split(",") if item.strip())
+
+
+BYTES = _Parsed("size", units.parse_bytes)
+SECONDS = _Parsed("duration", units.parse_seconds)
+
+
+def names(params: type[Any]) -> list[str]:
+    """Return the names of the fields of a workload's parameters."""
+    return [field.name for field in fields(params)]
+
+
+def of_params(params: type[Any]) -> list[click.Parameter]:
+    """Return one option for every field of a workload's parameters."""
+    hints = get_type_hints(params)
+    return [
+        click.Option(
+            [f"--{field.name.replace('_', '-')}"],
+            type=_type(hints[field.name], field.metadata.get("unit", "")),
+            help=f"{field.metadata['help']}  [default: {_show(field.default)}]",
+        )
+        for field in fields(params)
+    ]
+
+
+def _type(hint: Any, unit: str) -> click.ParamType[Any, Any]:
+    if get_origin(hint) is Literal:
+        return click.Choice(get_args(hint))
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        return _Parsed("list", _listed(units.parse_bytes if unit == "bytes" else item))
+    if hint is int and unit == "bytes":
+        return BYTES
+    scalars: dict[Any, click.ParamType[Any, Any]] = {
+        int: click.INT, float: click.FLOAT, bool: click.BOOL, str: click.STRING,
+    }  # fmt: skip
+    return scalars[hint]
+
+
+def _show(default: Any) -> str:
+    if not isinstance(default, tuple):
+        return str(default)
+    items = [str(item) for item in default]
+    return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
+
+
+def cluster_options() -> list[click.Parameter]:
+    """Return the options that describe the cluster of a single workload."""
+    spec = ClusterSpec()
+    return [
+        click.Option(["--workers"], type=click.INT, default=spec.n_workers, show_default=True,
+                     help="Worker processes."),
+        click.Option(["--threads"], type=click.INT, default=spec.threads_per_worker,
+                     show_default=True, help="Threads of each worker."),
+        click.Option(["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
+                     show_default=True, help="auto: gpu where there is one and CuPy."),
+    ]  # fmt: skip
+
+
+def run_options() -> list[click.Parameter]:
+    """Return the options that every run takes."""
+    case = Case(workload="", backend="")
+    return [
+        click.Option(["--backends"], type=_Parsed("names", _listed(str)),
+                     help="Comma-separated: tcp, ucx, ucx:shm, ucx:tcp+nvlink, …  [default: tcp]"),
+        click.Option(["--launches"], type=click.INT,
+                     help=f"Fresh clusters per backend.  [default: {case.launches}]"),
+        click.Option(["--iterations"], type=click.INT,
+                     help="Timed calls per launch; for pingpong messages per size."),
+        click.Option(["--warmups"], type=click.INT, help="Calls before the ones that count."),
+        click.Option(["--seed"], type=click.INT, help="Of the data and of the launches' order."),
+        click.Option(["--timeout"], type=SECONDS,
+                     help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
+        click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
+                     help="Count transfers from this size on in pair tables."),
+        click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
+                     show_default=True, help="Where the run's directory is made."),
+        click.Option(["--resume"], type=click.Path(path_type=Path),
+                     help="Go on with an interrupted run, as it was begun."),
+        click.Option(["--skip-unavailable"], is_flag=True,
+                     help="Go on without backends that this machine lacks."),
+    ]  # fmt: skip
+
+
+def replication(given: dict[str, Any]) -> dict[str, Any]:
+    """Return those of launches, iterations, … that the user gave, by the names in ``Case``."""
+    found = {key: given[key] for key in _REPLICATION if given[key] is not None}
+    if given["timeout"] is not None:
+        found["timeout_s"] = given["timeout"]
+    return found
+
+
+def cluster(given: dict[str, Any]) -> ClusterSpec:
+    """Return the cluster that the options ask for."""
+    device = given["device"]
+    return ClusterSpec(
+        n_workers=given["workers"],
+        threads_per_worker=given["threads"],
+        device=_detect_device() if device == "auto" else device,
+    )
+
+
+def _detect_device() -> str:
+    import importlib.util
+
+    from commbench import environment
+
+    has_cupy = importlib.util.find_spec("cupy") is not None
+    return "gpu" if has_cupy and environment.gpus() else "cpu"

@@ -1,0 +1,121 @@
+"""Where each worker's time goes in a typical iteration: transferring, computing, both, neither."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.patches import Patch
+
+from commbench import stats
+from commbench.plots import style
+from commbench.units import format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from commbench.model import Case
+    from commbench.store import RunData
+
+PANEL_IN = 2.3
+# Overlap lies between the two that it belongs to, so that each of them is one stretch of the bar.
+PARTS = {
+    "compute_only_s": ("compute", "computing only"),
+    "overlap_s": ("overlap", "computing and receiving"),
+    "transfer_only_s": ("transfer", "receiving only"),
+    "neither_s": ("neither", "neither (idle, scheduler, …)"),
+}
+
+
+@style.styled
+def plot(run: RunData) -> Figure | None:
+    """Return one panel per workload and backend, a bar per worker; None without transfers."""
+    times = stats.worker_times(run)
+    if times.empty:
+        return None
+    blocks: dict[str, list[Case]] = {}
+    for name, cases in style.groups(run).items():
+        kept = [case for case in cases if (times.case_id == case.id).any()]
+        if kept:
+            blocks[name] = kept
+    if not blocks:
+        return None
+    chosen = {
+        case.id: median_iteration(times[times.case_id == case.id])
+        for cases in blocks.values()
+        for case in cases
+    }
+    columns = {name: _columns(cases, chosen) for name, cases in blocks.items()}
+    heights = [
+        PANEL_IN * math.ceil(len(cases) / columns[name]) + 0.3 for name, cases in blocks.items()
+    ]
+    summaries = stats.summaries(run)
+    figure, parts = style.new_figure(
+        heights,
+        "What each worker does in the iteration of median duration",
+        "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
+        " logged); computing = at least one of its threads computes. Each bar is one real"
+        " iteration, the one whose duration is nearest to the median over all launches."
+        + style.not_shown(
+            run, [c for cases in style.groups(run, pingpong=False).values() for c in cases], chosen
+        ),
+        [Patch(color=style.ACTIVITIES[key], label=words) for key, words in PARTS.values()],
+    )
+    for part, (name, cases) in zip(parts, blocks.items(), strict=True):
+        counts = summaries.n_launches[summaries.case_id.isin([case.id for case in cases])]
+        part.suptitle(f"{name} ({style.launches(counts)})", x=0.01, ha="left", weight="bold")
+        longest = max(float(chosen[case.id].wall_s.max()) for case in cases)
+        shape = math.ceil(len(cases) / columns[name]), columns[name]
+        axes = part.subplots(*shape, squeeze=False, sharey=True)
+        width_in = style.WIDTH_IN / shape[1] - 0.3
+        for ax in axes.flat[len(cases) :]:
+            ax.set_axis_off()
+        for ax, case in zip(axes.flat, cases, strict=False):
+            _panel(ax, case, chosen[case.id], longest, width_in)
+        for ax in axes[:, 0]:
+            ax.set_ylabel(f"time in the iteration ({style.scale(longest, 's')[1]})")
+    return figure
+
+
+def median_iteration(times: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the iteration whose duration is nearest to the median of all.
+
+    Parameters
+    ----------
+    times
+        The rows of one case in ``stats.worker_times``.
+    """
+    walls = times.groupby(["launch", "iteration"]).wall_s.max()
+    launch, iteration = (walls - walls.median()).abs().idxmin()
+    return times[(times.launch == launch) & (times.iteration == iteration)]
+
+
+def _columns(cases: list[Case], chosen: dict[str, pd.DataFrame]) -> int:
+    n_workers = max(len(chosen[case.id]) for case in cases)
+    # Bars of at least 0.1 inch, and panels wide enough for their titles.
+    wanted = max(1.7, 0.1 * n_workers + 0.6)
+    return max(1, min(len(cases), int(style.WIDTH_IN / wanted)))
+
+
+def _panel(ax: Axes, case: Case, times: pd.DataFrame, longest: float, width_in: float) -> None:
+    times = times.sort_values("worker", key=lambda names: names.map(style.natural))
+    factor, _ = style.scale(longest, "s")
+    x, bottom = np.arange(len(times)), np.zeros(len(times))
+    for column, (activity, _) in PARTS.items():
+        height = times[column].to_numpy() * factor
+        ax.bar(x, height, 0.8, bottom, color=style.ACTIVITIES[activity], linewidth=0)
+        bottom = bottom + height
+    share = (times.transfer_only_s + times.overlap_s).sum() / times.wall_s.sum()
+    note = f"{format_seconds(times.wall_s.max())}, receiving {share * 100:.0f} %"
+    style.entitle(ax, case.backend, note, width_in)
+    step = math.ceil(len(times) / 16)
+    names = [style.label(name, 18) for name in times.worker.iloc[::step]]
+    ax.set_xticks(x[::step], names, rotation=90 if max(map(len, names)) > 3 else 0)
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel("worker")
+    ax.set_xlim(-0.6, len(times) - 0.4)
+    ax.grid(visible=True, axis="y")
+    style.from_zero(ax, "y", longest * factor)

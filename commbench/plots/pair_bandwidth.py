@@ -1,0 +1,177 @@
+"""Bandwidth between each pair of workers: heat maps with the quantiles written in the cells."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Normalize, to_rgb
+from matplotlib.patches import Patch
+
+from commbench import stats
+from commbench.plots import style
+from commbench.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+    from commbench.model import Case
+    from commbench.store import RunData
+
+QUANTILES_UP_TO = 8
+MEDIAN_UP_TO = 16
+"""Workers up to which all three quantiles, and the median alone, have room in a cell."""
+
+MAP = "viridis"
+MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
+
+
+@style.styled
+def plot(run: RunData) -> Figure | None:
+    """Return a heat map per backend, a block of them per workload, or None without transfers."""
+    pairs = stats.pairs(run)
+    if pairs.empty or pairs.q50_Bps.isna().all():
+        return None
+    pairs = pairs[pairs.q50_Bps.notna()]
+    seen, summaries = set(pairs.case_id), stats.summaries(run)
+    blocks = {
+        name: cases
+        for name, cases in style.groups(run).items()
+        if not seen.isdisjoint(case.id for case in cases)
+    }
+    workers = {
+        name: style.workers(run, [case.id for case in cases]) for name, cases in blocks.items()
+    }
+    shapes = {name: _shape(len(workers[name]), len(cases)) for name, cases in blocks.items()}
+    heights = [height for *_, height in shapes.values()]
+    least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
+    fewest = min(len(names) for names in workers.values())
+    figure, parts = style.new_figure(
+        heights,
+        f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
+        "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
+        " serialization and waiting at both ends are in it; P2P shuffles are not logged."
+        " All measured iterations of all launches."
+        + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO)),
+    )
+    for part, (name, cases) in zip(parts, blocks.items(), strict=True):
+        block = pairs[pairs.case_id.isin([case.id for case in cases])]
+        counts = summaries.n_launches[summaries.case_id.isin(block.case_id)]
+        title = f"{name} ({style.launches(counts)})"
+        _block(part, title, run, cases, block, workers[name], shapes[name][:2], least)
+    return figure
+
+
+def _shape(n_workers: int, n_panels: int) -> tuple[int, int, float]:
+    """Return the rows and columns of panels, and the height that they want in inches."""
+    room, margin = style.WIDTH_IN - 1.0, 0.75
+    width, height = 2.6 / n_workers, 2.6 / n_workers
+    if n_workers <= QUANTILES_UP_TO:
+        width, height = 0.38, 0.36
+    elif n_workers <= MEDIAN_UP_TO:
+        width, height = 0.25, 0.2
+    used = min(n_panels, max(1, int(room / (n_workers * width + margin))))
+    width = min(1.5 * width, (room / used - margin) / n_workers)
+    # Columns that stay empty keep a small matrix from being stretched over the whole width.
+    columns = max(used, int(room / (n_workers * width + margin)))
+    rows = math.ceil(n_panels / used)
+    return rows, columns, rows * (n_workers * height + 0.85) + 0.25
+
+
+def _block(
+    part: SubFigure, title: str, run: RunData, cases: list[Case], pairs: pd.DataFrame,
+    workers: list[str], shape: tuple[int, int], least: str,
+) -> None:  # fmt: skip
+    factor, unit = style.scale(float(pairs.q50_Bps.max()), "B/s")
+    norm = Normalize(0, float(pairs.q50_Bps.max()) * factor)
+    part.suptitle(title, x=0.01, ha="left", size=10, weight="bold")
+    axes = part.subplots(*shape, squeeze=False)
+    for ax in axes.flat[len(cases) :]:
+        ax.set_axis_off()
+    used, width_in = list(axes.flat[: len(cases)]), (style.WIDTH_IN - 1.0) / shape[1] - 0.4
+    incomplete = False
+    for ax, case in zip(used, cases, strict=True):
+        style.entitle(ax, case.backend, style.failed(run, case.id), width_in)
+        incomplete |= _panel(ax, pairs[pairs.case_id == case.id], workers, factor, norm)
+    height_in = part.bbox.height / part.figure.dpi
+    part.colorbar(
+        ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
+        aspect=height_in / 0.15,
+    )  # fmt: skip
+    if incomplete:
+        part.legend(
+            handles=[Patch(**MISSING, label=f"no transfer ≥ {least}")], loc="outside upper right"
+        )
+
+
+def _panel(
+    ax: Axes, pairs: pd.DataFrame, workers: list[str], factor: float, norm: Normalize
+) -> bool:
+    """Draw one backend's matrix and return whether pairs are missing from it."""
+    n = len(workers)
+    place = {name: index for index, name in enumerate(workers)}
+    median = np.full((n, n), np.nan)
+    rows, columns = pairs.src.map(place).to_numpy(int), pairs.dst.map(place).to_numpy(int)
+    median[rows, columns] = pairs.q50_Bps * factor
+    ax.pcolormesh(np.ma.masked_invalid(median), cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    absent = [
+        [(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)]
+        for i, j in np.argwhere(np.isnan(median))
+        if i != j
+    ]
+    if absent:
+        ax.add_collection(PolyCollection(absent, **MISSING, linewidth=0), autolim=False)
+    if n <= MEDIAN_UP_TO:
+        _write(ax, pairs, rows, columns, factor, norm, all_three=n <= QUANTILES_UP_TO)
+    step = math.ceil(n / 16)
+    ticks = np.arange(0, n, step)
+    shown = [style.label(workers[tick], 18) for tick in ticks]
+    ax.set_xticks(ticks + 0.5, shown, rotation=90 if max(map(len, shown)) > 3 else 0)
+    ax.set_yticks(ticks + 0.5, shown)
+    ax.tick_params(length=0)
+    ax.set(xlim=(0, n), ylim=(n, 0), xlabel="to worker (dst)", ylabel="from worker (src)")
+    ax.spines[:].set(visible=True, color="0.8", linewidth=0.6)
+    return bool(absent)
+
+
+def _write(
+    ax: Axes, pairs: pd.DataFrame, rows: np.ndarray, columns: np.ndarray,
+    factor: float, norm: Normalize, *, all_three: bool,
+) -> None:  # fmt: skip
+    colours = ScalarMappable(norm, MAP)
+    lines = (
+        ("q25_Bps", -0.3, 6, "normal"),
+        ("q50_Bps", 0, 7, "bold"),
+        ("q75_Bps", 0.3, 6, "normal"),
+    )
+    for column, offset, size, weight in lines if all_three else lines[1:2]:
+        values = pairs[column].to_numpy() * factor
+        for i, j, value, median in zip(rows, columns, values, pairs.q50_Bps * factor, strict=True):
+            ax.text(
+                j + 0.5, i + 0.5 + offset, number(value), size=size, weight=weight,
+                ha="center", va="center", color=contrast(colours.to_rgba(median)[:3]),
+            )  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Return `value` with about three digits, as short as it goes.
+
+    Examples
+    --------
+    >>> number(812.3), number(46.43), number(3.417), number(0.0042)
+    ('812', '46.4', '3.42', '0.0042')
+    """
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def contrast(colour: Any) -> str:
+    """Return black or white, whichever reads better on `colour`."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if luminance > 0.179 else "white"

@@ -1,0 +1,207 @@
+"""What all figures share: their size and fonts, the colours, and the words for what they show."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib.style
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+
+from commbench.model import Case
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+    from commbench.store import RunData
+
+WIDTH_IN = 9.0
+"""The width of every figure: 900 px at the 100 dpi for which the font sizes are chosen."""
+
+RC: dict[str, Any] = {
+    "font.size": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "grid.color": "0.88", "grid.linewidth": 0.6, "hatch.linewidth": 0.6,
+    "legend.fontsize": 8, "legend.title_fontsize": 8, "legend.frameon": False,
+    "figure.dpi": 100, "savefig.dpi": 200, "svg.hashsalt": "commbench",
+}  # fmt: skip
+
+ACTIVITIES = {
+    "compute": "#77AADD", "overlap": "#AA3377", "transfer": "#EE6644",
+    "deserialize": "#555555", "disk": "#BBAA22", "neither": "#E4E4E4",
+}  # fmt: skip
+"""Colours of what workers do; none of them is a backend's."""
+
+
+class Look(NamedTuple):
+    """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
+
+    colour: str
+    marker: str
+
+
+_KNOWN = {
+    "tcp": Look("#0072B2", "o"), "ucx": Look("#D55E00", "s"), "ucx:shm": Look("#E69F00", "^"),
+    "ucx:tcp": Look("#56B4E9", "D"), "ucx:nvlink": Look("#009E73", "v"),
+    "ucx:ib": Look("#CC79A7", "P"), "mpi": Look("#222222", "X"),
+}  # fmt: skip
+# Backends of other names take theirs from here.
+_COLOURS = ("#332288", "#882255", "#999933", "#888888", "#44AA99", "#8B5A2B", "#AA4499")
+_MARKERS = ("<", ">", "p", "h", "*", "d", "8")
+
+
+styled = matplotlib.style.context(["default", RC])
+"""Decorates what draws: this style alone counts, whatever the user's own matplotlibrc says."""
+
+
+@styled
+def save(figure: Figure, path: Path) -> None:
+    """Write `figure` in the format of the path's suffix: the same figure gives the same bytes."""
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    figure.savefig(path, metadata=undated)
+
+
+def new_figure(
+    heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
+) -> tuple[Figure, list[SubFigure]]:
+    """Return a figure with a title, a legend and a caption, and one part of it per height."""
+    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 150)
+    heights = [0.24, *heights_in] if legend else [*heights_in]
+    around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+    figure.supxlabel(caption, x=0.01, ha="left", size=7.5, color="0.35")
+    parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)
+    if legend:
+        parts.pop(0).legend(handles=legend, loc="center left", ncols=len(legend))
+    return figure, parts
+
+
+def _free(options: Sequence[str], name: str, taken: Collection[str]) -> str:
+    start = zlib.crc32(name.encode()) % len(options)
+    ring = [*options[start:], *options[:start]]
+    return next((option for option in ring if option not in taken), ring[0])
+
+
+def looks(run: RunData) -> dict[str, Look]:
+    """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
+    found: dict[str, Look] = {}
+    for name in sorted({case.backend for case in run.run.suite.cases}):
+        colour = _free(_COLOURS, name, [look.colour for look in found.values()])
+        marker = _free(_MARKERS, name, [look.marker for look in found.values()])
+        found[name] = _KNOWN.get(name, Look(colour, marker))
+    return found
+
+
+def groups(run: RunData, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
+    """Return the cases that differ in their backend only, under what sets them apart from others.
+
+    The ping-pongs alone (`pingpong` is True), all cases but them (False), or all (None).
+    """
+    every = run.run.suite.cases
+    cases = [c for c in every if pingpong in (None, c.workload == "pingpong")]
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
+        apart = ", ".join(
+            f"{key}={value}"
+            for key, value in _settings(case).items()
+            if any(str(peer.get(key)) != str(value) for peer in peers)
+        )
+        found.setdefault(f"{case.workload} ({apart})" if apart else case.workload, []).append(case)
+    return found
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    cluster = case.cluster
+    return {
+        **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
+        "device": cluster.device, "launcher": cluster.launcher, "hosts": " ".join(cluster.hosts),
+        **cluster.env,
+    }  # fmt: skip
+
+
+def workers(run: RunData, case_ids: Collection[str]) -> list[str]:
+    """Return the names of all workers that were seen in these cases, in their natural order."""
+    tasks = run.tasks[run.tasks.case_id.isin(list(case_ids))]
+    transfers = run.transfers[run.transfers.case_id.isin(list(case_ids))]
+    return sorted({*tasks.worker, *transfers.src, *transfers.dst}, key=natural)
+
+
+def failed(run: RunData, case_id: str) -> str:
+    """Return for example ``"2 of 6 launches failed"``, or nothing where none did."""
+    ends = run.ends[run.ends.case_id == case_id]
+    ended = {*ends.launch, *run.failures.launch[run.failures.case_id == case_id]}
+    # A launch that went well when the run was resumed is no failure any more.
+    bad = len(ended - {*ends.launch[ends.ok.astype(bool)]})
+    return f"{bad} of {len(ended)} launch{'es' * (len(ended) > 1)} failed" if bad else ""
+
+
+def not_shown(run: RunData, cases: Sequence[Case], shown: Collection[str]) -> str:
+    """Return a sentence that names the `cases` whose ids are not among the `shown`, and why."""
+    missing = [case for case in cases if case.id not in shown]
+    why = [
+        f"{case.workload} on {case.backend} ({failed(run, case.id) or 'no data'})"
+        for case in missing
+    ]
+    return f" Not shown: {', '.join(why)}." if why else ""
+
+
+def launches(counts: pd.Series[int]) -> str:
+    """Return ``"6 launches each"``, or ``"4 to 6 launches each"`` where the cases differ."""
+    low, high = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+    count = f"{low} to {high}" if low < high else f"{low}"
+    return f"{count} launch{'es' * (high != 1)} each"
+
+
+def interval(confidence: pd.Series[float]) -> str:
+    """Return what the interval of a summary is, in words; nothing where there is none."""
+    levels = sorted((confidence[confidence > 0] * 100).round().astype(int))
+    words = " to ".join(str(level) for level in sorted({*levels[:1], *levels[-1:]}))
+    return f"{words} % confidence interval of that median" if words else ""
+
+
+def scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return the factor and the name of the unit in which `largest` reads best.
+
+    Examples
+    --------
+    >>> scale(0.02, "s"), scale(3.4e9, "B/s")
+    ((1000.0, 'ms'), (1e-09, 'GB/s'))
+    """
+    # A second below one reads well as 0.4 s, but not as 0.04 s.
+    seconds = [(0.3, 1.0, ""), (0.3e-3, 1e-3, "m"), (0.0, 1e-6, "µ")]
+    others = [(1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e3, 1e3, "k"), (0.0, 1.0, "")]
+    steps = seconds if unit == "s" else others
+    size, prefix = next((size, prefix) for least, size, prefix in steps if largest >= least)
+    return 1 / size, prefix + unit
+
+
+def from_zero(ax: Axes, axis: str, largest: float) -> None:
+    """Let a linear axis begin at 0 and end a little above `largest`, with few round ticks."""
+    getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
+    getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """Return a sorting key that puts ``worker-10`` after ``worker-9``."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def entitle(ax: Axes, name: str, note: str = "", width_in: float = WIDTH_IN) -> None:
+    """Write `name` and below it, smaller, `note` above an axes of this width."""
+    ax.set_title(label(name, int(width_in / 0.085)), pad=14 if note else 6)
+    ax.annotate(note, (0, 1), (0, 4), size=8, xycoords="axes fraction", textcoords="offset points")
+
+
+def label(name: str, width: int = 24) -> str:
+    """Return `name` on lines of at most `width` characters, broken after a + where that helps."""
+    return textwrap.fill(name.replace("+", "+ "), width).replace("+ ", "+")

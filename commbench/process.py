@@ -1,0 +1,91 @@
+"""Notice at once, and at no cost, that a process died: the kernel tells a sleeping thread.
+
+A launch depends on all its processes, and on the orchestrator that started it. Where one of them
+goes, waiting for a result is in vain.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+_LOG_TAIL_LINES = 12
+
+_on_death: Callable[[str], None] | None = None
+_watched: dict[str, int] = {}
+_lock = threading.Lock()
+
+
+def on_death(report: Callable[[str], None]) -> None:
+    """Call `report`, with a message, from a thread, when a watched process dies."""
+    global _on_death
+    _on_death = report
+
+
+def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
+    """Report the death of `child`, with the end of its `log`, unless ``unwatch`` came first."""
+    descriptor = os.pidfd_open(child.pid)
+    with _lock:
+        _watched[name] = child.pid
+
+    def wait() -> None:
+        try:
+            select.select([descriptor], [], [])
+        finally:
+            os.close(descriptor)
+        with _lock:
+            expected = _watched.pop(name, None) != child.pid
+        if not expected and _on_death is not None:
+            _on_death(
+                f"{name} (process {child.pid}) {describe_exit(child.wait())} while it was needed"
+                + tail(log)
+            )
+
+    threading.Thread(target=wait, name=f"watch {name}", daemon=True).start()
+
+
+def unwatch() -> None:
+    """Take the death of every process from here on as intended."""
+    with _lock:
+        _watched.clear()
+
+
+def watch_parent(descriptor: int, then: Callable[[], None]) -> None:
+    """Call `then`, from a thread, when the other end of the pipe `descriptor` is closed."""
+
+    def wait() -> None:
+        while os.read(descriptor, 4096):
+            pass
+        then()
+
+    threading.Thread(target=wait, name="watch parent", daemon=True).start()
+
+
+def describe_exit(status: int) -> str:
+    """Return in words how a process with the exit status `status` of ``Popen`` ended.
+
+    Examples
+    --------
+    >>> describe_exit(-9), describe_exit(3), describe_exit(0)
+    ('was killed by SIGKILL', 'exited with status 3', 'exited with status 0')
+    """
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of `log`, introduced, or nothing where there are none."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    except OSError:
+        return ""
+    return f"; its last words ({log}):\n  " + "\n  ".join(lines) if lines else ""

@@ -1,0 +1,1 @@
+"""From a run's frames to text: one format a file."""

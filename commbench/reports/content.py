@@ -1,0 +1,101 @@
+"""What every report says, whatever its format: the run, its summaries and the warnings first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commbench import stats
+from commbench.model import Comparison
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+_MIN_COVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Content:
+    """A run with everything that is derived from it, computed once.
+
+    ``summaries`` has the columns of ``stats.summaries`` and, per row, ``cpu_s_per_GB`` (CPU
+    seconds of a sample over the bytes that it moved between processes) and ``idle_cores``.
+    """
+
+    data: RunData
+    summaries: pd.DataFrame
+    comparisons: list[Comparison]
+    pairs: pd.DataFrame
+    coverage: pd.DataFrame
+    transports: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+def build(data: RunData) -> Content:
+    """Derive everything that reports show from the records of a run."""
+    coverage = stats.coverage(data)
+    summaries = _with_costs(data, stats.summaries(data), coverage)
+    transports = data.transports.drop_duplicates(
+        ["case_id", "src", "dst", "transport", "contradiction"]
+    )
+    return Content(
+        data=data,
+        summaries=summaries,
+        comparisons=stats.comparisons(data),
+        pairs=stats.pairs(data),
+        coverage=coverage,
+        transports=transports,
+        warnings=tuple(_warnings(data, summaries, coverage, transports)),
+    )
+
+
+def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) -> pd.DataFrame:
+    idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
+    n_samples = summaries.groupby("case_id")["n_samples"].sum()
+    moved = summaries["payload_bytes"] * 2.0
+    if len(coverage):
+        wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
+        on_cluster = summaries["layer"] == "workload"
+        moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
+    cost = summaries["cpu_s"] / (moved / 1e9)
+    return summaries.assign(
+        cpu_s_per_GB=cost.where(moved > 0), idle_cores=summaries["case_id"].map(idle)
+    )
+
+
+def _warnings(
+    data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame, transports: pd.DataFrame
+) -> list[str]:
+    found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
+    found += list(data.notes)
+    n_planned = sum(case.launches for case in data.run.suite.cases)
+    n_good = int(data.ends["ok"].astype(bool).sum())
+    n_failed = len(data.ends) - n_good
+    if n_failed:
+        found.append(f"{n_failed} of {n_planned} launches failed; see Failures")
+    if n_good + n_failed < n_planned:
+        found.append(
+            f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
+            f"commbench run --resume {data.path}"
+        )
+    weak = summaries[summaries["confidence"] < stats.CONFIDENCE]
+    if len(weak):
+        n_launches = int(weak["n_launches"].min())
+        found.append(
+            f"{n_launches} launches give no 95 % interval of the median (6 do): the intervals "
+            "shown hold it with the probability that stands beside them, and no backend is called "
+            "faster or slower"
+        )
+    for row in coverage.itertuples():
+        where = f"{row.workload} over {row.backend}"
+        if row.n_lost:
+            found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
+        if row.coverage < _MIN_COVERAGE:
+            found.append(
+                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
+                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
+                "the pair bandwidths below describe a part of the traffic only"
+            )
+    return found

@@ -1,0 +1,37 @@
+"""``markdown``: for issues and pull requests; GitHub's tables."""
+
+from __future__ import annotations
+
+import re
+
+from commbench.reports.content import Content
+from commbench.reports.tables import Table, heading, tables
+
+
+def render(content: Content) -> str:
+    """Return the report as GitHub-flavoured Markdown."""
+    parts = [f"# {_escape(heading(content))}"]
+    if content.warnings:
+        parts.append("\n".join(f"> **Warning** {_escape(text)}\n>" for text in content.warnings))
+    parts += [_section(table) for table in tables(content)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(table: Table) -> str:
+    rules = [
+        ":--" if number == 0 or name in table.text_columns else "--:"
+        for number, name in enumerate(table.columns)
+    ]
+    titles = tuple(name.replace("-\n", "").replace("\n", " ") for name in table.columns)
+    lines = [_row(titles), "| " + " | ".join(rules) + " |", *map(_row, table.rows)]
+    note = [_escape(table.note)] if table.note else []
+    return "\n\n".join([f"## {_escape(table.title)}", "\n".join(lines), *note])
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(_escape(cell).replace("\n", "<br>") for cell in cells) + " |"
+
+
+def _escape(text: str) -> str:
+    # A results file may come from anywhere: nothing in it may become markup.
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,26 @@
+"""From records to summaries: pure functions of a run's frames."""
+
+from __future__ import annotations
+
+from commbench.stats.pairs import coverage, pairs
+from commbench.stats.summary import (
+    CONFIDENCE,
+    comparisons,
+    idle_cores,
+    launch_medians,
+    median_interval,
+    summaries,
+)
+from commbench.stats.times import worker_times
+
+__all__ = [
+    "CONFIDENCE",
+    "comparisons",
+    "coverage",
+    "idle_cores",
+    "launch_medians",
+    "median_interval",
+    "pairs",
+    "summaries",
+    "worker_times",
+]

@@ -1,0 +1,115 @@
+"""Bandwidth of every ordered pair of workers, and how much of the traffic it accounts for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commbench.stats.intervals import newly_busy
+from commbench.stats.selection import in_suite_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+
+def pairs(run: RunData) -> pd.DataFrame:
+    """Return the bandwidth of every ordered pair of workers, from the transfer logs.
+
+    Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count:
+    a small one's duration is latency, not bandwidth.
+
+    Returns
+    -------
+    DataFrame
+        One row per case, source and destination: ``n`` transfers, their ``bytes``; the quantiles
+        ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
+        transfer of the pair was under way; ``concurrency`` = Σ duration / that time.
+    """
+    import pandas as pd
+
+    key = ["case_id", "src", "dst"]
+    log = run.transfers
+    log = log[(log["iteration"] >= 0) & (log["nbytes"] >= run.run.min_transfer_bytes)]
+    table = pd.DataFrame({name: log[name].to_numpy() for name in (*key, "nbytes", "start_s")})
+    table["seconds"] = (log["stop_s"] - log["start_s"]).to_numpy()
+    table["Bps"] = table["nbytes"] / table["seconds"].where(table["seconds"] > 0)
+    # Busy time must not span two iterations or launches: each is a stretch of time of its own.
+    window = log.groupby([*key, "launch", "iteration"], sort=False).ngroup().to_numpy()
+    table["busy_s"] = newly_busy(window, log["start_s"].to_numpy(), log["stop_s"].to_numpy())
+    grouped = table.groupby(key, sort=False)
+    quantiles = grouped["Bps"].quantile([0.25, 0.5, 0.75]).unstack()
+    out = pd.DataFrame(
+        {
+            "n": grouped.size(),
+            "bytes": grouped["nbytes"].sum(),
+            "q25_Bps": quantiles[0.25] if len(quantiles) else 0.0,
+            "q50_Bps": quantiles[0.5] if len(quantiles) else 0.0,
+            "q75_Bps": quantiles[0.75] if len(quantiles) else 0.0,
+            "seconds": grouped["seconds"].sum(),
+            "busy_s": grouped["busy_s"].sum(),
+        }
+    )
+    out["mean_Bps"] = out["bytes"] / out["seconds"]
+    out["busy_Bps"] = out["bytes"] / out["busy_s"]
+    out["concurrency"] = out["seconds"] / out["busy_s"]
+    out = out.drop(columns=["seconds", "busy_s"]).reset_index()
+    cases = {case.id: case for case in run.run.suite.cases}
+    for column in ("backend", "workload"):
+        names = {case_id: getattr(case, column) for case_id, case in cases.items()}
+        out.insert(1, column, out["case_id"].map(names))
+    return in_suite_order(out, run, then=["src", "dst"])
+
+
+def coverage(run: RunData) -> pd.DataFrame:
+    """Return how much of the traffic between workers the transfer logs saw, per case.
+
+    Returns
+    -------
+    DataFrame
+        ``logged_bytes`` (in memory) and ``wire_bytes`` (serialized, counted where the comms write
+        them, between different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers
+        sent to themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo``
+        meanwhile; ``n_started`` fetches, of which ``n_logged``, ``n_busy``
+        (the sender asked to come later), ``n_failed``, and ``n_lost`` that no count explains.
+        Measured iterations only.
+    """
+    import pandas as pd
+
+    rows = []
+    for case in run.run.suite.cases:
+        wire = run.wire[(run.wire.case_id == case.id) & (run.wire.iteration >= 0)]
+        log = run.transfers[(run.transfers.case_id == case.id) & (run.transfers.iteration >= 0)]
+        counts = run.log_counts[
+            (run.log_counts.case_id == case.id) & (run.log_counts.iteration >= 0)
+        ]
+        if wire.empty and log.empty and counts.empty:
+            continue
+        network = run.network[(run.network.case_id == case.id) & (run.network.iteration >= 0)]
+        own = wire.src == wire.dst
+        totals = {
+            name: int(counts[name].sum())
+            for name in ("n_started", "n_busy", "n_failed", "n_in_flight")
+        }
+        wire_bytes, logged_bytes = int(wire[~own].nbytes.sum()), int(log.nbytes.sum())
+        rows.append(
+            {
+                "case_id": case.id,
+                "workload": case.workload,
+                "backend": case.backend,
+                "logged_bytes": logged_bytes,
+                "wire_bytes": wire_bytes,
+                "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
+                "self_bytes": int(wire[own].nbytes.sum()),
+                "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
+                "n_logged": len(log),
+                **totals,
+                "n_lost": totals["n_started"]
+                - totals["n_busy"]
+                - totals["n_failed"]
+                - totals["n_in_flight"]
+                - len(log),
+            }
+        )
+    return pd.DataFrame(rows)

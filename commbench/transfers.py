@@ -1,0 +1,113 @@
+"""Collect every worker's incoming transfer log, complete and without bounding memory.
+
+Dask keeps the last 1,000 entries and does not tell what it dropped. This plugin puts an
+unbounded log in the place of the bounded one, and counts what became of every fetch, so that
+entries can be checked against ``transfer_incoming_count_total``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from commbench.model import LogCount, TransferRecord
+
+CHUNK = 20_000
+"""Log entries that travel in one message: bounds memory at both ends."""
+
+
+class TransferLog(WorkerPlugin):  # type: ignore[misc]
+    """A worker plugin that keeps the worker's incoming transfer log whole."""
+
+    name = "commbench-transfer-log"
+
+    def setup(self, worker: Any) -> None:
+        """Replace the bounded log of `worker` and count the outcomes of its fetches."""
+        self.outcomes: Counter[str] = Counter()
+        self._bounded = worker.transfer_incoming_log
+        self._gather_dep = worker.gather_dep
+        worker.transfer_incoming_log = deque()
+        self.n_started_before = worker.state.transfer_incoming_count_total
+        gather_dep, outcomes = self._gather_dep, self.outcomes
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            event = await gather_dep(*args, **kwargs)
+            outcomes[type(event).__name__] += 1
+            return event
+
+        worker.gather_dep = counted
+
+    def teardown(self, worker: Any) -> None:
+        """Give `worker` its own log back, with what the unbounded one still holds."""
+        self._bounded.extend(worker.transfer_incoming_log)
+        worker.transfer_incoming_log = self._bounded
+        worker.gather_dep = self._gather_dep
+
+
+def drain(dask_worker: Any, limit: int = CHUNK) -> list[tuple[str, int, float, float, int]]:
+    """Remove and return up to `limit` entries of the log, oldest first; runs on a worker.
+
+    Returns
+    -------
+    list of (address of the sender, bytes in memory, start, stop, number of keys)
+        Start and stop in seconds since the epoch on the worker's own clock corrected to the
+        scheduler's, as Dask logs them.
+    """
+    log = dask_worker.transfer_incoming_log
+    rows: list[tuple[str, int, float, float, int]] = []
+    while log and len(rows) < limit:
+        entry = log.popleft()
+        rows.append(
+            (entry["who"], entry["total"], entry["start"], entry["stop"], len(entry["keys"]))
+        )
+    return rows
+
+
+def count(dask_worker: Any) -> dict[str, int]:
+    """Return how many fetches began since the last call and how they ended; runs on a worker."""
+    plugin: TransferLog = dask_worker.plugins[TransferLog.name]
+    total = dask_worker.state.transfer_incoming_count_total
+    counts = {
+        "n_started": total - plugin.n_started_before,
+        "n_logged": len(dask_worker.transfer_incoming_log),
+        "n_busy": plugin.outcomes["GatherDepBusyEvent"],
+        "n_failed": plugin.outcomes["GatherDepFailureEvent"]
+        + plugin.outcomes["GatherDepNetworkFailureEvent"],
+        "n_in_flight": dask_worker.state.transfer_incoming_count,
+    }
+    # What is still in flight belongs to the next window, in which it will be logged.
+    plugin.n_started_before = total - counts["n_in_flight"]
+    plugin.outcomes.clear()
+    return counts
+
+
+def collect(
+    client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
+) -> Iterator[TransferRecord | LogCount]:
+    """Yield all that the workers logged since the last collection, one worker after another.
+
+    Parameters
+    ----------
+    client
+        A connected client of a cluster with ``TransferLog`` registered.
+    names
+        The worker's name by its address.
+    """
+    for address, name in names.items():
+        counts = client.run(count, workers=[address])[address]
+        yield LogCount(case_id=case_id, launch=launch, iteration=iteration, worker=name, **counts)
+        remaining = counts["n_logged"]
+        while remaining > 0:
+            rows = client.run(drain, limit=min(CHUNK, remaining), workers=[address])[address]
+            if not rows:
+                break
+            remaining -= len(rows)
+            for who, nbytes, start, stop, n_keys in rows:
+                yield TransferRecord(
+                    case_id=case_id, launch=launch, iteration=iteration,
+                    src=names.get(who, who), dst=name,
+                    nbytes=nbytes, start_s=start, stop_s=stop, n_keys=n_keys,
+                )  # fmt: skip

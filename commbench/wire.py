@@ -1,0 +1,103 @@
+"""Count the bytes that really cross the comms between workers, at the comm layer.
+
+Dask's transfer log sees only what ``gather_dep`` fetches. This plugin sees every message of
+every channel, the P2P shuffle's too: it wraps ``write`` of whatever class of comm the worker
+uses, and lets each worker tell its name in Dask's handshake, so that both ends know whom they
+write to.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import Any
+
+from distributed.comm.core import Comm
+from distributed.diagnostics.plugin import WorkerPlugin
+
+_NAME_KEY = "commbench-worker"
+
+
+class WireMeter(WorkerPlugin):  # type: ignore[misc]
+    """A worker plugin that counts the bytes and messages written to each other worker.
+
+    One worker per process: the count is the process's. Connections that were open before the
+    plugin came are not counted.
+    """
+
+    name = "commbench-wire-meter"
+
+    def __init__(self) -> None:
+        self.nbytes: defaultdict[str, int] = defaultdict(int)
+        self.n_messages: defaultdict[str, int] = defaultdict(int)
+        self.comms: dict[str, weakref.ref[Any]] = {}
+
+    def setup(self, worker: Any) -> None:
+        """Begin to count in the process of `worker`."""
+        self._own_name = str(worker.name)
+        self._handshake_info = Comm.handshake_info
+        self._write_methods: dict[type, Any] = {}
+
+        def handshake_info(comm: Any) -> dict[str, Any]:
+            self._wrap_write(type(comm))
+            return {**self._handshake_info(comm), _NAME_KEY: self._own_name}
+
+        Comm.handshake_info = handshake_info
+
+    def teardown(self, worker: Any) -> None:
+        """Restore the classes of comms as they were."""
+        del worker
+        Comm.handshake_info = self._handshake_info
+        for cls, write in self._write_methods.items():
+            cls.write = write
+        self._write_methods.clear()
+
+    def _wrap_write(self, cls: Any) -> None:
+        if cls in self._write_methods:
+            return
+        write = cls.write
+        self._write_methods[cls] = write
+
+        async def counted(comm: Any, *args: Any, **kwargs: Any) -> Any:
+            nbytes = await write(comm, *args, **kwargs)
+            # Both ends write before they have read the other's handshake: no name yet.
+            peer = comm.remote_info.get(_NAME_KEY)
+            if peer is not None:
+                self.nbytes[peer] += nbytes
+                self.n_messages[peer] += 1
+                if peer not in self.comms or self.comms[peer]() is not comm:
+                    self.comms[peer] = weakref.ref(comm)
+            return nbytes
+
+        cls.write = counted
+
+
+def _meter(worker: Any) -> WireMeter:
+    meter: WireMeter = worker.plugins[WireMeter.name]
+    return meter
+
+
+def take(dask_worker: Any) -> list[tuple[str, int, int]]:
+    """Return (peer, bytes, messages) since the last call; runs on a worker."""
+    meter = _meter(dask_worker)
+    rows = [(peer, nbytes, meter.n_messages[peer]) for peer, nbytes in meter.nbytes.items()]
+    meter.nbytes.clear()
+    meter.n_messages.clear()
+    return rows
+
+
+def transports(transport: Any, dask_worker: Any) -> list[tuple[str, str, str]]:
+    """Return (peer, transport, evidence) of every live connection; runs on a worker.
+
+    Parameters
+    ----------
+    transport
+        The backend's ``transport`` function.
+    """
+    found = []
+    for peer, reference in _meter(dask_worker).comms.items():
+        comm = reference()
+        if comm is not None and not comm.closed():
+            used = transport(comm)
+            found.append((peer, used.name, used.evidence))
+    return found

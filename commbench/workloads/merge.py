@@ -1,0 +1,146 @@
+"""``merge``: the inner join of two data frames on a key, as dask-cuda's benchmark does it.
+
+The data are defined in `commbench.workloads.join_data`. As in ``local_cudf_merge`` both frames are
+persisted before the clock starts, the build frame after it was indexed by its column "shuffle",
+and the join is ``build.merge(other, on=["key"], how="inner")`` by way of a shuffle.
+
+Payload: the rows times the item sizes of both frames' columns, without their indexes, which is
+``2 * (rows * partitions) * (2 * 8)`` bytes. Each row goes to the partition that the hash of its
+key names: with one partition on each of W workers about ``1 - 1 / W`` of the rows cross the wire,
+index included. With a single partition nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.device import finished_blocks, persist_input
+from commbench.workloads.join_data import MODULUS, JoinData, column_sums
+
+Shuffle = Literal["tasks", "p2p"]
+_DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
+
+
+class Merge(ClusterWorkload):
+    """The inner join of the two frames of `JoinData` on their key.
+
+    Raises
+    ------
+    UsageError
+        Where a parameter is out of range, or a chunk has no row for each partition.
+    """
+
+    name = "merge"
+    summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run merge``."""
+
+        rows: int = field(default=2_000_000, metadata={"help": "rows of a chunk of either frame"})
+        partitions: int = field(
+            default=0, metadata={"help": "chunks of either frame; 0: one for each worker"}
+        )
+        frac_match: float = field(
+            default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
+        )
+        shuffle: Shuffle = field(
+            default="tasks", metadata={"help": "how rows move: tasks, or p2p (peer to peer)"}
+        )
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        if params.partitions < 0:
+            raise UsageError(
+                f"partitions is {params.partitions}; it must be at least 1, or 0 for one per worker"
+            )
+        partitions = params.partitions or context.n_workers
+        if params.rows < partitions:
+            raise UsageError(
+                f"rows is {params.rows}; it must be at least the number of partitions "
+                f"({partitions}), so that every chunk has a row for each"
+            )
+        if not 0 < params.frac_match <= 1:
+            raise UsageError(f"frac_match is {params.frac_match}; it must be above 0 and at most 1")
+        if params.shuffle not in get_args(Shuffle):
+            known = ", ".join(get_args(Shuffle))
+            raise UsageError(f"shuffle is {params.shuffle!r}; it must be one of {known}")
+        self.data = JoinData(
+            device=context.device,
+            seed=context.seed,
+            rows=params.rows,
+            partitions=partitions,
+            frac_match=params.frac_match,
+        )
+
+    @property
+    def payload_bytes(self) -> int:
+        """8 bytes for each key and payload of both frames."""
+        return self.data.nbytes
+
+    def prepare(self, client: Any) -> None:
+        """Create both frames on the workers, and there the sums that their join must have."""
+        import dask.dataframe as dd
+
+        data, chunks = self.data, list(range(self.data.partitions))
+        smallest = replace(data, rows=1, partitions=1)
+        build = dd.from_map(data.build, chunks, meta=smallest.build(0).iloc[:0])
+        other = dd.from_map(data.other, chunks, meta=smallest.other(0).iloc[:0])
+        divisions = (*chunks, data.partitions)
+        build = build.set_index("shuffle", divisions=divisions, shuffle_method="tasks")
+        self.frames = persist_input(client, build, other)
+        self._expected = _total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
+
+    def build(self) -> Any:
+        """Return the lazy join: `JoinData.n_matches` rows of key, payload_x and payload_y.
+
+        The shuffle is part of the expression, so that no configuration in force when Dask
+        optimises it can choose another; a broadcast join is ruled out likewise.
+        """
+        build, other = self.frames
+        return build.merge(
+            other,
+            on=["key"],
+            how="inner",
+            shuffle_method=self.params.shuffle,
+            broadcast=False,
+        )
+
+    def check(self, client: Any, result: Any) -> None:
+        """Compare the rows and the exact sums of the columns with what the data imply.
+
+        The sums of key times payload tell of a payload that met another row's key. The join is
+        summed where its partitions lie, and no join is needed to know what to expect.
+        """
+        parts = list(finished_blocks(result, (self.data.partitions,)).values())
+        for dtypes in client.gather(client.map(_dtypes, parts, pure=False)):
+            if dtypes != _DTYPES:
+                raise VerificationError(f"joined frame: expected {_DTYPES}, found {dtypes}")
+        found = _total(client.gather(client.map(_sums, parts, pure=False)))
+        wrong = [
+            f"{name}: expected {expected}, found {found[name]}"
+            for name, expected in self._expected.items()
+            if found[name] != expected
+        ]
+        if wrong:
+            raise VerificationError(f"joined frame, sums modulo 2**64: {'; '.join(wrong)}")
+
+
+def _dtypes(frame: Any) -> dict[str, str]:
+    return {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
+
+
+def _sums(frame: Any) -> dict[str, int]:
+    return column_sums({name: frame[name] for name in _DTYPES})
+
+
+def _total(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = (total.get(name, 0) + value) % MODULUS
+    return total

@@ -1,0 +1,181 @@
+"""``svd``: the singular value decomposition of a tall and skinny array.
+
+The computation of the RAPIDS post on UCX on a DGX: ``dask.array.linalg.svd`` of a uniform random
+x, persisted before, in chunks that span all columns; x was 1,000,000 x 1,000 in chunks of 10,000
+rows there. It is a direct tall-and-skinny QR decomposition (Benson, Gleich and Demmel, 2013):
+each chunk's R, ``columns**2`` numbers, goes to one worker, and a block of Q of that size comes
+back. Messages are many and small beside the computation: what counts is their latency.
+
+Payload: ``x.nbytes = 8 * rows * columns`` bytes, the bytes that are decomposed. The messages are
+about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only where the scheduler
+steals work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.device import (
+    array_library,
+    finished_blocks,
+    persist_input,
+    uniform_array,
+    uniform_block,
+)
+
+# Householder QR and SVD are backward stable: the error is a small multiple of eps = 2e-16, and
+# 3e-15 was seen. One wrong number in u leaves a relative error of about
+# 1 / sqrt(rows * columns), 1e-4 at the default size, one wrong chunk a hundred times that.
+_TOLERANCE = 1e-11
+
+
+class Svd(ClusterWorkload):
+    """u, s and v of an array whose chunks span all its columns.
+
+    The data: x is ``(rows, columns)`` of float64, uniform in [0, 1), in chunks of
+    ``(chunk_rows, columns)``, of which the last is ragged; each is drawn by a generator of its
+    own, seeded with the launch's seed and the chunk's place.
+
+    Raises
+    ------
+    UsageError
+        Where x is wider than tall or a chunk is wider than tall or taller than x.
+    """
+
+    name = "svd"
+    summary = "singular value decomposition of a tall and skinny array"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run svd``."""
+
+        rows: int = field(default=400_000, metadata={"help": "rows of x"})
+        columns: int = field(
+            default=100, metadata={"help": "columns of x, at most as many as rows"}
+        )
+        chunk_rows: int = field(default=10_000, metadata={"help": "rows of a chunk of x"})
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        rows, columns, chunk_rows = params.rows, params.columns, params.chunk_rows
+        if not 1 <= columns <= rows:
+            raise UsageError(f"columns is {columns}; it must be from 1 to rows ({rows})")
+        if not columns <= chunk_rows <= rows:
+            raise UsageError(
+                f"chunk_rows is {chunk_rows}; it must be from columns ({columns}) to rows ({rows})"
+            )
+        self._n_chunks = math.ceil(rows / chunk_rows)
+
+    @property
+    def payload_bytes(self) -> int:
+        """``x.nbytes``: 8 bytes for each of the ``rows * columns`` numbers."""
+        return 8 * int(self.params.rows) * int(self.params.columns)
+
+    def prepare(self, client: Any) -> None:
+        """Create x on the workers."""
+        params, context = self.params, self.context
+        shape, chunks = (params.rows, params.columns), (params.chunk_rows, params.columns)
+        (self.x,) = persist_input(
+            client, uniform_array(context.device, context.seed, shape, chunks)
+        )
+
+    def build(self) -> tuple[Any, Any, Any]:
+        """Return the lazy u, s and v.
+
+        Their shapes are ``(rows, columns)``, ``(columns,)`` and ``(columns, columns)``; the rows
+        of v are the right singular vectors.
+        """
+        import dask.array as da
+
+        u, s, v = da.linalg.svd(self.x)
+        return u, s, v
+
+    def check(self, client: Any, result: Any) -> None:
+        """Demand all that makes a singular value decomposition one.
+
+        That is, each within the tolerance: x = u s v, the columns of u and the rows of v
+        orthonormal, and the sum of the squared singular values that of x; and exactly: the
+        singular values sorted and none negative. Each block of x is drawn again on the worker
+        that holds the same block of u.
+        """
+        if len(result) != 3:
+            raise VerificationError(f"expected u, s and v, found {len(result)} arrays")
+        columns, device, seed = self.params.columns, self.context.device, self.context.seed
+        u = finished_blocks(result[0], (self._n_chunks, 1))
+        (s,) = finished_blocks(result[1], (1,)).values()
+        (v,) = finished_blocks(result[2], (1, 1)).values()
+        values, rows_of_v = client.gather([s, v])
+        _demand_shape("s", (columns,), values.shape)
+        _demand_shape("v", (columns, columns), rows_of_v.shape)
+        seen = client.gather(
+            [
+                client.submit(
+                    _see, block, s, v, device, seed, place,
+                    (self._n_rows(place[0]), columns), pure=False,
+                )
+                for place, block in u.items()
+            ]
+        )  # fmt: skip
+        for place, block in zip(u, seen, strict=True):
+            _demand_shape(f"block {place} of u", (self._n_rows(place[0]), columns), block.shape)
+        x_squared = math.fsum(block.x_squared for block in seen)
+        error = math.sqrt(math.fsum(block.error_squared for block in seen) / x_squared)
+        _demand_small("norm of x - u s v over that of x", error)
+        _demand_sorted(values.tolist())
+        _demand_small(
+            "sum of the squared singular values over that of x, less 1",
+            abs(float((values**2).sum()) / x_squared - 1),
+        )
+        identity = array_library(device).eye(columns)
+        gram = sum(block.gram for block in seen)
+        _demand_small("largest number in u' u - 1", float(abs(gram - identity).max()))
+        gram = rows_of_v @ rows_of_v.T
+        _demand_small("largest number in v v' - 1", float(abs(gram - identity).max()))
+
+    def _n_rows(self, index: int) -> int:
+        return int(min(self.params.chunk_rows, self.params.rows - index * self.params.chunk_rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    shape: tuple[int, ...]
+    error_squared: float = 0.0
+    x_squared: float = 0.0
+    gram: Any = None
+
+
+def _see(
+    u: Any, s: Any, v: Any, device: str, seed: int, place: tuple[int, int], shape: tuple[int, int]
+) -> _Seen:
+    if tuple(u.shape) != shape:
+        return _Seen(shape=tuple(u.shape))
+    x = uniform_block(device, seed, place, shape)
+    return _Seen(
+        shape=shape,
+        error_squared=float(((x - (u * s) @ v) ** 2).sum()),
+        x_squared=float((x**2).sum()),
+        gram=u.T @ u,
+    )
+
+
+def _demand_shape(what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+    if tuple(found) != expected:
+        raise VerificationError(f"{what}: expected the shape {expected}, found {tuple(found)}")
+
+
+def _demand_small(what: str, found: float) -> None:
+    if not found <= _TOLERANCE:
+        raise VerificationError(f"{what}: expected at most {_TOLERANCE:.0e}, found {found:.3g}")
+
+
+def _demand_sorted(values: list[float]) -> None:
+    for index, (value, following) in enumerate(zip(values, [*values[1:], 0.0], strict=True)):
+        if not value >= following:
+            raise VerificationError(
+                "singular values: expected a falling sequence of numbers from 0 up, found "
+                f"{value!r} before {following!r} at {index}"
+            )

@@ -1,0 +1,178 @@
+"""``transpose-sum``: x + x.T, where every block meets its mirror image on another worker.
+
+The array is that of the MPI4Dask paper ("Efficient MPI-based Communication for GPU-Accelerated
+Dask Applications": 16K x 16K, chunks of 4K x 4K, persisted before and after) and of the RAPIDS
+post on UCX on a DGX, whose x + x.T is summed (here ``operation="sum"``); dask-cuda's
+``local_cupy`` does the latter. All three draw x uniformly from [0, 1).
+
+Payload: ``x.nbytes = 8 * size**2`` bytes, the bytes that both operations read. What crosses the
+wire is less: of the blocks off the diagonal, those whose mirror image lies on another worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.device import (
+    finished_blocks,
+    persist_input,
+    uniform_array,
+    uniform_block,
+)
+
+Operation = Literal["persist", "sum"]
+_N_OFF_DIAGONAL = 3
+
+
+class TransposeSum(ClusterWorkload):
+    """x + x.T of a square array in square chunks, or the sum of it.
+
+    The data: x is ``(size, size)`` of float64, uniform in [0, 1), in chunks of
+    ``(chunk, chunk)``, of which the last are ragged; each is drawn by a generator of its own,
+    seeded with the launch's seed and the chunk's place.
+
+    Raises
+    ------
+    UsageError
+        Where size or chunk is out of range, or the operation unknown.
+    """
+
+    name = "transpose-sum"
+    summary = "x + x.T: each chunk of a square array meets its mirror image"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run transpose-sum``."""
+
+        size: int = field(default=16_000, metadata={"help": "x has size x size numbers of 8 bytes"})
+        chunk: int = field(default=4_000, metadata={"help": "side of a chunk of x, in numbers"})
+        operation: Operation = field(
+            default="persist", metadata={"help": "persist: keep x + x.T; sum: reduce it to its sum"}
+        )
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        if params.size < 1:
+            raise UsageError(f"size is {params.size}; it must be at least 1")
+        if not 1 <= params.chunk <= params.size:
+            raise UsageError(f"chunk is {params.chunk}; it must be from 1 to size ({params.size})")
+        if params.operation not in get_args(Operation):
+            known = ", ".join(get_args(Operation))
+            raise UsageError(f"operation is {params.operation!r}; it must be one of {known}")
+        self._n_chunks = math.ceil(params.size / params.chunk)
+        self._n_checks = 0
+
+    @property
+    def payload_bytes(self) -> int:
+        """``x.nbytes``: 8 bytes for each of the ``size**2`` numbers."""
+        return 8 * int(self.params.size) ** 2
+
+    def prepare(self, client: Any) -> None:
+        """Create x on the workers, and sum each of its blocks there for the check."""
+        size, chunk = self.params.size, self.params.chunk
+        lazy = uniform_array(self.context.device, self.context.seed, (size, size), (chunk, chunk))
+        (self.x,) = persist_input(client, lazy)
+        blocks = finished_blocks(self.x, (self._n_chunks, self._n_chunks))
+        self._sums = {place: seen.total for place, seen in _look_at(client, blocks).items()}
+
+    def build(self) -> Any:
+        """Return the lazy x + x.T, or its sum."""
+        y = self.x + self.x.T
+        return y.sum() if self.params.operation == "sum" else y
+
+    def check(self, client: Any, result: Any) -> None:
+        """Compare the sum of every block, and every number of several, with what x implies.
+
+        Blocks are summed where they lie, and x is drawn again there instead of fetched: a
+        transport that garbles data can't garble the check in the same way.
+        """
+        if self.params.operation == "sum":
+            self._check_sum(client, result)
+            return
+        blocks = finished_blocks(result, (self._n_chunks, self._n_chunks))
+        for place, seen in _look_at(client, blocks).items():
+            shape = tuple(self._side(index) for index in place)
+            if (seen.shape, seen.dtype) != (shape, "float64"):
+                raise VerificationError(
+                    f"block {place} of x + x.T: expected float64 {shape}, "
+                    f"found {seen.dtype} {seen.shape}"
+                )
+            expected = self._sums[place] + self._sums[place[::-1]]
+            self._compare(f"sum of block {place} of x + x.T", expected, seen.total)
+        sample = self._sample()
+        wrong = client.gather(
+            [
+                client.submit(
+                    _count_wrong, blocks[place], self.context.device, self.context.seed, place,
+                    tuple(self._side(index) for index in place), pure=False,
+                )
+                for place in sample
+            ]
+        )  # fmt: skip
+        for place, n_wrong in zip(sample, wrong, strict=True):
+            if n_wrong:
+                raise VerificationError(
+                    f"block {place} of x + x.T: {n_wrong} numbers differ from x[i, j] + x[j, i]"
+                )
+
+    def _check_sum(self, client: Any, result: Any) -> None:
+        (future,) = finished_blocks(result, ()).values()
+        expected = 2 * math.fsum(self._sums.values())
+        self._compare("sum of x + x.T", expected, float(client.gather(future)))
+
+    def _compare(self, what: str, expected: float, found: float) -> None:
+        # Summing numbers of one sign, in whatever order, errs by at most eps / 2 for each
+        # addition that a number goes through: fewer than 2 * size, since blocks are reduced
+        # along one axis and then the other at worst. That is 1e-11 at the default size, where
+        # one number in the whole array (of 2.56e8, each 1 on average) weighs 4e-9.
+        tolerance = 4 * self.params.size * sys.float_info.epsilon
+        if not abs(found - expected) <= tolerance * expected:
+            raise VerificationError(
+                f"{what}: expected {expected!r} within {tolerance:.1e} of it, found {found!r}"
+            )
+
+    def _side(self, index: int) -> int:
+        return int(min(self.params.chunk, self.params.size - index * self.params.chunk))
+
+    def _sample(self) -> list[tuple[int, int]]:
+        # The last diagonal and off-diagonal blocks are always in: where chunk does not divide
+        # size, they are the ragged ones. Each check of a launch looks at other blocks besides.
+        rng = random.Random(f"{self.context.seed} {self._n_checks}")
+        self._n_checks += 1
+        last = self._n_chunks - 1
+        sample = {(last, last), (index := rng.randint(0, last), index)}
+        if last:
+            sample |= {(rng.randrange(last), last), (last, rng.randrange(last))}
+            off_diagonal = list(itertools.permutations(range(last + 1), 2))
+            sample |= set(rng.sample(off_diagonal, min(_N_OFF_DIAGONAL, len(off_diagonal))))
+        return sorted(sample)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    shape: tuple[int, ...]
+    dtype: str
+    total: float
+
+
+def _see(block: Any) -> _Seen:
+    return _Seen(shape=tuple(block.shape), dtype=str(block.dtype), total=float(block.sum()))
+
+
+def _look_at(client: Any, blocks: dict[tuple[int, ...], Any]) -> dict[tuple[int, ...], _Seen]:
+    seen = client.gather([client.submit(_see, block, pure=False) for block in blocks.values()])
+    return dict(zip(blocks, seen, strict=True))
+
+
+def _count_wrong(
+    block: Any, device: str, seed: int, place: tuple[int, int], shape: tuple[int, int]
+) -> int:
+    mirrored = uniform_block(device, seed, place[::-1], shape[::-1])
+    return int((block != uniform_block(device, seed, place, shape) + mirrored.T).sum())

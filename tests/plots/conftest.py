@@ -1,0 +1,178 @@
+"""Runs as a real one would leave them behind, made up from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from commbench import model
+from commbench.model import Case, ClusterSpec, Run, Suite
+from commbench.store import RunData
+
+FRAMES = {
+    "samples": model.Sample,
+    "transfers": model.TransferRecord,
+    "wire": model.WireBytes,
+    "log_counts": model.LogCount,
+    "tasks": model.TaskRecord,
+    "transports": model.TransportUsed,
+    "network": model.NetworkCounter,
+    "idle": model.IdleCost,
+    "failures": model.Failure,
+    "ends": model.LaunchEnd,
+}
+
+
+def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> RunData:
+    """Return the run that holds `records`, without going through files."""
+    suite = Suite(name="made-up", cases=tuple(cases))
+    by_id = {case.id: case for case in suite.cases}
+    records = list(records)
+    frames = {}
+    for name, kind in FRAMES.items():
+        rows = [vars(record) for record in records if isinstance(record, kind)]
+        frame = pd.DataFrame(rows, columns=[field.name for field in dataclasses.fields(kind)])
+        for column in ("workload", "backend"):
+            names = {case_id: getattr(case, column) for case_id, case in by_id.items()}
+            frame[column] = frame["case_id"].map(names).astype("str")
+        frames[name] = frame
+    run = Run(id="made-up", suite=suite, environment={}, seed=0, started_at="2025-01-01T00:00:00")
+    return RunData(path=Path("made-up"), run=run, notes=(), **frames)
+
+
+def workload(
+    backend: str,
+    name: str = "transpose-sum",
+    *,
+    n_workers: int = 2,
+    launches: int = 6,
+    failing: int = 0,
+    seconds: float = 1.3,
+    bandwidth_Bps: float = 1.2e9,  # noqa: N803 - the unit's own spelling
+    tasks_per_thread: int = 6,
+    threads: int = 1,
+    silent_pairs: Iterable[tuple[int, int]] = (),
+    **params: Any,
+) -> tuple[Case, list[Any]]:
+    """Return a case of a workload and the records of its launches, the last of which fail."""
+    cluster = ClusterSpec(n_workers=n_workers, threads_per_worker=threads)
+    case = Case(workload=name, backend=backend, cluster=cluster, params=params, launches=launches)
+    dice, records = random.Random(f"{backend} {name}"), []
+    silent = set(silent_pairs)
+    for launch in range(launches):
+        ok = launch < launches - failing
+        records.append(
+            model.LaunchEnd(
+                case_id=case.id, launch=launch, block=launch, position=0, ok=ok, seconds=9.0
+            )
+        )
+        if not ok:
+            records.append(
+                model.Failure(case_id=case.id, launch=launch, stage="run", message="a crash")
+            )
+            continue
+        drift = dice.uniform(0.93, 1.08)
+        for iteration in range(-1, 2):
+            began, wall = 1e9 + 100 * launch + 10 * iteration, seconds * drift * dice.uniform(1, 1.04)
+            common = {"case_id": case.id, "launch": launch, "iteration": iteration}
+            records.append(
+                model.Sample(
+                    **common, layer="workload", warmup=iteration < 0, started_at_s=began,
+                    seconds=wall, cpu_seconds=wall * n_workers * 0.8, payload_bytes=800_000_000,
+                    verified=True,
+                )
+            )  # fmt: skip
+            for worker in range(n_workers):
+                records.append(
+                    model.LogCount(
+                        **common, worker=str(worker), n_started=n_workers, n_logged=n_workers,
+                        n_busy=0, n_failed=0, n_in_flight=0,
+                    )
+                )  # fmt: skip
+                records.extend(_tasks(dice, common, worker, threads, began, wall, tasks_per_thread))
+                for src in range(n_workers):
+                    if src == worker or (src, worker) in silent:
+                        continue
+                    far = 0.4 if (src < n_workers // 2) != (worker < n_workers // 2) else 1
+                    for _ in range(2):
+                        start = began + wall * dice.uniform(0.05, 0.8)
+                        speed = bandwidth_Bps * far * dice.uniform(0.6, 1.1)
+                        nbytes = int(dice.uniform(1, 12) * 8e6)
+                        stop = min(start + nbytes / speed, began + wall)
+                        records.append(
+                            model.TransferRecord(
+                                **common, src=str(src), dst=str(worker), n_keys=1,
+                                nbytes=int((stop - start) * speed), start_s=start, stop_s=stop,
+                            )
+                        )  # fmt: skip
+    return case, records
+
+
+def _tasks(
+    dice: random.Random, common: dict[str, Any], worker: int, threads: int,
+    began: float, wall: float, count: int,
+) -> Iterator[model.TaskRecord]:  # fmt: skip
+    for thread in range(threads):
+        for index in range(count):
+            start = began + wall * (index + dice.uniform(0, 0.3)) / count
+            stop = start + wall / count * dice.uniform(0.3, 0.65)
+            action = "disk-write" if index % 7 == 5 else "compute"
+            ident = 140_000_000_000_000 + 4096 * thread + worker
+            bar = {**common, "worker": str(worker), "thread": ident, "name": "add"}
+            yield model.TaskRecord(**bar, action=action, start_s=start, stop_s=stop)
+            yield model.TaskRecord(
+                **bar, action="deserialize", start_s=stop, stop_s=stop + 0.05 * wall / count
+            )
+
+
+def pingpong(
+    backend: str,
+    *,
+    latency_s: float = 50e-6,
+    bandwidth_Bps: float = 1.2e9,  # noqa: N803 - the unit's own spelling
+    sizes: Iterable[int] = tuple(4**n for n in range(12)),
+    launches: int = 6,
+    layers: Iterable[str] = ("comm",),
+    **params: Any,
+) -> tuple[Case, list[Any]]:
+    """Return a case of the ping-pong and its records: a few messages of every size and launch."""
+    case = Case(workload="pingpong", backend=backend, launches=launches, params=params)
+    dice, records = random.Random(backend), []
+    for launch in range(launches):
+        records.append(
+            model.LaunchEnd(
+                case_id=case.id, launch=launch, block=launch, position=0, ok=True, seconds=9.0
+            )
+        )
+        for depth, layer in enumerate(layers):
+            for size in sizes:
+                drift = dice.lognormvariate(0, 0.08)
+                for iteration in range(3):
+                    exact = latency_s * (1 + depth) + size / bandwidth_Bps * (1 + depth / 3)
+                    records.append(
+                        model.Sample(
+                            case_id=case.id, launch=launch, iteration=iteration, layer=layer,
+                            warmup=False, started_at_s=1e9, verified=True, payload_bytes=size,
+                            seconds=exact * drift * dice.uniform(1, 1.1), cpu_seconds=1e-5,
+                        )
+                    )  # fmt: skip
+    return case, records
+
+
+def together(*parts: tuple[Case, list[Any]]) -> RunData:
+    """Return the run of several cases."""
+    return run_of(
+        [case for case, _ in parts], [record for _, records in parts for record in records]
+    )
+
+
+@pytest.fixture(scope="session")
+def empty() -> RunData:
+    """A run whose first launch has not ended yet."""
+    return run_of([Case(workload="pingpong", backend="tcp"), Case(workload="merge", backend="tcp")])

@@ -1,0 +1,300 @@
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster, futures_of, wait
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import Context
+from commbench.workloads.join_data import MODULUS, JoinData, column_sums
+from commbench.workloads.merge import Merge
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Return a client of two worker processes."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def workload(*, seed=1, n_workers=2, **params):
+    """Return a small workload on the CPU."""
+    context = Context(n_workers=n_workers, device="cpu", seed=seed)
+    return Merge(Merge.Params(**{"rows": 1_000} | params), context)
+
+
+def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
+    """Return a small definition of data."""
+    return JoinData(
+        device="cpu", seed=seed, rows=rows, partitions=partitions, frac_match=frac_match
+    )
+
+
+def run(client, work):
+    """Return the persisted result of one iteration."""
+    work.prepare(client)
+    return persist(client, work.build())
+
+
+def persist(client, frame):
+    """Persist and wait, as the harness does."""
+    result = client.persist(frame)
+    wait(result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def done(client):
+    """Return a workload and its right result."""
+    work = workload()
+    return work, run(client, work)
+
+
+def whole(chunk_of, partitions):
+    """Return all chunks in one frame."""
+    return pd.concat([chunk_of(chunk) for chunk in range(partitions)], ignore_index=True)
+
+
+SHAPES = [
+    (1_000, 2, 0.3),
+    (997, 4, 0.5),
+    (3, 3, 1.0),
+    (10, 1, 0.3),
+    (100, 7, 1.0),
+    (50, 5, 0.001),
+]
+
+
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES[:4])
+def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
+    """A right result of either shuffle passes, for any rows, chunks and share of matches."""
+    work = workload(rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
+    result = run(client, work)
+    work.check(client, result)
+    assert len(result) == work.data.n_matches
+
+
+@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES)
+def test_matches_and_sums_are_those_of_a_pandas_merge(rows, partitions, frac_match):
+    """The number of matches and every expected sum are what one pandas merge of all data finds."""
+    definition = data(rows, partitions, frac_match)
+    build = whole(definition.build, partitions)[["key", "payload"]]
+    joined = build.merge(whole(definition.other, partitions), on="key", how="inner")
+    assert len(joined) == definition.n_matches
+    parts = [definition.joined_sums(chunk) for chunk in range(partitions)]
+    for name, expected in column_sums(joined).items():
+        assert sum(part[name] for part in parts) % MODULUS == expected, name
+
+
+def test_the_chunks_are_those_of_dask_cudas_benchmark():
+    """Keys, stretches, fillers, payloads and dtypes follow the published definition."""
+    rows, partitions = 1_003, 4
+    definition = data(rows, partitions)
+    stretch, chosen = rows // partitions, int(rows // partitions * 0.3)
+    for chunk in range(partitions):
+        build, other = definition.build(chunk), definition.other(chunk)
+        assert set(map(str, [*build.dtypes, *other.dtypes])) == {"int64"}
+        assert build["key"].tolist() == list(range(rows * chunk, rows * (chunk + 1)))
+        assert sorted(build["payload"]) == sorted(other["payload"]) == list(range(rows))
+        assert set(build["shuffle"].value_counts()) <= {250, 251}
+        matching = other["key"][other["key"] < rows * partitions]
+        for index, keys in matching.groupby(matching // rows):
+            start = rows * index + stretch * chunk
+            assert keys.between(start, start + stretch - 1).all()
+            assert len(keys) == keys.nunique() == chosen
+        fillers = other["key"][other["key"] >= rows * partitions].sort_values()
+        first = rows * (partitions + chunk)
+        assert fillers.tolist() == list(range(first, first + rows - chosen * partitions))
+        assert not other["key"].is_monotonic_increasing
+        assert not other["payload"].is_monotonic_increasing
+
+
+def test_the_build_frame_is_indexed_by_its_shuffle_column(client):
+    """Both frames are in memory, and build's partitions hold the rows that "shuffle" sent them."""
+    work = workload(rows=300, partitions=3)
+    work.prepare(client)
+    build, other = work.frames
+    assert {future.status for future in futures_of([build, other])} == {"finished"}
+    assert list(build.columns) == list(other.columns) == ["key", "payload"]
+    for place in range(3):
+        part = build.partitions[place].compute()
+        assert part.index.name == "shuffle"
+        assert set(part.index) == {place}
+        assert {len(part[part["key"] // 300 == chunk]) for chunk in range(3)} == {100}
+    expected = whole(work.data.build, 3)[["key", "payload"]]
+    found = build.compute().sort_values("key", ignore_index=True)
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_payload_is_the_size_of_the_columns(client):
+    """The payload formula is the memory of both frames' columns without their indexes."""
+    work = workload(rows=997, partitions=3)
+    before = work.payload_bytes
+    work.prepare(client)
+    frames = [frame.compute() for frame in work.frames]
+    assert before == sum(int(frame.memory_usage(index=False).sum()) for frame in frames)
+    assert before == sum(len(f) * sum(t.itemsize for t in f.dtypes) for f in frames)
+
+
+def test_one_partition_for_each_worker_by_default():
+    """Without a number of partitions there is one for each worker, as in dask-cuda."""
+    work = workload(n_workers=5, rows=1_000_000)
+    assert work.data.partitions == 5
+    assert work.payload_bytes == 160_000_000
+
+
+def test_the_seed_decides_the_data():
+    """The same seed gives the same chunks; another seed, side or chunk other permutations."""
+    for side in ("build", "other"):
+        chunks = [getattr(data(seed=seed), side)(0) for seed in (1, 1, 2)]
+        pd.testing.assert_frame_equal(chunks[0], chunks[1])
+        assert not chunks[0].equals(chunks[2])
+        assert (chunks[0]["payload"] != chunks[2]["payload"]).mean() > 0.9
+    payloads = [data().build(0), data().build(1), data().other(0), data().other(1)]
+    assert len({tuple(frame["payload"]) for frame in payloads}) == 4
+
+
+def _first_partition(change):
+    def on_partition(frame, partition_info=None):
+        return change(frame) if partition_info["number"] == 0 else frame
+
+    return lambda joined: joined.map_partitions(on_partition, meta=joined._meta)
+
+
+def _swap(column):
+    def change(frame):
+        values = frame[column].to_numpy().copy()
+        values[[0, 1]] = values[[1, 0]]
+        return frame.assign(**{column: values})
+
+    return change
+
+
+def _add_one(column):
+    return lambda frame: frame.assign(**{column: frame[column] + (np.arange(len(frame)) == 3)})
+
+
+CORRUPTIONS = {
+    "row dropped": (_first_partition(lambda f: f.iloc[1:]), "rows: expected 600, found 599"),
+    "row twice": (_first_partition(lambda f: pd.concat([f, f.iloc[:1]])), "600, found 601"),
+    "row replaced": (_first_partition(lambda f: pd.concat([f.iloc[1:], f.iloc[1:2]])), "key:"),
+    "empty": (_first_partition(lambda f: f.iloc[:0]), "rows: expected 600"),
+    "key off by one": (_first_partition(_add_one("key")), "key: expected"),
+    "payload off by one": (_first_partition(_add_one("payload_x")), "payload_x: expected"),
+    "payload_x at another key": (_first_partition(_swap("payload_x")), r"key \* payload_x: exp"),
+    "payload_y at another key": (_first_partition(_swap("payload_y")), r"key \* payload_y: exp"),
+    "payloads exchanged": (
+        _first_partition(
+            lambda f: f.assign(payload_x=f["payload_y"], payload_y=f["payload_x"])
+        ),
+        "payload_x: expected",
+    ),
+    "nan": (_first_partition(lambda f: f.assign(key=f["key"].where(f["key"] > 500))), "float64"),
+    "narrow": (_first_partition(lambda f: f.astype("int32")), "int32"),
+    "column lost": (lambda joined: joined[["key", "payload_x"]], "expected.*payload_y"),
+    "partition lost": (lambda joined: joined.partitions[[0]], r"expected \(2,\) blocks"),
+    "in one partition": (lambda joined: joined.repartition(npartitions=1), r"expected \(2,\)"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Meta is not valid")
+@pytest.mark.parametrize(("change", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
+def test_a_corrupted_result_is_caught(client, done, change, message):
+    """A row, a number or a column that is not the join's is caught and named."""
+    work, result = done
+    corrupted = persist(client, change(result))
+    with pytest.raises(VerificationError, match=message):
+        work.check(client, corrupted)
+
+
+def test_an_outer_join_is_caught(client, done):
+    """Rows without a match don't pass for joined ones."""
+    work, _ = done
+    build, other = work.frames
+    outer = persist(client, build.merge(other, on=["key"], how="outer", shuffle_method="tasks"))
+    with pytest.raises(VerificationError, match="float64"):
+        work.check(client, outer)
+
+
+def test_the_join_of_other_data_is_caught(client, done):
+    """A right join of the data of another seed does not pass."""
+    work, _ = done
+    with pytest.raises(VerificationError, match="key: expected"):
+        work.check(client, run(client, workload(seed=2)))
+
+
+def test_a_partition_that_failed_is_caught(client, done):
+    """A partition whose task raised makes the check fail with what it raised."""
+    work, result = done
+
+    def fail(frame):
+        raise ZeroDivisionError("the seventh worker is down")
+
+    failed = persist(client, _first_partition(fail)(result))
+    with pytest.raises(VerificationError, match=r"\(0,\).*seventh worker"):
+        work.check(client, failed)
+
+
+def test_a_partition_that_was_cancelled_is_caught(client):
+    """A partition that was lost after the join does not pass."""
+    work = workload(seed=3)
+    result = run(client, work)
+    client.cancel([future for future in futures_of(result) if future.key[1] == 1])
+    with pytest.raises(VerificationError, match=r"block \(1,\).*cancelled"):
+        work.check(client, result)
+
+
+@pytest.mark.parametrize("configured", ["tasks", "p2p"])
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+def test_the_shuffle_is_the_one_that_was_asked_for(client, shuffle, configured):
+    """The graph holds the tasks of the chosen shuffle alone, whatever Dask's configuration says."""
+    work = workload(shuffle=shuffle)
+    with dask.config.set({"dataframe.shuffle.method": configured}):
+        work.prepare(client)
+        graph = work.build().optimize().__dask_graph__()
+    names = {dask.utils.key_split(key) for key in graph}
+    assert ("hash-join-transfer" in names) == (shuffle == "p2p")
+    assert any("split" in name for name in names) == (shuffle == "tasks")
+
+
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
+    """By tasks half of all rows are in the workers' transfer logs; peer to peer none of them."""
+    work = workload(rows=20_000, shuffle=shuffle)
+    work.prepare(client)
+    client.run(lambda dask_worker: dask_worker.transfer_incoming_log.clear())
+    result = persist(client, work.build())
+    logged = client.run(
+        lambda dask_worker: sum(entry["total"] for entry in dask_worker.transfer_incoming_log)
+    )
+    del result
+    half = work.payload_bytes / 2
+    if shuffle == "tasks":
+        # With the index, 8 bytes more for each row than the payload counts.
+        assert half < sum(logged.values()) < 3 * half
+    else:
+        assert sum(logged.values()) < half / 10
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"rows": 0}, r"rows is 0; it must be at least the number of partitions \(2\)"),
+        ({"rows": 3, "partitions": 4}, r"rows is 3; .* \(4\)"),
+        ({"partitions": -1}, "partitions is -1; it must be at least 1, or 0"),
+        ({"frac_match": 0.0}, "frac_match is 0.0; it must be above 0 and at most 1"),
+        ({"frac_match": 1.01}, "frac_match is 1.01"),
+        ({"frac_match": float("nan")}, "frac_match is nan"),
+        ({"shuffle": "disk"}, "shuffle is 'disk'; it must be one of tasks, p2p"),
+    ],
+)
+def test_bad_parameters_are_refused(params, message):
+    """A parameter out of range is refused with its value and what is allowed."""
+    with pytest.raises(UsageError, match=message):
+        workload(**params)

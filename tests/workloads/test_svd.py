@@ -1,0 +1,197 @@
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import Context
+from commbench.workloads.svd import Svd
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Return a client of two worker processes."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def workload(*, seed=1, **params):
+    """Return a small workload on the CPU."""
+    context = Context(n_workers=2, device="cpu", seed=seed)
+    return Svd(Svd.Params(**{"rows": 95, "columns": 5, "chunk_rows": 20} | params), context)
+
+
+def persist(client, *arrays):
+    """Persist and wait, as the harness does."""
+    result = client.persist(list(arrays))
+    wait(result)
+    return result
+
+
+def run(client, work):
+    """Return the persisted result of one iteration."""
+    work.prepare(client)
+    return persist(client, *work.build())
+
+
+@pytest.fixture(scope="module")
+def done(client):
+    """Return a workload and its right result."""
+    work = workload()
+    return work, run(client, work)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "chunk_rows"),
+    [(100, 5, 20), (95, 5, 20), (102, 5, 20), (20, 5, 20), (5, 5, 5), (50, 1, 20), (1, 1, 1)],
+)
+def test_a_right_result_passes(client, rows, columns, chunk_rows):
+    """A right result passes, whether the last chunk is full, ragged, wider than tall or alone."""
+    work = workload(rows=rows, columns=columns, chunk_rows=chunk_rows)
+    work.check(client, run(client, work))
+
+
+def test_the_result_may_be_a_list_or_a_tuple(client, done):
+    """The check takes the three arrays as the harness has them."""
+    work, result = done
+    work.check(client, result)
+    work.check(client, tuple(result))
+
+
+def test_the_singular_values_are_numpys(done):
+    """The singular values are those that NumPy finds for the whole array."""
+    work, (_, s, _) = done
+    s = s.compute()
+    np.testing.assert_allclose(s, np.linalg.svd(work.x.compute(), compute_uv=False), rtol=1e-12)
+
+
+def test_payload_is_the_size_of_the_data(client):
+    """The payload formula is what the blocks of x occupy, the ragged one included."""
+    work = workload()
+    before = work.payload_bytes
+    work.prepare(client)
+    blocks = [work.x.blocks[i].compute() for i in range(work.x.numblocks[0])]
+    assert before == sum(block.nbytes for block in blocks) == 95 * 5 * 8
+
+
+def test_the_seed_decides_the_data(client):
+    """The same seed gives the same numbers, and another seed none of them."""
+    arrays = []
+    for seed in (1, 1, 2):
+        work = workload(seed=seed)
+        work.prepare(client)
+        arrays.append(work.x.compute())
+    np.testing.assert_array_equal(arrays[0], arrays[1])
+    assert not np.isin(arrays[2], arrays[0]).any()
+
+
+def _replace(array, place, value):
+    block = array.compute()
+    block[place] = value(block[place]) if callable(value) else value
+    return da.from_array(block, chunks=array.chunks)
+
+
+def _swap_values(u, s, v):
+    return u, s[np.array([1, 0, 2, 3, 4])], v
+
+
+def _swap_all(u, s, v):
+    order = np.array([0, 2, 1, 3, 4])
+    return u[:, order], s[order], v[order]
+
+
+def _stretch(u, s, v):
+    return u * 2, s, v / 2
+
+
+def _drop_last(u, s, v):
+    return u, _replace(s, 4, 0.0), v
+
+
+CORRUPTIONS = {
+    "singular values swapped": (_swap_values, "norm of x - u s v"),
+    "all swapped alike": (_swap_all, "falling sequence"),
+    "signs turned": (lambda u, s, v: (-u, -s, v), "falling sequence"),
+    "u stretched, v shrunk": (_stretch, "u' u - 1"),
+    "s shrunk, v stretched": (lambda u, s, v: (u, s / 2, v * 2), "squared singular values"),
+    "last value lost": (_drop_last, "norm of x - u s v"),
+    "one number of u": (lambda u, s, v: (_replace(u, (94, 4), 0.0), s, v), "norm of x - u s v"),
+    "one number of u, a little": (
+        lambda u, s, v: (_replace(u, (3, 4), lambda number: number + 1e-8), s, v),
+        "norm of x - u s v",
+    ),
+    "one block of u": (
+        lambda u, s, v: (_replace(u, slice(20, 40), lambda block: block[::-1]), s, v),
+        "norm of x - u s v",
+    ),
+    "nan in u": (lambda u, s, v: (_replace(u, (50, 0), np.nan), s, v), "found nan"),
+    "nan in s": (lambda u, s, v: (u, _replace(s, 0, np.nan), v), "found nan"),
+    "rows of v swapped": (lambda u, s, v: (u, s, v[::-1]), "norm of x - u s v"),
+    "columns, not rows, in v": (lambda u, s, v: (u, s, v.T), "norm of x - u s v"),
+    "too few values": (lambda u, s, v: (u, s[:4], v), r"s: expected the shape \(5,\)"),
+    "too narrow v": (lambda u, s, v: (u, s, v[:, :4]), r"v: expected the shape \(5, 5\)"),
+    "too narrow u": (lambda u, s, v: (u[:, :4], s, v), r"block \(0, 0\) of u.*found \(20, 4\)"),
+    "rows of u lost": (lambda u, s, v: (u[:90], s, v), r"block \(4, 0\) of u.*found \(10, 5\)"),
+    "chunk of u lost": (lambda u, s, v: (u[:80], s, v), r"expected \(5, 1\) blocks"),
+    "v lost": (lambda *arrays: arrays[:2], "found 2 arrays"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
+def test_a_corrupted_result_is_caught(client, done, change, message):
+    """Whatever makes u, s and v no singular value decomposition of x is caught and named."""
+    work, result = done
+    corrupted = persist(client, *change(*result))
+    with pytest.raises(VerificationError, match=message):
+        work.check(client, corrupted)
+
+
+def test_the_decomposition_of_other_data_is_caught(client, done):
+    """A right decomposition of the data of another seed does not pass."""
+    work, _ = done
+    with pytest.raises(VerificationError, match="norm of x - u s v"):
+        work.check(client, run(client, workload(seed=2)))
+
+
+def test_a_block_that_failed_is_caught(client, done):
+    """A chunk of u whose task raised makes the check fail with what it raised."""
+    work, (u, s, v) = done
+
+    def fail(block, block_id=None):
+        if block_id == (3, 0):
+            raise ZeroDivisionError("the seventh worker is down")
+        return block
+
+    failed = persist(client, u.map_blocks(fail, dtype=u.dtype, meta=u._meta), s, v)
+    with pytest.raises(VerificationError, match=r"\(3, 0\).*seventh worker"):
+        work.check(client, failed)
+
+
+def test_a_block_that_is_missing_is_caught(client, done):
+    """A result without a future for one chunk of u does not pass."""
+    work, (u, s, v) = done
+    futures = {key: future for key, future in u.dask.items() if key[1:] != (1, 0)}
+    u = da.Array(futures, u.name, u.chunks, meta=u._meta)
+    with pytest.raises(VerificationError, match=r"block \(1, 0\) of the result is missing"):
+        work.check(client, (u, s, v))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"columns": 0}, r"columns is 0; it must be from 1 to rows \(95\)"),
+        ({"columns": 96}, "columns is 96"),
+        ({"rows": -1}, r"columns is 5; it must be from 1 to rows \(-1\)"),
+        ({"chunk_rows": 4}, r"chunk_rows is 4; it must be from columns \(5\) to rows \(95\)"),
+        ({"chunk_rows": 96}, "chunk_rows is 96"),
+    ],
+)
+def test_bad_parameters_are_refused(params, message):
+    """A parameter out of range is refused with its value and what is allowed."""
+    with pytest.raises(UsageError, match=message):
+        workload(**params)
