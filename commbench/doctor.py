@@ -32,11 +32,11 @@ _FACTS = (
     ("processor", "{model}, governor {governors}, turbo {turbo}, clock source {clock_source}"),
     ("cores", "{usable_cores} of {logical_cores} usable (numbers {allowed_cpus}), SMT {smt}"),
     ("memory", "{total_bytes}, {available_bytes} available, swap {swap_bytes}"),
-    ("pages", "transparent huge pages {transparent_huge_pages}, /dev/shm {shm_bytes}"),  # noqa: S108
+    ("pages", "transparent huge pages {transparent_huge_pages}, /dev/shm {shm_bytes}"),
     ("cgroup", "quota of cores {cgroup_quota_cores}, limit of memory {cgroup_limit_bytes}"),
     ("limits", "locked memory {memlock_bytes}, open files {open_files}"),
 )
-_NIC = "{state}, {speed_Mbps} Mb/s, MTU {mtu_bytes}, driver {driver}, numa {numa_node}"
+_NIC = "link {state}, {speed_Mbps} Mb/s, MTU {mtu_bytes}, driver {driver}, numa {numa_node}"
 _LISTS = (
     ("numa", "numa {node}", "cores {cpus}, {memory_bytes}"),
     ("network", "nic {name}", _NIC),
@@ -145,9 +145,9 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
 def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
     """Return the transports in the output of ``ucx_info -d``."""
     found = []
-    for block in re.split(r"^#\s*Transport:", text, flags=re.MULTILINE)[1:]:
+    for block in re.split(r"^#[ \t]*Transport:", text, flags=re.MULTILINE)[1:]:
         name, _, rest = block.partition("\n")
-        fields = dict(re.findall(r"^#\s*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
+        fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
         rates = _NUMBER.findall(fields.get("bandwidth", ""))[:2]
         delays = _NUMBER.findall(fields.get("latency", ""))[:1]
         # What a host's processes share, and what each has; UCX's MB is 2^20 bytes.
@@ -193,11 +193,9 @@ def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Itera
 def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
     shm, limit, locked = (memory[f"{name}_bytes"] for name in ("shm", "cgroup_limit", "memlock"))
     if shm is None or shm < _MIN_SHM_BYTES:
-        shown = _worded("_bytes", shm)
-        yield _warning(f"/dev/shm has {shown}, too little to share. Containers: --shm-size=8g")  # noqa: S108
+        yield _warning(f"/dev/shm has {_worded('_bytes', shm)}: too little. Docker: --shm-size=8g")  # noqa: S108
     if rdma and locked != "unlimited":
-        shown = _worded("_bytes", locked)
-        yield _warning(f"RDMA locks what it moves, and may lock {shown}: ulimit -l unlimited")
+        yield _warning(f"RDMA may lock only {_worded('_bytes', locked)}: ulimit -l unlimited")
     if isinstance(limit, int) and limit < (memory["total_bytes"] or limit):
         yield _note(f"the control group kills what takes more than {format_bytes(limit)} of memory")
     if (pages := memory["transparent_huge_pages"]) in ("always", "never"):

@@ -43,7 +43,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
     found, gpu_error = ask_gpus()
     # Installed, it may lie in a virtual environment inside of somebody else's checkout.
     own = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
-    loads = re.findall(r"[0-9]+\.[0-9]+", _read(root / "proc/loadavg") or "")
+    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", _read(root / "proc/loadavg") or "")
     return {
         "host": host(root),
         "cpu": cpu(root),

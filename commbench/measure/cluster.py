@@ -27,6 +27,8 @@ from commbench.model import (
 )
 from commbench.workloads.base import ClusterWorkload
 
+_FORGET_SECONDS = 30.0
+
 
 def measure_cluster(
     launch: Launch,
@@ -44,6 +46,8 @@ def measure_cluster(
     VerificationError
         Where the result is wrong.
     """
+    from distributed import futures_of
+
     client, case = cluster.client, launch.case
     client.register_plugin(transfers.TransferLog())
     client.register_plugin(wire.WireMeter())
@@ -57,11 +61,12 @@ def measure_cluster(
         sample, result, network = _time_once(launch, iteration, workload, cluster)
         records = list(_collect(launch, iteration, sample, cluster)) + network
         workload.check(client, result)
-        # The next iteration must not run beside the memory of this one.
-        del result
         emit(sample)
         for record in records:
             emit(record)
+        keys = [future.key for future in futures_of(result)]
+        del result
+        _until_forgotten(client, keys)
     for record in _transports(launch, backend, cluster):
         emit(record)
 
@@ -120,6 +125,26 @@ def _raise_if_failed(result: Any) -> None:
         if future.status != "finished":
             error = future.exception() if future.status == "error" else future.status
             raise LaunchError(f"the task {future.key!r} failed: {error!r}")
+
+
+def _until_forgotten(client: Any, keys: list[Any]) -> None:
+    """Wait until the scheduler knows none of `keys` any more.
+
+    The next iteration has the same keys. A scheduler that still held them would answer at once,
+    without computing anything.
+    """
+
+    def n_known(keys: list[Any], dask_scheduler: Any) -> int:
+        return sum(key in dask_scheduler.tasks for key in keys)
+
+    deadline = time.monotonic() + _FORGET_SECONDS
+    while (n_left := client.run_on_scheduler(n_known, keys)) > 0:
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"the scheduler still holds {n_left} of {len(keys)} results {_FORGET_SECONDS:g} s "
+                "after they were released; the next iteration would not compute them"
+            )
+        time.sleep(0.01)
 
 
 def _network_counters() -> dict[str, int]:

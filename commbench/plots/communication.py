@@ -33,6 +33,8 @@ PARTS = {
 @style.styled
 def plot(run: RunData) -> Figure | None:
     """Return one panel per workload and backend, a bar per worker; None without transfers."""
+    if run.log_counts.empty:
+        return None
     times = stats.worker_times(run)
     if times.empty:
         return None
@@ -76,7 +78,7 @@ def plot(run: RunData) -> Figure | None:
         for ax, case in zip(axes.flat, cases, strict=False):
             _panel(ax, case, chosen[case.id], longest, width_in)
         for ax in axes[:, 0]:
-            ax.set_ylabel(f"time in the iteration ({style.scale(longest, 's')[1]})")
+            ax.set_ylabel(f"time ({style.scale(longest, 's')[1]})")
     return figure
 
 

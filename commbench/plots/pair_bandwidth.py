@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "//
 @style.styled
 def plot(run: RunData) -> Figure | None:
     """Return a heat map per backend, a block of them per workload, or None without transfers."""
+    if run.transfers.empty:
+        return None
     pairs = stats.pairs(run)
     if pairs.empty or pairs.q50_Bps.isna().all():
         return None
@@ -49,6 +52,7 @@ def plot(run: RunData) -> Figure | None:
     }
     shapes = {name: _shape(len(workers[name]), len(cases)) for name, cases in blocks.items()}
     heights = [height for *_, height in shapes.values()]
+    notes = _notes(run, run.run.suite.cases)
     least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
     fewest = min(len(names) for names in workers.values())
     figure, parts = style.new_figure(
@@ -63,7 +67,7 @@ def plot(run: RunData) -> Figure | None:
         block = pairs[pairs.case_id.isin([case.id for case in cases])]
         counts = summaries.n_launches[summaries.case_id.isin(block.case_id)]
         title = f"{name} ({style.launches(counts)})"
-        _block(part, title, run, cases, block, workers[name], shapes[name][:2], least)
+        _block(part, title, notes, cases, block, workers[name], shapes[name][:2], least)
     return figure
 
 
@@ -80,11 +84,11 @@ def _shape(n_workers: int, n_panels: int) -> tuple[int, int, float]:
     # Columns that stay empty keep a small matrix from being stretched over the whole width.
     columns = max(used, int(room / (n_workers * width + margin)))
     rows = math.ceil(n_panels / used)
-    return rows, columns, rows * (n_workers * height + 0.85) + 0.25
+    return rows, columns, rows * (n_workers * height + 1.0) + 0.25
 
 
 def _block(
-    part: SubFigure, title: str, run: RunData, cases: list[Case], pairs: pd.DataFrame,
+    part: SubFigure, title: str, notes: dict[str, str], cases: list[Case], pairs: pd.DataFrame,
     workers: list[str], shape: tuple[int, int], least: str,
 ) -> None:  # fmt: skip
     factor, unit = style.scale(float(pairs.q50_Bps.max()), "B/s")
@@ -96,7 +100,7 @@ def _block(
     used, width_in = list(axes.flat[: len(cases)]), (style.WIDTH_IN - 1.0) / shape[1] - 0.4
     incomplete = False
     for ax, case in zip(used, cases, strict=True):
-        style.entitle(ax, case.backend, style.failed(run, case.id), width_in)
+        style.entitle(ax, case.backend, notes[case.id], width_in)
         incomplete |= _panel(ax, pairs[pairs.case_id == case.id], workers, factor, norm)
     height_in = part.bbox.height / part.figure.dpi
     part.colorbar(
@@ -107,6 +111,17 @@ def _block(
         part.legend(
             handles=[Patch(**MISSING, label=f"no transfer ≥ {least}")], loc="outside upper right"
         )
+
+
+def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
+    """Return per case which launches failed, and which share of the traffic the logs saw."""
+    coverage = stats.coverage(run).set_index("case_id").coverage
+    notes = {}
+    for case in cases:
+        share = coverage.get(case.id, math.nan)
+        seen = "" if math.isnan(share) else f"log: {share * 100:.0f} % of wire bytes"
+        notes[case.id] = "\n".join(filter(None, [style.failed(run, case.id), seen]))
+    return notes
 
 
 def _panel(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import matplotlib.style
 from matplotlib.figure import Figure, SubFigure
@@ -35,8 +35,8 @@ RC: dict[str, Any] = {
 }  # fmt: skip
 
 ACTIVITIES = {
-    "compute": "#77AADD", "overlap": "#AA3377", "transfer": "#EE6644",
-    "deserialize": "#555555", "disk": "#BBAA22", "neither": "#E4E4E4",
+    "compute": "#77AADD", "overlap": "#7733AA", "transfer": "#DD4433",
+    "deserialize": "#333333", "disk": "#DDCC55", "neither": "#E4E4E4",
 }  # fmt: skip
 """Colours of what workers do; none of them is a backend's."""
 
@@ -54,26 +54,30 @@ _KNOWN = {
     "ucx:ib": Look("#CC79A7", "P"), "mpi": Look("#222222", "X"),
 }  # fmt: skip
 # Backends of other names take theirs from here.
-_COLOURS = ("#332288", "#882255", "#999933", "#888888", "#44AA99", "#8B5A2B", "#AA4499")
-_MARKERS = ("<", ">", "p", "h", "*", "d", "8")
+_SPARE = [
+    Look("#332288", "<"), Look("#882255", ">"), Look("#999933", "p"), Look("#8C8C8C", "h"),
+    Look("#77CCBB", "*"), Look("#774411", "d"), Look("#BB55BB", "8"),
+]  # fmt: skip
+
+Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 
-styled = matplotlib.style.context(["default", RC])
-"""Decorates what draws: this style alone counts, whatever the user's own matplotlibrc says."""
+def styled(draw: Draw) -> Draw:
+    """Make `draw` draw in this style alone, whatever the user's own matplotlibrc says."""
+    return matplotlib.style.context(["default", RC])(draw)
 
 
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Write `figure` in the format of the path's suffix: the same figure gives the same bytes."""
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    figure.savefig(path, metadata=undated)
+    """Write `figure` as the path's suffix says, svg or png: the same data give the same bytes."""
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def new_figure(
     heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
 ) -> tuple[Figure, list[SubFigure]]:
     """Return a figure with a title, a legend and a caption, and one part of it per height."""
-    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 150)
+    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 165)
     heights = [0.24, *heights_in] if legend else [*heights_in]
     around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")
@@ -85,19 +89,14 @@ def new_figure(
     return figure, parts
 
 
-def _free(options: Sequence[str], name: str, taken: Collection[str]) -> str:
-    start = zlib.crc32(name.encode()) % len(options)
-    ring = [*options[start:], *options[:start]]
-    return next((option for option in ring if option not in taken), ring[0])
-
-
 def looks(run: RunData) -> dict[str, Look]:
     """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
     found: dict[str, Look] = {}
     for name in sorted({case.backend for case in run.run.suite.cases}):
-        colour = _free(_COLOURS, name, [look.colour for look in found.values()])
-        marker = _free(_MARKERS, name, [look.marker for look in found.values()])
-        found[name] = _KNOWN.get(name, Look(colour, marker))
+        start = zlib.crc32(name.encode()) % len(_SPARE)
+        ring = [*_SPARE[start:], *_SPARE[:start]]
+        free = (look for look in ring if look not in found.values())
+        found[name] = _KNOWN.get(name) or next(free, ring[0])
     return found
 
 
@@ -147,36 +146,32 @@ def failed(run: RunData, case_id: str) -> str:
 
 def not_shown(run: RunData, cases: Sequence[Case], shown: Collection[str]) -> str:
     """Return a sentence that names the `cases` whose ids are not among the `shown`, and why."""
-    missing = [case for case in cases if case.id not in shown]
     why = [
         f"{case.workload} on {case.backend} ({failed(run, case.id) or 'no data'})"
-        for case in missing
-    ]
+        for case in cases if case.id not in shown
+    ]  # fmt: skip
     return f" Not shown: {', '.join(why)}." if why else ""
 
 
 def launches(counts: pd.Series[int]) -> str:
     """Return ``"6 launches each"``, or ``"4 to 6 launches each"`` where the cases differ."""
-    low, high = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
-    count = f"{low} to {high}" if low < high else f"{low}"
-    return f"{count} launch{'es' * (high != 1)} each"
+    words = _span(counts)
+    return f"{words or 'no'} launch{'es' * (words != '1')} each"
 
 
 def interval(confidence: pd.Series[float]) -> str:
     """Return what the interval of a summary is, in words; nothing where there is none."""
-    levels = sorted((confidence[confidence > 0] * 100).round().astype(int))
-    words = " to ".join(str(level) for level in sorted({*levels[:1], *levels[-1:]}))
+    words = _span(confidence[confidence > 0] * 100)
     return f"{words} % confidence interval of that median" if words else ""
 
 
-def scale(largest: float, unit: str) -> tuple[float, str]:
-    """Return the factor and the name of the unit in which `largest` reads best.
+def _span(numbers: pd.Series[Any]) -> str:
+    whole = sorted(numbers.round().astype(int))
+    return " to ".join(f"{number}" for number in sorted({*whole[:1], *whole[-1:]}))
 
-    Examples
-    --------
-    >>> scale(0.02, "s"), scale(3.4e9, "B/s")
-    ((1000.0, 'ms'), (1e-09, 'GB/s'))
-    """
+
+def scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return the factor to and the name of the multiple of `unit` in which `largest` reads best."""
     # A second below one reads well as 0.4 s, but not as 0.04 s.
     seconds = [(0.3, 1.0, ""), (0.3e-3, 1e-3, "m"), (0.0, 1e-6, "µ")]
     others = [(1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e3, 1e3, "k"), (0.0, 1.0, "")]
@@ -198,7 +193,7 @@ def natural(name: str) -> list[tuple[str, int]]:
 
 def entitle(ax: Axes, name: str, note: str = "", width_in: float = WIDTH_IN) -> None:
     """Write `name` and below it, smaller, `note` above an axes of this width."""
-    ax.set_title(label(name, int(width_in / 0.085)), pad=14 if note else 6)
+    ax.set_title(label(name, int(width_in / 0.085)), pad=6 + 11 * len(note.splitlines()))
     ax.annotate(note, (0, 1), (0, 4), size=8, xycoords="axes fraction", textcoords="offset points")
 
 

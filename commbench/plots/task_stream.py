@@ -127,6 +127,8 @@ def _stream(run: RunData, case: Case) -> _Stream | None:
         stop_s=bars.stop_s - first.started_at_s,
     )
     bars = bars[bars.action.isin(LABELS) & (bars.stop_s > bars.start_s)]
+    if bars.empty:
+        return None
     # Threads are numbered by the operating system: what counts is that they are different.
     threads = bars.thread.where(bars.action != "transfer")
     lane = threads.groupby(bars.worker).rank(method="dense") - 1

@@ -28,7 +28,8 @@ def plot(run: RunData) -> Figure | None:
     summaries = stats.summaries(run)
     if summaries.empty:
         return None
-    summaries = summaries[summaries.median_s.notna()]
+    # A case of several sizes is a sweep: another figure shows it.
+    summaries = summaries[~summaries.case_id.duplicated(keep=False)]
     panels = {
         name: cases
         for name, cases in style.groups(run, pingpong=False).items()
@@ -74,8 +75,8 @@ def _panel(
         # The same data give the same figure, so the jitter is a fixed zigzag.
         jitter = 0.13 * np.resize([-1, 1, -0.4, 0.4, -0.7, 0.7], len(launches))
         ax.scatter(
-            launches, y + jitter, s=16, color=look.colour, marker=look.marker, alpha=0.65,
-            linewidth=0, zorder=3, gid=f"launches {case.backend}",
+            launches, y + jitter, s=22, color=look.colour, marker=look.marker, alpha=0.85,
+            edgecolor="white", linewidth=0.5, zorder=3, gid=f"launches {case.backend}",
         )  # fmt: skip
         if case.id not in mine.index:
             _aside(ax, 1, y, "—")

@@ -41,7 +41,7 @@ class Merge(ClusterWorkload):
     class Params:
         """The options of ``commbench run merge``."""
 
-        rows: int = field(default=2_000_000, metadata={"help": "rows of a chunk of either frame"})
+        rows: int = field(default=1_000_000, metadata={"help": "rows of a chunk of either frame"})
         partitions: int = field(
             default=0, metadata={"help": "chunks of either frame; 0: one for each worker"}
         )

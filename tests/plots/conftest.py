@@ -79,7 +79,10 @@ def workload(
             continue
         drift = dice.uniform(0.93, 1.08)
         for iteration in range(-1, 2):
-            began, wall = 1e9 + 100 * launch + 10 * iteration, seconds * drift * dice.uniform(1, 1.04)
+            began, wall = (
+                1e9 + 100 * launch + 10 * iteration,
+                seconds * drift * dice.uniform(1, 1.04),
+            )
             common = {"case_id": case.id, "launch": launch, "iteration": iteration}
             records.append(
                 model.Sample(
@@ -96,6 +99,13 @@ def workload(
                     )
                 )  # fmt: skip
                 records.extend(_tasks(dice, common, worker, threads, began, wall, tasks_per_thread))
+                records.extend(
+                    model.WireBytes(
+                        **common, src=str(src), dst=str(worker), nbytes=100_000_000, n_messages=4
+                    )
+                    for src in range(n_workers)
+                    if src != worker
+                )
                 for src in range(n_workers):
                     if src == worker or (src, worker) in silent:
                         continue
@@ -174,5 +184,5 @@ def together(*parts: tuple[Case, list[Any]]) -> RunData:
 
 @pytest.fixture(scope="session")
 def empty() -> RunData:
-    """A run whose first launch has not ended yet."""
+    """Return a run whose first launch has not ended yet."""
     return run_of([Case(workload="pingpong", backend="tcp"), Case(workload="merge", backend="tcp")])

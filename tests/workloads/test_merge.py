@@ -276,8 +276,8 @@ def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
     del result
     half = work.payload_bytes / 2
     if shuffle == "tasks":
-        # With the index, 8 bytes more for each row than the payload counts.
-        assert half < sum(logged.values()) < 3 * half
+        # More than half: with each row travel its index and its partition's number.
+        assert sum(logged.values()) > half
     else:
         assert sum(logged.values()) < half / 10
 

@@ -121,10 +121,12 @@ def test_a_replaced_block_is_caught(client, done, place):
     ],
     ids=["nan", "zero", "dtype", "shape", "transposed", "last bit"],
 )
-def test_a_garbled_block_is_caught(client, done, change, message):
+def test_a_garbled_block_is_caught(client, change, message):
     """A block that is empty, cut, rounded or turned is caught, and the message says how."""
-    work, result = done
-    other = corrupt(client, result, lambda block, here: change(block) if here == (0, 1) else None)
+    work = workload(size=40, chunk=20)
+    other = corrupt(
+        client, run(client, work), lambda block, here: change(block) if here == (0, 1) else None
+    )
     with pytest.raises(VerificationError, match=message):
         work.check(client, other)
 

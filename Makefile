@@ -1,0 +1,36 @@
+# Everything lives in .venv; a fresh machine needs only Python >= 3.11 (with venv), make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint soak clean
+
+help:  ## Show what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "commbench needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ucx,test]'
+	@touch $@
+
+run: $(READY)  ## The main job: merge over tcp, ucx and ucx:shm, two workers
+	$(BIN)/commbench run merge --backends tcp,ucx,ucx:shm --workers 2 --skip-unavailable
+
+test: lint  ## Lint, types, import layers and the tests
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(READY)  ## The slow tests
+	$(BIN)/python -m pytest -q -m slow
+
+clean:  ## Remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
