@@ -6,6 +6,8 @@ backend or unreadable results; 130 interrupted.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +91,11 @@ def _workload_command(name: str) -> click.Command:
         )
         ctx.exit(_start(suite.suite_of(name, cases), given))
 
-    params = [*options.of_params(kind.Params), *options.cluster_options(), *options.run_options()]
+    params = [
+        *options.of_params(kind.Params),
+        *options.cluster_options(kind),
+        *options.run_options(),
+    ]
     return click.Command(name, callback=callback, params=params, help=kind.summary)
 
 
@@ -124,6 +130,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         seed=seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
+        command=shlex.join(["commbench", *sys.argv[1:]]),
     )
     results = store.RunStore.create(given["output"], described)
     return _carry_out(results, suites.plan(suite, seed))

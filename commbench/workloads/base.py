@@ -120,7 +120,3 @@ class PairWorkload(Workload):
         VerificationError
             Where they differ.
         """
-
-    @abstractmethod
-    def peer_command(self, protocol: str) -> list[str]:
-        """Return the command line of the other process; it prints its address first."""

@@ -4,14 +4,10 @@ The layer is Dask's comm: ``write`` and ``read`` of one NumPy (or CuPy) array of
 Dask's serialization at both ends, as a worker uses it. The other process answers with what it
 read. Sizes, message counts and warm-up follow ``osu_latency`` of the OSU Micro-Benchmarks:
 sizes double from 1 B to 4 MiB, and messages above 8 KiB are sent a tenth as often.
-
-Run as ``python -m commbench.workloads.pingpong PROTOCOL`` it is the other process.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,7 +19,6 @@ from commbench.workloads.device import array_library
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
 _LAYERS = ("comm",)
-ASK_TRANSPORT = "commbench-transport"
 
 
 def _doubling(last: int) -> tuple[int, ...]:
@@ -108,41 +103,7 @@ class PingPong(PairWorkload):
                 f"pingpong: the reply to a message of {payload.size} B differs from what was sent"
             )
 
-    def peer_command(self, protocol: str) -> list[str]:  # noqa: D102
-        return [sys.executable, "-m", "commbench.workloads.pingpong", protocol]
-
 
 def _describe(message: Any) -> str:
     shape, dtype = getattr(message, "shape", None), getattr(message, "dtype", None)
     return f"{type(message).__name__} of shape {shape}, {dtype}" if shape else repr(message)[:80]
-
-
-async def _echo(comm: Any) -> None:
-    """Answer every message with itself, until the connection closes."""
-    from distributed.comm import CommClosedError
-    from distributed.protocol import to_serialize
-
-    from commbench import backends
-
-    try:
-        while True:
-            message = await comm.read()
-            if isinstance(message, dict):
-                used = backends.parse(message[ASK_TRANSPORT]).transport(comm)
-                await comm.write({"name": used.name, "evidence": used.evidence})
-            else:
-                await comm.write(to_serialize(message))
-    except CommClosedError:
-        pass
-
-
-async def _serve(protocol: str) -> None:
-    from distributed.comm import listen
-
-    async with listen(f"{protocol}://127.0.0.1:0", _echo) as listener:
-        print(listener.contact_address, flush=True)  # noqa: T201
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1]))

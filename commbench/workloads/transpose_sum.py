@@ -142,16 +142,15 @@ class TransposeSum(ClusterWorkload):
         return int(min(self.params.chunk, self.params.size - index * self.params.chunk))
 
     def _sample(self) -> list[tuple[int, int]]:
-        # The last diagonal and off-diagonal blocks are always in: where chunk does not divide
-        # size, they are the ragged ones. Each check of a launch looks at other blocks besides.
+        # Each check of a launch looks at other blocks.
         rng = random.Random(f"{self.context.seed} {self._n_checks}")
         self._n_checks += 1
         last = self._n_chunks - 1
-        sample = {(last, last), (index := rng.randint(0, last), index)}
-        if last:
-            sample |= {(rng.randrange(last), last), (last, rng.randrange(last))}
-            off_diagonal = list(itertools.permutations(range(last + 1), 2))
-            sample |= set(rng.sample(off_diagonal, min(_N_OFF_DIAGONAL, len(off_diagonal))))
+        off_diagonal = list(itertools.permutations(range(last + 1), 2))
+        sample = set(rng.sample(off_diagonal, min(_N_OFF_DIAGONAL, len(off_diagonal))))
+        sample.add((index := rng.randint(0, last), index))
+        if last and self.params.size % self.params.chunk:
+            sample |= {(last, last), (last, rng.randrange(last)), (rng.randrange(last), last)}
         return sorted(sample)
 
 

@@ -113,12 +113,22 @@ def _drop_last(u, s, v):
     return u, _replace(s, 4, 0.0), v
 
 
+def _dressed_qr(u, s, v):
+    q, r = np.linalg.qr((u.compute() * s.compute()) @ v.compute())
+    norms = np.linalg.norm(r, axis=1)
+    order = np.argsort(-norms)
+    q, r = q[:, order], (r / norms[:, None])[order]
+    chunks = (u.chunks, s.chunks, v.chunks)
+    return tuple(map(da.from_array, (q, norms[order], r), chunks))
+
+
 CORRUPTIONS = {
     "singular values swapped": (_swap_values, "norm of x - u s v"),
     "all swapped alike": (_swap_all, "falling sequence"),
     "signs turned": (lambda u, s, v: (-u, -s, v), "falling sequence"),
     "u stretched, v shrunk": (_stretch, "u' u - 1"),
     "s shrunk, v stretched": (lambda u, s, v: (u, s / 2, v * 2), "squared singular values"),
+    "qr dressed as svd": (_dressed_qr, "v v' - 1"),
     "last value lost": (_drop_last, "norm of x - u s v"),
     "one number of u": (lambda u, s, v: (_replace(u, (94, 4), 0.0), s, v), "norm of x - u s v"),
     "one number of u, a little": (

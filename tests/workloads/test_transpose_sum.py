@@ -143,7 +143,7 @@ def test_repeated_checks_look_at_other_blocks(client):
     other = corrupt(client, run(client, work), change)
 
     def check_often():
-        for _ in range(10):
+        for _ in range(20):
             work.check(client, other)
 
     with pytest.raises(VerificationError, match=r"block \(0, 1\) of x \+ x.T: 2 numbers"):
