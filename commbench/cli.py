@@ -53,7 +53,7 @@ class _RunGroup(_Group):
             raise _Complaint(str(error)) from error
 
 
-@click.group(cls=_Group)
+@click.group("commbench", cls=_Group)
 @click.version_option(__version__, prog_name="commbench")
 def main() -> None:
     """Benchmark and profile communication in Dask, per pair of workers, with evidence."""

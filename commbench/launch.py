@@ -2,8 +2,8 @@
 
 Run as ``python -m commbench.launch`` by the runner, which sends the launch as JSON on standard
 input and keeps that pipe open for as long as it lives; records leave as JSON lines on the file
-descriptor that ``COMMBENCH_RECORDS_FD`` names. The process leads a group of its own, in which
-everything that it starts stays.
+descriptor that ``COMMBENCH_RECORDS_FD`` names. The process leads a group of its own, and all that
+it starts carries the launch's mark: when the runner goes, so do they.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class _Emitter:
             self._pipe.flush()
 
 
-def _end_group() -> NoReturn:
+def _end_launch() -> NoReturn:
+    if mark := os.environ.get(process.MARK):
+        process.kill_marked(mark)
     os.killpg(os.getpgrp(), signal.SIGKILL)
     raise AssertionError("a process survived its own SIGKILL")
 
@@ -79,17 +81,22 @@ def _end_group() -> NoReturn:
 def main() -> int:
     """Run the launch on standard input and return the exit status: 0 good, 1 failed."""
     launch = store.decode_launch(json.loads(sys.stdin.readline()))
-    emit = _Emitter(int(os.environ["COMMBENCH_RECORDS_FD"]))
+    descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
+    # The runner takes this pipe's end for the launch's: no child may keep it open.
+    os.set_inheritable(descriptor, False)
+    emit = _Emitter(descriptor)
 
     def fail(stage: str, message: str) -> None:
         emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
 
     def on_death(message: str) -> None:
-        fail("measure", message)
-        _end_group()
+        try:
+            fail("measure", message)
+        finally:
+            _end_launch()
 
     process.on_death(on_death)
-    process.watch_parent(sys.stdin.fileno(), _end_group)
+    process.watch_parent(sys.stdin.fileno(), _end_launch)
     try:
         run_launch(launch, Path(os.environ["COMMBENCH_SCRATCH"]), emit)
     except VerificationError as error:

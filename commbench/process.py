@@ -1,20 +1,30 @@
-"""Notice at once, and at no cost, that a process died: the kernel tells a sleeping thread.
+"""Notice at once, and at no cost, that a process died, and leave none behind.
 
 A launch depends on all its processes, and on the orchestrator that started it. Where one of them
-goes, waiting for a result is in vain.
+goes, waiting for a result is in vain: the kernel tells a sleeping thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+MARK = "COMMBENCH_LAUNCH"
+"""An environment variable that every process of a launch carries, so that none is missed."""
+
 _LOG_TAIL_LINES = 12
+_NOTICE_SECONDS = 1.0
+_GONE_SECONDS = 10.0
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
 
 _on_death: Callable[[str], None] | None = None
 _watched: dict[str, int] = {}
@@ -35,7 +45,9 @@ def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
 
     def wait() -> None:
         try:
-            select.select([descriptor], [], [])
+            gone = select.poll()
+            gone.register(descriptor, select.POLLIN)
+            gone.poll()
         finally:
             os.close(descriptor)
         with _lock:
@@ -53,6 +65,42 @@ def unwatch() -> None:
     """Take the death of every process from here on as intended."""
     with _lock:
         _watched.clear()
+
+
+def let_deaths_be_told() -> None:
+    """Wait as long as the report of a death can take, where something went wrong.
+
+    The kernel closes the sockets of a dying process before it tells of its end: whoever talked to
+    it learns of a closed connection first, which explains nothing.
+    """
+    if _watched:
+        time.sleep(_NOTICE_SECONDS)
+
+
+def die_with_parent() -> None:
+    """Make the kernel kill this process as soon as the one that started it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the ids of the living processes, but this one, whose environment carries `mark`."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def kill_marked(mark: str) -> None:
+    """Kill whoever carries `mark`, in whatever session, and wait until they are gone."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while (survivors := marked(mark)) and time.monotonic() < deadline:
+        for pid in survivors:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def watch_parent(descriptor: int, then: Callable[[], None]) -> None:

@@ -118,13 +118,11 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         try:
             cases += cases_for(
                 entry.workload,
-                given.get("backends") or entry.backends or file.backends,
+                _first(given.get("backends"), entry.backends, file.backends),
                 entry.params,
                 _cluster(file.cluster, entry.cluster),
                 **settings,
             )
-        except SuiteError:
-            raise
         except CommbenchError as error:
             raise SuiteError(f"{where}: {error}") from error
     return suite_of(file.name or path.stem, cases)
@@ -153,6 +151,9 @@ def cases_for(
     for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
         if given.get(key, least) < least:
             raise SuiteError(f"{key} is {given[key]}; it must be at least {least}")
+    names = tuple(backends)
+    if not names:
+        raise SuiteError("backends is empty; name at least one, for example tcp")
     if given.get("timeout_s", 1) <= 0:
         raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
     if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
@@ -170,7 +171,7 @@ def cases_for(
             cluster=cluster,
             **given,
         )
-        for name in backends
+        for name in names
     ]
 
 
@@ -259,32 +260,45 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (int, float, str, bool):
         converter.register_structure_hook(kind, _exactly)
-    # Without it a string would pass for a sequence of characters.
-    converter.register_structure_hook_factory(
-        lambda kind: _origin(kind) is tuple, lambda kind: _list_hook(kind, converter)
-    )
+    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _one_of)
+    for matches, shape, name in (
+        # Without it a string would pass for a sequence of characters.
+        (lambda kind: get_origin(kind) is tuple, (list, tuple), "a list"),
+        (lambda kind: is_dataclass(kind) or get_origin(kind) is dict, Mapping, "a table"),
+    ):
+        _guard(converter, matches, shape, name)
     return converter
 
 
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
+def _guard(converter: cattrs.Converter, matches: Any, shape: Any, name: str) -> None:
+    """Let what `matches` says yes to be structured from a `shape` only."""
+
+    def factory(kind: Any) -> Any:
+        inner = usual(kind)
+
+        def hook(value: Any, _: Any) -> Any:
+            if not isinstance(value, shape):
+                raise TypeError(f"expected {name}, got {value!r}")
+            return inner(value, kind)
+
+        return hook
+
+    usual = converter.get_structure_hook
+    converter.register_structure_hook_factory(matches, factory)
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
-    if type(value) is kind or (kind is float and type(value) is int):
-        return kind(value)
-    raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value!r}")
+    return kind(value)
 
 
-def _list_hook(kind: Any, converter: cattrs.Converter) -> Any:
-    item = kind.__args__[0]
-
-    def hook(value: Any, _: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise TypeError(f"expected a list, got {value!r}")
-        return tuple(converter.structure(element, item) for element in value)
-
-    return hook
+def _one_of(value: Any, kind: Any) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(f"expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
+    return value
 
 
 def _explain(error: BaseException, kind: type[Any] | None) -> str:

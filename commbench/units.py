@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 
 from commbench.errors import UsageError
 
@@ -16,17 +18,23 @@ _BYTE_UNITS = {
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SECOND_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}  # fmt: skip  # noqa: E501
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+_SECOND_UNITS = {
+    "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
+    "ns": Fraction(1, 10**9), "min": 60, "h": 3600,
+}  # fmt: skip
+_QUANTITY = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zA-Zµ]*)\s*"
+)
 
 
-def _parse(text: str, units: dict[str, float], what: str, example: str) -> float:
+def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: str) -> Fraction:
     match = _QUANTITY.fullmatch(text)
     scale = units.get(match[2].lower()) if match else None
     if match is None or scale is None:
         known = ", ".join(unit for unit in units if unit)
         raise UsageError(f"{text!r} is not {what}; write for example {example} (units: {known})")
-    return float(match[1]) * scale
+    # Exact: as a float, 0.067 GB is no whole number of bytes, and 2^53 + 1 B is 2^53 B.
+    return Fraction(match[1]) * scale
 
 
 def parse_bytes(text: str) -> int:
@@ -42,8 +50,8 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("8MiB"), parse_bytes("1 MB"), parse_bytes("1e3")
     (8388608, 1000000, 1000)
     """
-    number = _parse(text, {**_BYTE_UNITS}, "a number of bytes", "1048576, 8MiB or 1MB")
-    if not math.isfinite(number) or number != int(number):
+    number = _parse(text, _BYTE_UNITS, "a number of bytes", "1048576, 8MiB or 1MB")
+    if number.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(number)
 
@@ -56,7 +64,7 @@ def parse_seconds(text: str) -> float:
     >>> parse_seconds("90"), parse_seconds("1.5 min"), parse_seconds("20 ms")
     (90.0, 90.0, 0.02)
     """
-    return _parse(text, _SECOND_UNITS, "a duration", "90, 90s or 1.5min")
+    return float(_parse(text, _SECOND_UNITS, "a duration", "90, 90s or 1.5min"))
 
 
 def _scaled(value: float, unit: str, prefixes: str) -> str:
@@ -121,5 +129,5 @@ def format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     if abs(float(f"{seconds:.3g}")) >= 1:
-        return f"{seconds:.4g} s" if abs(seconds) >= 1000 else _scaled(seconds, "s", " ")
+        return f"{seconds:.0f} s" if abs(seconds) >= 1000 else _scaled(seconds, "s", " ")
     return _scaled(seconds * 1e9, "s", "nµm")

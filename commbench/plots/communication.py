@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commbench.model import Case
     from commbench.store import RunData
 
-PANEL_IN = 2.3
+PANEL_IN = 2.45
 # Overlap lies between the two that it belongs to, so that each of them is one stretch of the bar.
 PARTS = {
     "compute_only_s": ("compute", "computing only"),
@@ -45,8 +45,10 @@ def plot(run: RunData) -> Figure | None:
             blocks[name] = kept
     if not blocks:
         return None
+    summaries = stats.summaries(run)
+    medians = summaries.drop_duplicates("case_id").set_index("case_id").median_s
     chosen = {
-        case.id: median_iteration(times[times.case_id == case.id])
+        case.id: typical_iteration(times[times.case_id == case.id], medians[case.id])
         for cases in blocks.values()
         for case in cases
     }
@@ -54,13 +56,12 @@ def plot(run: RunData) -> Figure | None:
     heights = [
         PANEL_IN * math.ceil(len(cases) / columns[name]) + 0.3 for name, cases in blocks.items()
     ]
-    summaries = stats.summaries(run)
     figure, parts = style.new_figure(
         heights,
-        "What each worker does in the iteration of median duration",
+        "What each worker does in a typical iteration",
         "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
         " logged); computing = at least one of its threads computes. Each bar is one real"
-        " iteration, the one whose duration is nearest to the median over all launches."
+        " iteration, the one whose duration is nearest to the median of the launches' medians."
         + style.not_shown(
             run, [c for cases in style.groups(run, pingpong=False).values() for c in cases], chosen
         ),
@@ -76,14 +77,14 @@ def plot(run: RunData) -> Figure | None:
         for ax in axes.flat[len(cases) :]:
             ax.set_axis_off()
         for ax, case in zip(axes.flat, cases, strict=False):
-            _panel(ax, case, chosen[case.id], longest, width_in)
+            _panel(ax, case, chosen[case.id], medians[case.id], longest, width_in)
         for ax in axes[:, 0]:
             ax.set_ylabel(f"time ({style.scale(longest, 's')[1]})")
     return figure
 
 
-def median_iteration(times: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the iteration whose duration is nearest to the median of all.
+def typical_iteration(times: pd.DataFrame, median_s: float) -> pd.DataFrame:
+    """Return the rows of the iteration whose duration is nearest to `median_s`.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def median_iteration(times: pd.DataFrame) -> pd.DataFrame:
         The rows of one case in ``stats.worker_times``.
     """
     walls = times.groupby(["launch", "iteration"]).wall_s.max()
-    launch, iteration = (walls - walls.median()).abs().idxmin()
+    launch, iteration = (walls - median_s).abs().idxmin()
     return times[(times.launch == launch) & (times.iteration == iteration)]
 
 
@@ -102,7 +103,9 @@ def _columns(cases: list[Case], chosen: dict[str, pd.DataFrame]) -> int:
     return max(1, min(len(cases), int(style.WIDTH_IN / wanted)))
 
 
-def _panel(ax: Axes, case: Case, times: pd.DataFrame, longest: float, width_in: float) -> None:
+def _panel(
+    ax: Axes, case: Case, times: pd.DataFrame, median_s: float, longest: float, width_in: float
+) -> None:
     times = times.sort_values("worker", key=lambda names: names.map(style.natural))
     factor, _ = style.scale(longest, "s")
     x, bottom = np.arange(len(times)), np.zeros(len(times))
@@ -111,7 +114,8 @@ def _panel(ax: Axes, case: Case, times: pd.DataFrame, longest: float, width_in: 
         ax.bar(x, height, 0.8, bottom, color=style.ACTIVITIES[activity], linewidth=0)
         bottom = bottom + height
     share = (times.transfer_only_s + times.overlap_s).sum() / times.wall_s.sum()
-    note = f"{format_seconds(times.wall_s.max())}, receiving {share * 100:.0f} %"
+    wall = format_seconds(times.wall_s.max())
+    note = f"{wall} (median {format_seconds(median_s)})\nreceiving {share * 100:.0f} %"
     style.entitle(ax, case.backend, note, width_in)
     step = math.ceil(len(times) / 16)
     names = [style.label(name, 18) for name in times.worker.iloc[::step]]

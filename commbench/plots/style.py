@@ -193,7 +193,7 @@ def natural(name: str) -> list[tuple[str, int]]:
 
 def entitle(ax: Axes, name: str, note: str = "", width_in: float = WIDTH_IN) -> None:
     """Write `name` and below it, smaller, `note` above an axes of this width."""
-    ax.set_title(label(name, int(width_in / 0.085)), pad=6 + 11 * len(note.splitlines()))
+    ax.set_title(label(name, int(width_in / 0.085)), pad=5 + 10 * len(note.splitlines()))
     ax.annotate(note, (0, 1), (0, 4), size=8, xycoords="axes fraction", textcoords="offset points")
 
 
