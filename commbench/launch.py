@@ -25,6 +25,9 @@ from commbench.measure.idle import Emit
 from commbench.model import Failure, Launch, Record
 from commbench.workloads.base import ClusterWorkload, Context, PairWorkload, Workload
 
+LOG = "launch.log"
+"""The file in the launch's scratch folder that takes its standard output and error."""
+
 
 def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
     """Measure what `launch` asks for and emit its records as they come."""
@@ -97,8 +100,9 @@ def main() -> int:
 
     process.on_death(on_death)
     process.watch_parent(sys.stdin.fileno(), _end_launch)
+    scratch = Path(os.environ["COMMBENCH_SCRATCH"])
     try:
-        run_launch(launch, Path(os.environ["COMMBENCH_SCRATCH"]), emit)
+        run_launch(launch, scratch, emit)
     except VerificationError as error:
         fail("verify", str(error))
         return 1
@@ -107,7 +111,8 @@ def main() -> int:
         return 1
     except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
         traceback.print_exc()
-        fail("launch", f"{type(error).__name__}: {error}")
+        where = f"; the traceback is in {scratch / LOG}"
+        fail("launch", f"{type(error).__name__}: {error}{where}")
         return 1
     return 0
 

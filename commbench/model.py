@@ -276,7 +276,7 @@ class Summary:
     """The samples of one case, or of one message size of it.
 
     ``median_s`` is the median over launches of each launch's median; the interval holds the
-    true median with probability ``confidence`` (0 where one launch allows no interval). The
+    true median with probability ``confidence`` (one launch allows none: nan, nan and 0). The
     percentiles are over all measured samples.
     """
 
@@ -310,7 +310,8 @@ class Summary:
 class Comparison:
     """``ratio`` = candidate's median time over the baseline's: below 1 the candidate is faster.
 
-    The verdict is ``faster``, ``slower`` or ``inconclusive``.
+    The verdict is ``faster``, ``slower`` or ``inconclusive``. Two cases of one workload may share
+    a backend's name; the ids tell them apart.
     """
 
     workload: str
@@ -318,6 +319,8 @@ class Comparison:
     payload_bytes: int
     baseline: str
     candidate: str
+    baseline_id: str
+    candidate_id: str
     ratio: float
     ci_low: float
     ci_high: float

@@ -27,14 +27,18 @@ _GONE_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 
 _on_death: Callable[[str], None] | None = None
+_told = False
 _watched: dict[str, int] = {}
 _lock = threading.Lock()
 
 
 def on_death(report: Callable[[str], None]) -> None:
-    """Call `report`, with a message, from a thread, when a watched process dies."""
-    global _on_death
-    _on_death = report
+    """Call `report`, with a message, from a thread, when the first watched process dies.
+
+    It is expected to end this process: the deaths that follow are not told.
+    """
+    global _on_death, _told
+    _on_death, _told = report, False
 
 
 def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
@@ -50,8 +54,10 @@ def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
             gone.poll()
         finally:
             os.close(descriptor)
+        global _told
         with _lock:
-            expected = _watched.pop(name, None) != child.pid
+            expected = _told or _watched.get(name) != child.pid
+            _told = _told or not expected
         if not expected and _on_death is not None:
             _on_death(
                 f"{name} (process {child.pid}) {describe_exit(child.wait())} while it was needed"
@@ -68,12 +74,15 @@ def unwatch() -> None:
 
 
 def let_deaths_be_told() -> None:
-    """Wait as long as the report of a death can take, where something went wrong.
+    """Where something went wrong, wait as long as it takes to be told that a process died.
 
     The kernel closes the sockets of a dying process before it tells of its end: whoever talked to
-    it learns of a closed connection first, which explains nothing.
+    it learns of a closed connection first, which explains nothing. Where a death is told, this
+    does not return, since the report ends the process.
     """
     if _watched:
+        time.sleep(_NOTICE_SECONDS)
+    while _told and _on_death is not None:
         time.sleep(_NOTICE_SECONDS)
 
 

@@ -38,15 +38,15 @@ def load(kind: str, name: str) -> Any:
     UnknownNameError
         Where nothing carries that name.
     UnavailableError
-        Where its module can't be imported, with the import that failed.
+        Where its module, a shared library or the object itself is not there, with which.
     """
     for point in entry_points(group=f"commbench.{kind}s", name=name):
         try:
             return point.load()
-        except ImportError as error:
+        except (ImportError, AttributeError, OSError) as error:
             raise UnavailableError(
                 f"{kind} {name}",
                 f"{point.value} can't be imported ({error})",
-                "install what the import names",
+                "install what is missing",
             ) from error
     raise UnknownNameError(kind, name, names(kind))

@@ -22,13 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends, process, store
+from commbench.errors import ResultsError
+from commbench.launch import LOG
 from commbench.model import Failure, Launch, LaunchEnd, Record
+from commbench.process import MARK
 
-MARK = "COMMBENCH_LAUNCH"
-"""An environment variable that every process of a launch carries, so that none is missed."""
+__all__ = ["MARK", "interruptible", "run_plan"]
 
 _TICK_SECONDS = 0.5
-_GRACE_SECONDS = 20.0
+_MAX_LINE_BYTES = 1 << 20
+TEMPORARY = "tmp"
+"""The folder of a launch's temporary files in its scratch folder."""
 
 
 def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
@@ -43,6 +47,11 @@ def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
         What to run, in this order.
     logs
         A directory for the processes' logs; those of good launches are removed.
+
+    Raises
+    ------
+    ResultsError
+        Where `logs` can't be written.
     """
     for launch in plan:
         yield from _run(launch, logs)
@@ -74,49 +83,60 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
 
     mark = uuid.uuid4().hex
-    log = scratch / "launch.log"
-    scratch.mkdir(parents=True, exist_ok=True)
+    log = scratch / LOG
+    try:
+        (scratch / TEMPORARY).mkdir(parents=True, exist_ok=True)
+        output = log.open("wb")
+    except OSError as error:
+        raise ResultsError(
+            f"can't write the logs of a launch to {scratch}: {error.strerror}; make room, then go "
+            f"on with --resume {scratch.parent.parent}"
+        ) from error
     read_end, write_end = os.pipe()
-    with log.open("wb") as output, os.fdopen(read_end, "rb", buffering=0) as records:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "commbench.launch"],
-            stdin=subprocess.PIPE, stdout=output, stderr=output,
-            pass_fds=[write_end], start_new_session=True,
-            env=_environment(launch, scratch, mark, write_end),
-        )  # fmt: skip
-        os.close(write_end)
+    with output, os.fdopen(read_end, "rb", buffering=0) as records:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "commbench.launch"],
+                stdin=subprocess.PIPE, stdout=output, stderr=output,
+                pass_fds=[write_end], start_new_session=True,
+                env=_environment(launch, scratch, mark, write_end),
+            )  # fmt: skip
+        except OSError as error:
+            yield failure("launch", f"the launch can't be started: {error}")
+            return
+        finally:
+            os.close(write_end)
         try:
             assert child.stdin is not None
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(dataclasses.asdict(launch)).encode() + b"\n")
                 child.stdin.flush()
             reported = False
-            deadline = time.monotonic() + launch.case.timeout_s
-            for line in _lines(records, deadline):
+            for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
                 if line is None:
                     yield None
                     continue
                 try:
                     record = store.decode(line)
                 except ValueError:
-                    reported = True
                     yield failure("protocol", f"the launch wrote {line[:80]!r}, not a record")
-                    continue
+                    return
                 reported = reported or isinstance(record, Failure)
                 yield record
-            if time.monotonic() >= deadline:
+            status = child.wait()
+            if status != 0 and not reported:
                 yield failure(
-                    "deadline",
-                    f"no end after {launch.case.timeout_s:g} s (--timeout)" + process.tail(log),
+                    "launch", f"the launch {process.describe_exit(status)}" + process.tail(log)
                 )
-            else:
-                status = _reap(child)
-                if status != 0 and not reported:
-                    yield failure(
-                        "launch", f"the launch {process.describe_exit(status)}" + process.tail(log)
-                    )
+        except TimeoutError:
+            yield failure(
+                "deadline",
+                f"no end after {launch.case.timeout_s:g} s (--timeout)" + process.tail(log),
+            )
         finally:
             _end(child, mark)
+            # What is spilled or cached there can be large, and tells nothing of a failure.
+            shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
 def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict[str, str]:
@@ -128,6 +148,8 @@ def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict
         for key, value in backend.dask_config().items()
     }
     return {
+        # Where no other is set, Dask would leave folders in the system's.
+        "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
         **os.environ,
         **config,
         **backend.environment(case.cluster.device, scratch),
@@ -138,29 +160,40 @@ def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict
     }
 
 
-def _lines(pipe: Any, deadline: float) -> Iterator[bytes | None]:
-    """Yield each line of `pipe`, None after every quiet tick, until its end or the deadline."""
+def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
+    """Yield each line of `pipe`, and None after every quiet tick, until the end of `child`.
+
+    The end of the pipe does not count: a process that the child left behind may hold it open.
+
+    Raises
+    ------
+    TimeoutError
+        Where the deadline comes first.
+    """
     rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            if not selector.select(min(left, _TICK_SECONDS)):
-                yield None
-                continue
-            chunk = pipe.read(1 << 20)
-            if not chunk:
-                # A last line without its end was cut short by a death that is reported apart.
-                return
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
-
-
-def _reap(child: subprocess.Popen[bytes]) -> int:
+    os.set_blocking(pipe.fileno(), False)
+    ended = os.pidfd_open(child.pid)
     try:
-        return child.wait(timeout=_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        return child.wait()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while (left := deadline - time.monotonic()) > 0:
+                ready = [key.fileobj for key, _ in selector.select(min(left, _TICK_SECONDS))]
+                if not ready:
+                    yield None
+                elif chunk := pipe.read(1 << 20):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from lines
+                    if len(rest) > _MAX_LINE_BYTES:
+                        yield rest
+                elif ended in ready:
+                    # A last line without its end was cut short by a death that is reported apart.
+                    return
+                else:
+                    selector.unregister(pipe)
+        raise TimeoutError
+    finally:
+        os.close(ended)
 
 
 def _end(child: subprocess.Popen[bytes], mark: str) -> None:
@@ -171,9 +204,7 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> None:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
     child.wait()
-    for survivor in marked_processes(mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(survivor, signal.SIGKILL)
+    process.kill_marked(mark)
 
 
 @contextlib.contextmanager
@@ -192,14 +223,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def marked_processes(mark: str) -> list[int]:
-    """Return the ids of the living processes whose environment carries `mark`."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
-    return found

@@ -8,73 +8,28 @@ run ends; a run that never ended is read from the lines.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from commbench import model
+from commbench import model, records
 from commbench.errors import ResultsError
 from commbench.model import Record, Run
+from commbench.records import decode, decode_launch, encode
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        model.Sample,
-        model.TransferRecord,
-        model.WireBytes,
-        model.LogCount,
-        model.TaskRecord,
-        model.TransportUsed,
-        model.NetworkCounter,
-        model.IdleCost,
-        model.Failure,
-        model.LaunchEnd,
-    )
-}
-_FIELDS = {name: {f.name for f in dataclasses.fields(kind)} for name, kind in _KINDS.items()}
+_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 _TABLES = {"TransferRecord": "transfers", "TaskRecord": "tasks"}
 
-
-def encode(record: Record) -> str:
-    """Return `record` as one line of JSON, its kind first."""
-    fields = vars(record)
-    return json.dumps({"record": type(record).__name__, **fields}, separators=(",", ":"))
-
-
-def decode(line: str | bytes) -> Record:
-    """Return the record that ``encode`` made a line of.
-
-    Raises
-    ------
-    ValueError
-        Where the line is anything else.
-    """
-    fields = _parse(line)
-    record: Record = _KINDS[fields.pop("record")](**fields)
-    return record
-
-
-def decode_launch(content: Any) -> model.Launch:
-    """Return the launch that ``dataclasses.asdict`` took apart."""
-    import cattrs
-
-    return cattrs.Converter(forbid_extra_keys=True).structure(content, model.Launch)
-
-
-def _parse(line: str | bytes) -> dict[str, Any]:
-    fields = json.loads(line)
-    if not isinstance(fields, dict) or fields.get("record") not in _KINDS:
-        raise ValueError("not a commbench record")
-    if fields.keys() - {"record"} != _FIELDS[fields["record"]]:
-        raise ValueError(f"not the fields of a {fields['record']}")
-    return fields
+__all__ = ["RunData", "RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_run"]
 
 
 class RunStore:
@@ -96,13 +51,16 @@ class RunStore:
     def create(cls, output: Path, run: Run) -> RunStore:
         """Create ``output/run.id`` and write what is known before anything is measured."""
         path = output / run.id
-        store = cls(path, run)
         try:
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / "run.json").exists():
+                raise ResultsError(
+                    f"{path} holds a run already; to go on with it: commbench run --resume {path}"
+                )
             _write_whole(path / "run.json", json.dumps(dataclasses.asdict(run), indent=1))
         except OSError as error:
-            raise store._refused(path, error) from error
-        return store
+            raise _not_made(path, error) from error
+        return cls(path, run)
 
     @classmethod
     def reopen(cls, path: Path) -> RunStore:
@@ -120,6 +78,7 @@ class RunStore:
             file.write(encode(record) + "\n")
             file.flush()
         except OSError as error:
+            self._close()
             raise self._refused(path, error) from error
 
     def write_text(self, name: str, text: str) -> Path:
@@ -143,27 +102,40 @@ class RunStore:
             raise self._refused(folder, error) from error
 
     def finish(self) -> None:
-        """Close the files and turn the tables of many records into Parquet."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        """Close the files and turn the tables of many records into Parquet.
+
+        Lines that can't be read stay lines, so that whoever reads the run is told.
+        """
+        self._close()
         for kind, name in _TABLES.items():
             lines = self.path / f"{name}.jsonl"
-            if lines.exists():
-                table = _read_table(self.path, kind, [])
-                temporary = self.path / f"{name}.parquet.part"
-                try:
-                    table.to_parquet(temporary, index=False)
-                    temporary.replace(self.path / f"{name}.parquet")
-                    lines.unlink()
-                except OSError as error:
-                    raise self._refused(temporary, error) from error
+            if not lines.exists():
+                continue
+            notes: list[str] = []
+            table = _read_table(self.path, kind, notes)
+            if notes:
+                continue
+            temporary = self.path / f"{name}.parquet.part"
+            try:
+                # A crash before the unlink must not make every record count twice.
+                table.attrs["lines"] = records.mark(lines.read_bytes())
+                table.to_parquet(temporary, index=False)
+                temporary.replace(self.path / f"{name}.parquet")
+                lines.unlink()
+            except OSError as error:
+                raise self._refused(temporary, error) from error
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            # Every record was flushed; what is left is one that the disk has refused.
+            with contextlib.suppress(OSError):
+                file.close()
+        self._files.clear()
 
     def _refused(self, path: Path, error: OSError) -> ResultsError:
         return ResultsError(
             f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
-            f"{self.path}; make room or choose another --output, then go on with "
-            f"--resume {self.path}"
+            f"{self.path}; make room, then go on with commbench run --resume {self.path}"
         )
 
 
@@ -184,11 +156,29 @@ def _write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def _not_made(path: Path, error: OSError) -> ResultsError:
+    return ResultsError(
+        f"can't make {path}: {error.strerror or error}; choose another --output, or make room"
+    )
+
+
 def new_run_id(name: str, output: Path) -> str:
-    """Return an id that no run in `output` has: the time in UTC and the suite's name."""
-    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
-    candidates = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
-    return next(candidate for candidate in candidates if not (output / candidate).exists())
+    """Claim a directory in `output` that no other run has, and return its name.
+
+    It is made of the time in UTC and of the suite's name.
+    """
+    stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
+    number = 1
+    while True:
+        candidate = stem if number == 1 else f"{stem}-{number}"
+        try:
+            (output / candidate).mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _not_made(output / candidate, error) from error
+        else:
+            return candidate
 
 
 def read_run(path: Path) -> Run:
@@ -208,7 +198,7 @@ def read_run(path: Path) -> Run:
         raise ResultsError(
             f"{path} holds no run: {file} is missing; give a directory that `commbench run` made"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ResultsError(f"can't read {file}: {error}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != model.SCHEMA_VERSION:
@@ -251,15 +241,21 @@ class RunData:
         """Read everything that the directory holds, also of a run that was cut short."""
         run = read_run(path)
         notes: list[str] = []
-        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
-        for fields in _read_lines(path / "samples.jsonl", notes):
+        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in records.KINDS}
+        for fields in records.read(path / "samples.jsonl", rows.keys() - _TABLES.keys(), notes):
             rows[fields.pop("record")].append(fields)
         frames = {
             kind: _read_table(path, kind, notes) if kind in _TABLES else _frame(rows[kind], kind)
-            for kind in _KINDS
+            for kind in records.KINDS
         }
         cases = {case.id: case for case in run.suite.cases}
-        for frame in frames.values():
+        for kind, frame in frames.items():
+            foreign = ~frame["case_id"].isin(list(cases))
+            if foreign.any():
+                notes.append(
+                    f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
+                )
+                frame = frames[kind] = frame[~foreign].reset_index(drop=True)
             for column in ("workload", "backend"):
                 names = {case_id: getattr(case, column) for case_id, case in cases.items()}
                 frame[column] = frame["case_id"].map(names).astype("str")
@@ -280,51 +276,28 @@ class RunData:
         )
 
 
-_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
-
-
 def _frame(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
     import pandas as pd
 
     # An empty frame must have the types of a full one, or what is computed from it fails.
-    dtypes = {field.name: _DTYPES[str(field.type)] for field in dataclasses.fields(_KINDS[kind])}
+    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
     return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
-
-
-def _read_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ResultsError(f"can't read {path}: {error}") from error
-    lines = content.split(b"\n")
-    unfinished = lines.pop()
-    if unfinished:
-        notes.append(f"{path.name} ends in a line that was cut short; it is left out")
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            records.append(_parse(line))
-        except ValueError as error:
-            notes.append(f"{path.name} line {number} is left out: {error}")
-    return records
 
 
 def _read_table(path: Path, kind: str, notes: list[str]) -> pd.DataFrame:
     import pandas as pd
 
     name = _TABLES[kind]
-    frames = []
     parquet = path / f"{name}.parquet"
+    table = None
     if parquet.exists():
         try:
-            frames.append(pd.read_parquet(parquet))
-        except (OSError, ValueError) as error:
+            table = pd.read_parquet(parquet)
+            table = table[list(records.FIELDS[kind])].astype(_frame([], kind).dtypes)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise ResultsError(f"can't read {parquet}: {error}") from error
-    rows = _read_lines(path / f"{name}.jsonl", notes)
-    if rows or not frames:
-        frames.append(_frame(rows, kind))
-    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    done = table.attrs.pop("lines", None) if table is not None else None
+    rows = records.read(path / f"{name}.jsonl", [kind], notes, done)
+    if table is None:
+        return _frame(rows, kind)
+    return pd.concat([table, _frame(rows, kind)], ignore_index=True) if rows else table

@@ -22,13 +22,15 @@ A suite file::
 
 from __future__ import annotations
 
+import math
 import random
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_origin
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from commbench import registry
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError
@@ -236,7 +238,7 @@ def _cluster(*levels: ClusterOverrides) -> ClusterSpec:
     return ClusterSpec(**settings)
 
 
-def structure(content: Any, kind: type[Any], where: str) -> Any:
+def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
     """Return `content` as an instance of the dataclass `kind`, taking nothing for granted.
 
     Raises
@@ -256,35 +258,28 @@ def structure(content: Any, kind: type[Any], where: str) -> Any:
 @cache
 def _converter() -> cattrs.Converter:
     import cattrs
+    from cattrs.gen import make_dict_structure_fn
+
+    def items(value: Any, kind: Any) -> tuple[Any, ...]:
+        return tuple(converter.structure(value, GenericAlias(list, get_args(kind)[:1])))  # type: ignore[arg-type]
 
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (int, float, str, bool):
         converter.register_structure_hook(kind, _exactly)
-    converter.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _one_of)
-    for matches, shape, name in (
-        # Without it a string would pass for a sequence of characters.
-        (lambda kind: get_origin(kind) is tuple, (list, tuple), "a list"),
-        (lambda kind: is_dataclass(kind) or get_origin(kind) is dict, Mapping, "a table"),
-    ):
-        _guard(converter, matches, shape, name)
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _one_of)
+    # Without it a string would pass for a sequence of characters.
+    converter.register_structure_hook_func(
+        lambda kind: _origin(kind) is tuple, _only_from((list, tuple), "a list", items)
+    )
+    converter.register_structure_hook_factory(
+        is_dataclass,
+        lambda kind: _only_from(Mapping, "a table", make_dict_structure_fn(kind, converter)),
+    )
     return converter
 
 
-def _guard(converter: cattrs.Converter, matches: Any, shape: Any, name: str) -> None:
-    """Let what `matches` says yes to be structured from a `shape` only."""
-
-    def factory(kind: Any) -> Any:
-        inner = usual(kind)
-
-        def hook(value: Any, _: Any) -> Any:
-            if not isinstance(value, shape):
-                raise TypeError(f"expected {name}, got {value!r}")
-            return inner(value, kind)
-
-        return hook
-
-    usual = converter.get_structure_hook
-    converter.register_structure_hook_factory(matches, factory)
+def _origin(kind: Any) -> Any:
+    return get_origin(kind)
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
@@ -299,6 +294,15 @@ def _one_of(value: Any, kind: Any) -> Any:
     if value not in get_args(kind):
         raise ValueError(f"expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
     return value
+
+
+def _only_from(shape: Any, name: str, structure: Any) -> Any:
+    def hook(value: Any, kind: Any) -> Any:
+        if not isinstance(value, shape):
+            raise TypeError(f"expected {name}, got {value!r}")
+        return structure(value, kind)
+
+    return hook
 
 
 def _explain(error: BaseException, kind: type[Any] | None) -> str:

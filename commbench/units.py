@@ -18,7 +18,7 @@ _BYTE_UNITS = {
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SECOND_UNITS = {
+_SECOND_UNITS: dict[str, int | Fraction] = {
     "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
     "ns": Fraction(1, 10**9), "min": 60, "h": 3600,
 }  # fmt: skip

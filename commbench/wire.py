@@ -36,7 +36,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         """Begin to count in the process of `worker`."""
         self._own_name = str(worker.name)
         self._handshake_info = Comm.handshake_info
-        self._write_methods: dict[type, Any] = {}
+        self._write_methods: dict[type[Any], Any] = {}
 
         def handshake_info(comm: Any) -> dict[str, Any]:
             self._wrap_write(type(comm))
@@ -52,11 +52,13 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
             cls.write = write
         self._write_methods.clear()
 
-    def _wrap_write(self, cls: Any) -> None:
-        if cls in self._write_methods:
+    def _wrap_write(self, cls: type[Any]) -> None:
+        # TLS inherits TCP's: wrapped in both, a message would count twice.
+        owner: type[Any] = next(base for base in cls.__mro__ if "write" in vars(base))
+        if owner in self._write_methods:
             return
-        write = cls.write
-        self._write_methods[cls] = write
+        write = owner.write
+        self._write_methods[owner] = write
 
         async def counted(comm: Any, *args: Any, **kwargs: Any) -> Any:
             nbytes = await write(comm, *args, **kwargs)
@@ -69,7 +71,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
                     self.comms[peer] = weakref.ref(comm)
             return nbytes
 
-        cls.write = counted
+        owner.write = counted
 
 
 def _meter(worker: Any) -> WireMeter:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from commbench import process
 from commbench.model import ClusterSpec
 
 
@@ -27,7 +28,9 @@ class RunningCluster(ABC):
     def __enter__(self) -> RunningCluster:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            process.let_deaths_be_told()
         self.close()
 
 

@@ -52,7 +52,6 @@ class LocalCluster(RunningCluster):
                 "--host", "127.0.0.1", "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker),
                 "--memory-limit", str(_memory_limit(spec.n_workers)),
-                "--local-directory", self._scratch,
             )  # fmt: skip
         # It waits for the scheduler to have written the whole file.
         self.client = Client(scheduler_file=str(contact), timeout=_START_SECONDS)
@@ -72,7 +71,7 @@ class LocalCluster(RunningCluster):
         log = self._scratch / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             spawned = subprocess.Popen(
-                [sys.executable, "-m", "dask", role, *map(str, arguments)],
+                [sys.executable, "-m", "commbench.launchers.bound", role, *map(str, arguments)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self._processes.append(spawned)

@@ -64,6 +64,9 @@ async def measure_pair(
         await _report_transports(launch, backend, comm, emit)
         process.unwatch()
         await comm.close()
+    except BaseException:
+        process.let_deaths_be_told()
+        raise
     finally:
         process.unwatch()
         peer.terminate()

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from typing import Any
 
-from commbench import backends
+from commbench import backends, process
 from commbench.backends.base import Backend
 
 ASK_TRANSPORT = {"commbench": "transport"}
@@ -40,4 +40,5 @@ async def serve(backend: Backend) -> None:
 
 
 if __name__ == "__main__":
+    process.die_with_parent()
     asyncio.run(serve(backends.parse(sys.argv[1])))

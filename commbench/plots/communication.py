@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 PANEL_IN = 2.45
+UPRIGHT_FROM = 3
+"""Names longer than this stand upright below their bars."""
+
 # Overlap lies between the two that it belongs to, so that each of them is one stretch of the bar.
 PARTS = {
     "compute_only_s": ("compute", "computing only"),
@@ -53,18 +56,14 @@ def plot(run: RunData) -> Figure | None:
         for case in cases
     }
     columns = {name: _columns(cases, chosen) for name, cases in blocks.items()}
-    heights = [
-        PANEL_IN * math.ceil(len(cases) / columns[name]) + 0.3 for name, cases in blocks.items()
-    ]
+    heights = [_height(cases, chosen, columns[name]) for name, cases in blocks.items()]
     figure, parts = style.new_figure(
         heights,
         "What each worker does in a typical iteration",
         "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
         " logged); computing = at least one of its threads computes. Each bar is one real"
         " iteration, the one whose duration is nearest to the median of the launches' medians."
-        + style.not_shown(
-            run, [c for cases in style.groups(run, pingpong=False).values() for c in cases], chosen
-        ),
+        + style.not_shown(run, style.groups(run, pingpong=False), chosen),
         [Patch(color=style.ACTIVITIES[key], label=words) for key, words in PARTS.values()],
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):
@@ -103,6 +102,12 @@ def _columns(cases: list[Case], chosen: dict[str, pd.DataFrame]) -> int:
     return max(1, min(len(cases), int(style.WIDTH_IN / wanted)))
 
 
+def _height(cases: list[Case], chosen: dict[str, pd.DataFrame], columns: int) -> float:
+    longest = max(len(name) for case in cases for name in chosen[case.id].worker)
+    upright = 0.07 * longest if longest > UPRIGHT_FROM else 0.0
+    return (PANEL_IN + upright) * math.ceil(len(cases) / columns) + 0.3
+
+
 def _panel(
     ax: Axes, case: Case, times: pd.DataFrame, median_s: float, longest: float, width_in: float
 ) -> None:
@@ -117,9 +122,9 @@ def _panel(
     wall = format_seconds(times.wall_s.max())
     note = f"{wall} (median {format_seconds(median_s)})\nreceiving {share * 100:.0f} %"
     style.entitle(ax, case.backend, note, width_in)
-    step = math.ceil(len(times) / 16)
-    names = [style.label(name, 18) for name in times.worker.iloc[::step]]
-    ax.set_xticks(x[::step], names, rotation=90 if max(map(len, names)) > 3 else 0)
+    step = math.ceil(0.24 * len(times) / width_in)
+    upright = max(map(len, times.worker)) > UPRIGHT_FROM
+    ax.set_xticks(x[::step], [*times.worker.iloc[::step]], rotation=90 if upright else 0)
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("worker")
     ax.set_xlim(-0.6, len(times) - 0.4)

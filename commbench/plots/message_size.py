@@ -49,8 +49,6 @@ def plot(run: RunData) -> Figure | None:
         return None
     points = points.assign(group=points.case_id.map(name_of))
     rows = sorted(points.groupby(["group", "layer"], sort=False), key=lambda row: _depth(row[0][1]))
-    cases = [case for cases in named.values() for case in cases]
-
     meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
@@ -58,7 +56,7 @@ def plot(run: RunData) -> Figure | None:
         "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message under"
         " way at a time. Line = median of the launches' medians"
         + (f"; band = {meaning}." if meaning else " (one launch allows no interval).")
-        + style.not_shown(run, cases, set(points.case_id)),
+        + style.not_shown(run, named, set(points.case_id)),
     )
     axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
     looks = style.looks(run)
@@ -73,7 +71,7 @@ def plot(run: RunData) -> Figure | None:
     for (left, _), ((group, layer), _) in zip(axes, rows, strict=True):
         if len(rows) > 1:
             left.set_title(f"layer {layer}" + (f", {group}" if len(named) > 1 else ""))
-    _scale_sizes(axes[:, :].flat, points.payload_bytes)
+    _scale_sizes(axes.flat, points.payload_bytes)
     _scale_latency(axes[0, 0], points)
     _scale_bandwidth(axes[0, 1], points)
     for left, right in axes:
@@ -110,6 +108,8 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: 
             markersize=4.5, linewidth=1.4, markeredgecolor="white", markeredgewidth=0.5,
             label=line.backend.iloc[0],
         )  # fmt: skip
+        if not sure.any():
+            continue
         if sparse:
             ax.vlines(size * shift, bottom, top, color=look.colour, alpha=0.5, linewidth=3)
         else:
@@ -158,8 +158,9 @@ def _scale_sizes(axes: np.flatiter[np.ndarray], sizes: pd.Series[int]) -> None:
 
 def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
     ax.set_yscale("log")
-    low = min(points.median_s.min(), points.ci_low_s[points.confidence > 0].min())
-    high = max(points.median_s.max(), points.ci_high_s[points.confidence > 0].max())
+    sure = points[points.confidence > 0]
+    low = float(np.nanmin([points.median_s.min(), sure.ci_low_s.min()]))
+    high = float(np.nanmax([points.median_s.max(), sure.ci_high_s.max()]))
     # Without two labelled decades nobody can read a log axis.
     if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))

@@ -37,21 +37,16 @@ def plot(run: RunData) -> Figure | None:
     """Return a heat map per backend, a block of them per workload, or None without transfers."""
     if run.transfers.empty:
         return None
-    pairs = stats.pairs(run)
-    if pairs.empty or pairs.q50_Bps.isna().all():
+    pairs = stats.pairs(run).dropna(subset="q50_Bps")
+    if pairs.empty:
         return None
-    pairs = pairs[pairs.q50_Bps.notna()]
-    seen, summaries = set(pairs.case_id), stats.summaries(run)
-    blocks = {
-        name: cases
-        for name, cases in style.groups(run).items()
-        if not seen.isdisjoint(case.id for case in cases)
-    }
-    workers = {
-        name: style.workers(run, [case.id for case in cases]) for name, cases in blocks.items()
-    }
-    shapes = {name: _shape(len(workers[name]), len(cases)) for name, cases in blocks.items()}
+    summaries, groups = stats.summaries(run), style.groups(run)
+    ids = {name: {case.id for case in cases} for name, cases in groups.items()}
+    blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id)}
+    workers = {name: style.workers(run, ids[name]) for name in blocks}
+    shapes = {name: _shape(workers[name], len(cases)) for name, cases in blocks.items()}
     heights = [height for *_, height in shapes.values()]
+    shown = {case_id for name in blocks for case_id in ids[name]}
     notes = _notes(run, run.run.suite.cases)
     least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
     fewest = min(len(names) for names in workers.values())
@@ -61,30 +56,39 @@ def plot(run: RunData) -> Figure | None:
         "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
         " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
-        + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO)),
+        + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO))
+        + style.not_shown(run, style.groups(run, pingpong=False), shown),
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):
-        block = pairs[pairs.case_id.isin([case.id for case in cases])]
+        block = pairs[pairs.case_id.isin(ids[name])]
         counts = summaries.n_launches[summaries.case_id.isin(block.case_id)]
         title = f"{name} ({style.launches(counts)})"
         _block(part, title, notes, cases, block, workers[name], shapes[name][:2], least)
     return figure
 
 
-def _shape(n_workers: int, n_panels: int) -> tuple[int, int, float]:
+def _shape(workers: list[str], n_panels: int) -> tuple[int, int, float]:
     """Return the rows and columns of panels, and the height that they want in inches."""
-    room, margin = style.WIDTH_IN - 1.0, 0.75
-    width, height = 2.6 / n_workers, 2.6 / n_workers
-    if n_workers <= QUANTILES_UP_TO:
-        width, height = 0.38, max(0.36, 1.2 / n_workers)
-    elif n_workers <= MEDIAN_UP_TO:
-        width, height = 0.25, 0.2
-    used = min(n_panels, max(1, int(room / (n_workers * width + margin))))
-    width = min(1.5 * width, (room / used - margin) / n_workers)
+    n, words = len(workers), _labels(workers)
+    names = 0.07 * max(len(line) for word in words for line in word.split("\n"))
+    room, margin = style.WIDTH_IN - 1.0, 0.65 + names
+    width, height = (0.38, max(0.36, 1.2 / n)) if n <= QUANTILES_UP_TO else (0.25, 0.2)
+    if n > MEDIAN_UP_TO:
+        width = height = 2.6 / n
+    used = min(n_panels, max(1, int(room / (n * width + margin))))
+    width = min(1.5 * width, (room / used - margin) / n)
     # Columns that stay empty keep a small matrix from being stretched over the whole width.
-    columns = max(used, int(room / (n_workers * width + margin)))
+    columns = max(used, int(room / (n * width + margin)))
     rows = math.ceil(n_panels / used)
-    return rows, columns, rows * (n_workers * height + 1.0) + 0.25
+    return rows, columns, rows * (n * height + 1.0 + names * _upright(words)) + 0.25
+
+
+def _labels(workers: list[str]) -> list[str]:
+    return [style.label(name, 18 if len(workers) <= QUANTILES_UP_TO else 99) for name in workers]
+
+
+def _upright(words: list[str]) -> bool:
+    return max(map(len, words)) > (4 if len(words) <= QUANTILES_UP_TO else 2)
 
 
 def _block(
@@ -143,11 +147,10 @@ def _panel(
         ax.add_collection(PolyCollection(absent, **MISSING, linewidth=0), autolim=False)
     if n <= MEDIAN_UP_TO:
         _write(ax, pairs, rows, columns, factor, norm, all_three=n <= QUANTILES_UP_TO)
-    step = math.ceil(n / 16)
-    ticks = np.arange(0, n, step)
-    shown = [style.label(workers[tick], 18) for tick in ticks]
-    ax.set_xticks(ticks + 0.5, shown, rotation=90 if max(map(len, shown)) > 3 else 0)
-    ax.set_yticks(ticks + 0.5, shown)
+    step, words = math.ceil(n / 16), _labels(workers)
+    ticks = np.arange(0, n, step) + 0.5
+    ax.set_xticks(ticks, words[::step], rotation=90 if _upright(words) else 0)
+    ax.set_yticks(ticks, words[::step])
     ax.tick_params(length=0)
     ax.set(xlim=(0, n), ylim=(n, 0), xlabel="to worker (dst)", ylabel="from worker (src)")
     ax.spines[:].set(visible=True, color="0.8", linewidth=0.6)

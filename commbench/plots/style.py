@@ -53,8 +53,7 @@ _KNOWN = {
     "ucx:tcp": Look("#56B4E9", "D"), "ucx:nvlink": Look("#009E73", "v"),
     "ucx:ib": Look("#CC79A7", "P"), "mpi": Look("#222222", "X"),
 }  # fmt: skip
-# Backends of other names take theirs from here.
-_SPARE = [
+_SPARE = [  # for backends of other names
     Look("#332288", "<"), Look("#882255", ">"), Look("#999933", "p"), Look("#8C8C8C", "h"),
     Look("#77CCBB", "*"), Look("#774411", "d"), Look("#BB55BB", "8"),
 ]  # fmt: skip
@@ -94,9 +93,8 @@ def looks(run: RunData) -> dict[str, Look]:
     found: dict[str, Look] = {}
     for name in sorted({case.backend for case in run.run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
-        ring = [*_SPARE[start:], *_SPARE[:start]]
-        free = (look for look in ring if look not in found.values())
-        found[name] = _KNOWN.get(name) or next(free, ring[0])
+        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in found.values())
+        found[name] = _KNOWN.get(name) or next(free, _SPARE[start])
     return found
 
 
@@ -105,8 +103,7 @@ def groups(run: RunData, *, pingpong: bool | None = None) -> dict[str, list[Case
 
     The ping-pongs alone (`pingpong` is True), all cases but them (False), or all (None).
     """
-    every = run.run.suite.cases
-    cases = [c for c in every if pingpong in (None, c.workload == "pingpong")]
+    cases = [c for c in run.run.suite.cases if pingpong in (None, c.workload == "pingpong")]
     found: dict[str, list[Case]] = {}
     for case in cases:
         peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
@@ -144,11 +141,11 @@ def failed(run: RunData, case_id: str) -> str:
     return f"{bad} of {len(ended)} launch{'es' * (len(ended) > 1)} failed" if bad else ""
 
 
-def not_shown(run: RunData, cases: Sequence[Case], shown: Collection[str]) -> str:
-    """Return a sentence that names the `cases` whose ids are not among the `shown`, and why."""
+def not_shown(run: RunData, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
+    """Return a sentence that names the cases whose ids are not among the `shown`, and why."""
     why = [
-        f"{case.workload} on {case.backend} ({failed(run, case.id) or 'no data'})"
-        for case in cases if case.id not in shown
+        f"{name} on {case.backend} ({failed(run, case.id) or 'no data'})"
+        for name, cases in groups.items() for case in cases if case.id not in shown
     ]  # fmt: skip
     return f" Not shown: {', '.join(why)}." if why else ""
 
@@ -173,9 +170,9 @@ def _span(numbers: pd.Series[Any]) -> str:
 def scale(largest: float, unit: str) -> tuple[float, str]:
     """Return the factor to and the name of the multiple of `unit` in which `largest` reads best."""
     # A second below one reads well as 0.4 s, but not as 0.04 s.
-    seconds = [(0.3, 1.0, ""), (0.3e-3, 1e-3, "m"), (0.0, 1e-6, "µ")]
-    others = [(1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e3, 1e3, "k"), (0.0, 1.0, "")]
-    steps = seconds if unit == "s" else others
+    steps = [(0.3, 1.0, ""), (0.3e-3, 1e-3, "m"), (0.0, 1e-6, "µ")]
+    if unit != "s":
+        steps = [(1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e3, 1e3, "k"), (0.0, 1.0, "")]
     size, prefix = next((size, prefix) for least, size, prefix in steps if largest >= least)
     return 1 / size, prefix + unit
 

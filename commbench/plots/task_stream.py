@@ -39,9 +39,9 @@ def plot(run: RunData) -> Figure | None:
     """Return one panel per workload and backend, below each other; None without a task stream."""
     if run.tasks.empty or run.samples.empty:
         return None
-    cases = [case for group in style.groups(run, pingpong=False).values() for case in group]
+    groups = style.groups(run, pingpong=False)
     blocks: dict[str, list[_Stream]] = {}
-    for name, group in style.groups(run, pingpong=False).items():
+    for name, group in groups.items():
         streams = [stream for case in group if (stream := _stream(run, case)) is not None]
         if streams:
             blocks[name] = streams
@@ -57,7 +57,7 @@ def plot(run: RunData) -> Figure | None:
         "White = idle. Vertical line = end of the iteration. A worker's threads have one lane each,"
         " its incoming transfers (all senders together) the lane below them."
         + (f" Only the first {MAX_WORKERS} of {most} workers are shown." * (most > MAX_WORKERS))
-        + style.not_shown(run, cases, {stream.case.id for stream in streams}),
+        + style.not_shown(run, groups, {stream.case.id for stream in streams}),
         [
             Patch(color=style.ACTIVITIES[action], label=words)
             for action, words in LABELS.items()
@@ -166,7 +166,7 @@ def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
     )
     ax.set_ylim(len(workers), 0)
     step = 1 if len(workers) <= 24 else 2
-    names = [style.label(worker, 18) for worker in workers[::step]]
+    names = [style.label(worker, 18 if len(workers) <= 8 else 99) for worker in workers[::step]]
     ax.set_yticks(np.arange(0, len(workers), step) + 0.5, names)
     ax.set_ylabel("worker")
     ax.tick_params(axis="y", length=0)

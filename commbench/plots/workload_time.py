@@ -30,15 +30,20 @@ def plot(run: RunData) -> Figure | None:
         return None
     # A case of several sizes is a sweep: another figure shows it.
     summaries = summaries[~summaries.case_id.duplicated(keep=False)]
+    groups = style.groups(run, pingpong=False)
     panels = {
         name: cases
-        for name, cases in style.groups(run, pingpong=False).items()
+        for name, cases in groups.items()
         if summaries.case_id.isin([case.id for case in cases]).any()
     }
     if not panels:
         return None
     shown = summaries[summaries.workload != "pingpong"]
-    heights = [LINE_IN * len(cases) + 0.85 for cases in panels.values()]
+    names = {name: _names(run, cases) for name, cases in panels.items()}
+    heights = [
+        len(lines) * max(LINE_IN, 0.15 * max(line.count("\n") + 1 for line in lines)) + 0.85
+        for lines in names.values()
+    ]
     meaning = style.interval(shown.confidence)
     figure, (part,) = style.new_figure(
         [sum(heights)],
@@ -46,14 +51,15 @@ def plot(run: RunData) -> Figure | None:
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + (f"; line = {meaning}. " if meaning else " (one launch allows no interval). ")
         + "Ratio = median ÷ the first backend's: below 1 is faster. CPU time ="
-        " CPU-seconds of all the cluster's processes in one iteration.",
+        " CPU-seconds of all the cluster's processes in one iteration."
+        + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),
     )
     axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     medians = stats.launch_medians(run)
     looks = style.looks(run)
     for ax, (name, cases) in zip(axes.flat, panels.items(), strict=True):
         _panel(ax, name, cases, shown.set_index("case_id"), medians, looks)
-        _name(ax, run, cases)
+        ax.set_yticks(range(len(cases)), names[name])
     return figure
 
 
@@ -92,6 +98,7 @@ def _panel(
     ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))
     ax.set_xlabel(f"time per iteration ({unit})")
     ax.set_ylim(len(cases) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
     style.from_zero(ax, "x", largest * factor)
     ax.grid(visible=True, axis="x")
 
@@ -108,10 +115,9 @@ def _aside(ax: Axes, place: int, y: float, words: str, **looks: Any) -> None:
     )  # fmt: skip
 
 
-def _name(ax: Axes, run: RunData, cases: list[Case]) -> None:
-    names = []
-    for case in cases:
-        note = style.failed(run, case.id)
-        names.append(style.label(case.backend) + (f"\n({note})" if note else ""))
-    ax.set_yticks(range(len(cases)), names)
-    ax.tick_params(axis="y", length=0)
+def _names(run: RunData, cases: list[Case]) -> list[str]:
+    notes = [style.failed(run, case.id) for case in cases]
+    return [
+        style.label(case.backend) + (f"\n({note})" if note else "")
+        for case, note in zip(cases, notes, strict=True)
+    ]

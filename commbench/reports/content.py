@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ class Content:
 
     ``summaries`` has the columns of ``stats.summaries`` and, per row, ``cpu_s_per_GB`` (CPU
     seconds of a sample over the bytes that it moved between processes) and ``idle_cores``.
+    ``tasks`` names by case id what was measured, whatever the backend.
     """
 
     data: RunData
+    tasks: Mapping[str, str]
     summaries: pd.DataFrame
     comparisons: list[Comparison]
     pairs: pd.DataFrame
@@ -35,19 +38,20 @@ class Content:
 
 def build(data: RunData) -> Content:
     """Derive everything that reports show from the records of a run."""
-    coverage = stats.coverage(data)
+    tasks, pairs, coverage = stats.tasks(data), stats.pairs(data), stats.coverage(data)
     summaries = _with_costs(data, stats.summaries(data), coverage)
     transports = data.transports.drop_duplicates(
         ["case_id", "src", "dst", "transport", "contradiction"]
     )
     return Content(
         data=data,
+        tasks=tasks,
         summaries=summaries,
         comparisons=stats.comparisons(data),
-        pairs=stats.pairs(data),
+        pairs=pairs,
         coverage=coverage,
         transports=transports,
-        warnings=tuple(_warnings(data, summaries, coverage, transports)),
+        warnings=tuple(_warnings(data, tasks, summaries, pairs, coverage, transports)),
     )
 
 
@@ -55,10 +59,9 @@ def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) 
     idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
     n_samples = summaries.groupby("case_id")["n_samples"].sum()
     moved = summaries["payload_bytes"] * 2.0
-    if len(coverage):
-        wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
-        on_cluster = summaries["layer"] == "workload"
-        moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
+    wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
+    on_cluster = summaries["layer"] == "workload"
+    moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
     cost = summaries["cpu_s"] / (moved / 1e9)
     return summaries.assign(
         cpu_s_per_GB=cost.where(moved > 0), idle_cores=summaries["case_id"].map(idle)
@@ -66,8 +69,9 @@ def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) 
 
 
 def _warnings(
-    data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame, transports: pd.DataFrame
-) -> list[str]:
+    data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame, pairs: pd.DataFrame,
+    coverage: pd.DataFrame, transports: pd.DataFrame,
+) -> list[str]:  # fmt: skip
     found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
     found += list(data.notes)
     n_planned = sum(case.launches for case in data.run.suite.cases)
@@ -84,14 +88,23 @@ def _warnings(
     if len(weak):
         n_launches = int(weak["n_launches"].min())
         found.append(
-            f"{n_launches} launches give no 95 % interval of the median (6 do): the intervals "
-            "shown hold it with the probability that stands beside them, and no backend is called "
-            "faster or slower"
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
+            "the median (6 do): the intervals shown hold it with the probability that stands "
+            "beside them, and a backend that has no better one is not called faster or slower"
         )
+    for case_id, rows in pairs.groupby("case_id", sort=False):
+        if n_untimed := int(rows["n_untimed"].sum()):
+            found.append(
+                f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
+                f"{int(rows['n'].sum())} transfers ended when they began or before, by their "
+                "clocks; they are in no bandwidth"
+            )
     for row in coverage.itertuples():
-        where = f"{row.workload} over {row.backend}"
-        if row.n_lost:
+        where = f"{tasks[row.case_id]} over {row.backend}"
+        if row.n_lost > 0:
             found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
+        elif row.n_lost < 0:
+            found.append(f"{where}: the logs have {-row.n_lost} fetches that no worker began")
         if row.coverage < _MIN_COVERAGE:
             found.append(
                 f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 from commbench.reports.content import Content
 
 
 def render(content: Content) -> str:
-    """Return the summaries as comma-separated values with a header."""
-    return str(content.summaries.to_csv(index=False, lineterminator="\n"))
+    """Return the summaries as comma-separated values with a header, parameters as JSON."""
+    cases = {case.id: case for case in content.data.run.suite.cases}
+    found = [cases[case_id] for case_id in content.summaries["case_id"]]
+    table = content.summaries.assign(
+        params=[json.dumps(dict(case.params)) for case in found],
+        n_workers=[case.cluster.n_workers for case in found],
+        threads_per_worker=[case.cluster.threads_per_worker for case in found],
+        device=[case.cluster.device for case in found],
+    )
+    return str(table.to_csv(index=False, lineterminator="\n"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from commbench.reports.content import Content
-from commbench.reports.tables import Table, heading, tables
+from commbench.reports.tables import Table, heading, printable, tables
 
 
 def render(content: Content) -> str:
     """Return the report as GitHub-flavoured Markdown."""
     parts = [f"# {_escape(heading(content))}"]
     if content.warnings:
-        parts.append("\n".join(f"> **Warning** {_escape(text)}\n>" for text in content.warnings))
+        parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in content.warnings))
     parts += [_section(table) for table in tables(content)]
     return "\n\n".join(parts) + "\n"
 
@@ -29,9 +29,11 @@ def _section(table: Table) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(_escape(cell).replace("\n", "<br>") for cell in cells) + " |"
+    return "| " + " | ".join(_escape(cell, "<br>") for cell in cells) + " |"
 
 
-def _escape(text: str) -> str:
+def _escape(text: str, end: str = " ") -> str:
     # A results file may come from anywhere: nothing in it may become markup.
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return end.join(text.splitlines())

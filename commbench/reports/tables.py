@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench.model import Case, Comparison
+from commbench.model import Case, ClusterSpec, Comparison
 from commbench.reports.content import Content
 from commbench.units import format_bandwidth, format_bytes, format_message_size, format_seconds
 
@@ -27,6 +28,11 @@ class Table:
     note: str = ""
     text_columns: frozenset[str] = frozenset()
     """Columns of prose: aligned left, and wrapped where the page is narrow."""
+
+
+def printable(text: str) -> str:
+    """Return `text` without what would steer a terminal: a results file may come from anywhere."""
+    return re.sub(r"[^\t\n -~\xa0-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def heading(content: Content) -> str:
@@ -60,17 +66,14 @@ def _time_tables(content: Content) -> Iterator[Table]:
         return
     cases = {case.id: case for case in content.data.run.suite.cases}
     verdicts = {
-        (c.workload, c.candidate, c.payload_bytes): c
-        for c in content.comparisons
-        if c.layer == "workload"
+        (c.candidate_id, c.payload_bytes): c for c in content.comparisons if c.layer == "workload"
     }
-    for title, group in table.groupby(
-        table["case_id"].map(lambda i: _describe(cases[i])), sort=False
-    ):
+    for _, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
+        title = _describe(cases[group["case_id"].iloc[0]])
         baseline = group["backend"].iloc[0]
         rows = []
         for row in group.itertuples():
-            verdict = verdicts.get((row.workload, row.backend, row.payload_bytes))
+            verdict = verdicts.get((row.case_id, row.payload_bytes))
             rows.append(
                 (
                     row.backend,
@@ -97,10 +100,11 @@ def _time_tables(content: Content) -> Iterator[Table]:
 
 def _message_tables(content: Content) -> Iterator[Table]:
     table = content.summaries[content.summaries["layer"] != "workload"]
-    for layer, group in table.groupby("layer", sort=False):
+    tasks = table["case_id"].map(content.tasks)
+    for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
         idle = {row.backend: _number(row.idle_cores) for row in group.itertuples()}
         yield _by_size(
-            f"ping-pong, {layer} layer: latency",
+            f"{task}, {layer} layer: latency",
             group,
             lambda row: format_seconds(row.median_s),
             "Half the round trip: the median over launches of each launch's median "
@@ -109,13 +113,13 @@ def _message_tables(content: Content) -> Iterator[Table]:
             + ".",
         )
         yield _by_size(
-            f"ping-pong, {layer} layer: bandwidth",
+            f"{task}, {layer} layer: bandwidth",
             group,
             lambda row: format_bandwidth(row.throughput_Bps),
             "Message size / latency: one message at a time, in one direction at a time.",
         )
         yield _by_size(
-            f"ping-pong, {layer} layer: CPU time of one message, both processes",
+            f"{task}, {layer} layer: CPU time of one message, both processes",
             group,
             lambda row: format_seconds(row.cpu_s / 2),
             "Half of what the round trip costs.",
@@ -162,6 +166,7 @@ def _pair_table(content: Content) -> Table:
         "From the receivers' transfer logs: one fetch, from request to deserialized data. busy: "
         "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
         "average." + cut,
+        text_columns=frozenset({"src → dst"}),
     )  # fmt: skip
 
 
@@ -202,11 +207,11 @@ def _coverage_table(content: Content) -> Table:
 
 def _transport_table(content: Content) -> Table:
     rows = []
-    for keys, group in content.transports.groupby(["workload", "backend", "transport"], sort=False):
+    for keys, group in content.transports.groupby(["case_id", "transport"], sort=False):
         first = next(group.itertuples())
         pairs = sorted({f"{row.src}→{row.dst}" for row in group.itertuples()})
         some = ", ".join(pairs[:6]) + (f", … ({len(pairs)})" if len(pairs) > 6 else "")
-        rows.append((_label(content, first), str(keys[2]) or "unknown", some, first.evidence))
+        rows.append((_label(content, first), str(keys[1]) or "unknown", some, first.evidence))
     return Table(
         "Transport really used",
         ("backend", "transport", "src→dst", "evidence"),
@@ -220,7 +225,7 @@ def _failure_table(content: Content) -> Table:
         "Failures",
         ("case", "launch", "stage", "message"),
         tuple(
-            (f"{row.workload} {row.backend}", str(row.launch), row.stage, row.message)
+            (_label(content, row), str(row.launch), row.stage, row.message)
             for row in content.data.failures.itertuples()
         ),
         text_columns=frozenset({"stage", "message"}),
@@ -236,9 +241,10 @@ def _provenance_table(content: Content) -> Table:
     rows = {
         "command": run.command,
         "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
-        "system": f"{host.get('os')}, {host.get('kernel')}, {host.get('architecture')}",
+        "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
+        or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
-        "commit": f"{commit.get('commit')}{' and changes' if commit.get('dirty') else ''}",
+        "commit": (commit.get("commit") or "unknown") + " and changes" * bool(commit.get("dirty")),
         "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
         "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
     }
@@ -253,16 +259,18 @@ def _provenance_table(content: Content) -> Table:
 def _describe(case: Case) -> str:
     cluster = case.cluster
     params = ", ".join(f"{key}={value}" for key, value in case.params.items())
+    launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
+    env = (f"{name}={value}" for name, value in cluster.env.items())
     return (
         f"{case.workload} ({params}) on {cluster.n_workers} workers × "
         f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
-        f"{cluster.device}"
+        + ", ".join((cluster.device, *launcher, *cluster.hosts, *env))
     )
 
 
 def _label(content: Content, row: Any) -> str:
-    workloads = {case.workload for case in content.data.run.suite.cases}
-    return f"{row.workload} {row.backend}" if len(workloads) > 1 else str(row.backend)
+    several = len(set(content.tasks.values())) > 1
+    return f"{content.tasks[row.case_id]} {row.backend}" if several else str(row.backend)
 
 
 def _interval_title(group: pd.DataFrame) -> str:
@@ -285,7 +293,7 @@ def _ratio(comparison: Comparison) -> str:
 
 
 def _number(value: float) -> str:
-    return "—" if math.isnan(value) else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return "—" if math.isnan(value) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def _counts(group: pd.DataFrame) -> str:

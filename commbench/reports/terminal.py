@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from commbench.reports.content import Content
-from commbench.reports.tables import Table, heading, tables
+from commbench.reports.tables import Table, heading, printable, tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GAP = 2
+"""Columns of text between two columns of the table."""
+_NAME, _TITLE, _PROSE = 12, 9, 16
+"""The least widths of the first column, of a folded title and of a column of prose."""
 
 
 def render(content: Content) -> str:
@@ -25,34 +36,87 @@ def render(content: Content) -> str:
         no_color=not colour,
         highlight=False,
     )
-    console.print(Text(heading(content), style="bold"))
+    console.print(Text(printable(heading(content)), style="bold"))
     for warning in content.warnings:
-        console.print(Text(f"⚠ {warning}", style="yellow"))
+        console.print(Text(printable(f"⚠ {warning}"), style="yellow"))
     for table in tables(content):
         console.print()
         _print(console, table)
     return out.getvalue()
 
 
-def _print(console: object, table: Table) -> None:
+def _print(console: Console, table: Table) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    assert isinstance(console, Console)
-    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for number, name in enumerate(table.columns):
-        left = number == 0 or name in table.text_columns
+    grid = RichTable(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
+    )
+    names, rows, needed = _fit(table, console.width)
+    for number, name in enumerate(names):
+        prose = table.columns[number] in table.text_columns
         grid.add_column(
             name,
-            justify="left" if left else "right",
+            justify="left" if number == 0 or prose else "right",
             overflow="fold",
-            no_wrap=name not in table.text_columns,
+            no_wrap=not prose,
         )
-    for row in table.rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    console.print(Text(table.title, style="bold"))
-    console.print(grid)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console.print(Text(printable(table.title), style="bold"))
+    width, console.width = console.width, max(console.width, needed)
+    # Rich crops without a trace what has no room: 12.3 GB would become 12.
+    console.print(grid, crop=False)
+    console.width = width
     if table.note:
-        console.print(Text(table.note, style="dim"))
+        console.print(Text(printable(table.note), style="dim"))
+
+
+def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
+    """Return titles, rows and the width of a table that has room for all of its numbers.
+
+    Where the page is too narrow, titles and the first column are folded; prose wraps by itself.
+    """
+    names, rows = list(table.columns), [[printable(cell) for cell in row] for row in table.rows]
+    prose = [name in table.text_columns for name in names]
+
+    def needed() -> int:
+        widths = map(_widest, zip(names, *rows, strict=True))
+        least = (min(w, _PROSE) if flows else w for w, flows in zip(widths, prose, strict=True))
+        return sum(least) + _GAP * (len(names) - 1)
+
+    if needed() > width:
+        numbers = list(zip(*rows, strict=True))[1:]
+        names[1:] = [
+            _fold(name, max(_TITLE, _widest(cells)))
+            for name, cells in zip(names[1:], numbers, strict=True)
+        ]
+        spare = width - needed() + _widest([names[0], *(row[0] for row in rows)])
+        for row in rows:
+            row[0] = _fold(row[0], max(_NAME, spare))
+    return names, rows, needed()
+
+
+def _widest(cells: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+
+
+def _fold(text: str, width: int) -> str:
+    r"""Return `text` on lines of at most `width` characters, broken after a space, + or colon.
+
+    Examples
+    --------
+    >>> _fold("ucx:tcp+shm+nvlink+ib", 12)
+    'ucx:tcp+shm+\nnvlink+ib'
+    """
+    lines = [""]
+    for part in re.findall(r"\n|[^ +:\n]*[ +:]|[^ +:\n]+", text):
+        if part == "\n" or len((lines[-1] + part).rstrip()) > width:
+            lines.append("")
+        lines[-1] += part.strip("\n")
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return "\n".join(line.rstrip() for line in lines if line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commbench.stats.pairs import coverage, pairs
+from commbench.stats.selection import tasks
 from commbench.stats.summary import (
     CONFIDENCE,
     comparisons,
@@ -22,5 +23,6 @@ __all__ = [
     "median_interval",
     "pairs",
     "summaries",
+    "tasks",
     "worker_times",
 ]

@@ -34,10 +34,15 @@ def newly_busy(
     if len(window) == 0:
         return np.zeros(0)
     order = np.lexsort((start_s, window))
-    origin = start_s.min()
+    start, stop, window = start_s[order], stop_s[order], window[order]
+    first = np.append(True, window[1:] != window[:-1])
+    place = np.cumsum(first) - 1
+    # Each from its own begin: seconds since the epoch have no digits to spare.
+    origin = start[first][place]
+    start, stop = start - origin, stop - origin
     # Windows are laid end to end, so that one running maximum serves all of them.
-    offset = window[order] * (stop_s.max() - origin + 1.0)
-    start, stop = start_s[order] - origin + offset, stop_s[order] - origin + offset
+    offset = place * (max(0.0, stop.max()) + 1.0)
+    start, stop = start + offset, stop + offset
     covered = np.empty_like(stop)
     covered[0] = -np.inf
     np.maximum.accumulate(stop[:-1], out=covered[1:])
@@ -47,18 +52,51 @@ def newly_busy(
     return result
 
 
-def spans_in(table: pd.DataFrame | None, window: tuple[float, float]) -> np.ndarray[Any, Any]:
-    """Return the spans in `table`, cut to `window`, as an array of shape (n, 2)."""
+def spans_in(table: pd.DataFrame | None, began_s: float, seconds: float) -> np.ndarray[Any, Any]:
+    """Return what of the spans in `table` lies in a window, in seconds from its begin.
+
+    Returns
+    -------
+    ndarray
+        Shape (n, 2): spans of positive length within [0, `seconds`].
+    """
     import numpy as np
 
     if table is None:
         return np.zeros((0, 2))
-    spans = np.clip(table[["start_s", "stop_s"]].to_numpy(dtype=float), *window)
-    return np.asarray(spans)
+    spans = table[["start_s", "stop_s"]].to_numpy(dtype=float) - began_s
+    spans = np.clip(spans, 0.0, seconds)
+    return np.asarray(spans[spans[:, 1] > spans[:, 0]])
 
 
-def union_length(spans: np.ndarray[Any, Any]) -> float:
-    """Return the seconds that at least one of the `spans`, shape (n, 2), covers."""
+def divide(
+    seconds: float, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]
+) -> tuple[float, float, float, float]:
+    """Return the time in `first` only, in both, in `second` only and in neither.
+
+    Parameters
+    ----------
+    seconds
+        The length of the window: what the four parts add up to, none of them negative.
+    first, second
+        Spans of positive length within [0, `seconds`], shape (n, 2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divide(10.0, np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0]]))
+    (3.0, 2.0, 4.0, 1.0)
+    """
     import numpy as np
 
-    return float(newly_busy(np.zeros(len(spans), dtype=int), spans[:, 0], spans[:, 1]).sum())
+    edges = np.unique(np.concatenate([[0.0, seconds], first.ravel(), second.ravel()]))
+    lengths, begins = np.diff(edges), edges[:-1]
+
+    def covers(spans: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        begun = np.searchsorted(np.sort(spans[:, 0]), begins, side="right")
+        ended = np.searchsorted(np.sort(spans[:, 1]), begins, side="right")
+        return np.asarray(begun > ended)
+
+    one, two = covers(first), covers(second)
+    parts = (one & ~two, one & two, ~one & two, ~one & ~two)
+    return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]

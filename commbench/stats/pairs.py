@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 
+_COVERAGE = (
+    "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
+    "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
+)  # fmt: skip
+
+
 def pairs(run: RunData) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
@@ -25,20 +31,29 @@ def pairs(run: RunData) -> pd.DataFrame:
         One row per case, source and destination: ``n`` transfers, their ``bytes``; the quantiles
         ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
-        transfer of the pair was under way; ``concurrency`` = Σ duration / that time.
+        transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
+        ``n_untimed`` transfers whose clock stood or went back are in no bandwidth.
     """
     import pandas as pd
 
     key = ["case_id", "src", "dst"]
     log = run.transfers
     log = log[(log["iteration"] >= 0) & (log["nbytes"] >= run.run.min_transfer_bytes)]
-    table = pd.DataFrame({name: log[name].to_numpy() for name in (*key, "nbytes", "start_s")})
-    table["seconds"] = (log["stop_s"] - log["start_s"]).to_numpy()
-    table["Bps"] = table["nbytes"] / table["seconds"].where(table["seconds"] > 0)
-    # Busy time must not span two iterations or launches: each is a stretch of time of its own.
-    window = log.groupby([*key, "launch", "iteration"], sort=False).ngroup().to_numpy()
-    table["busy_s"] = newly_busy(window, log["start_s"].to_numpy(), log["stop_s"].to_numpy())
+    seconds = log["stop_s"] - log["start_s"]
+    timed = seconds > 0
+    # Two launches may not share a clock: each is a stretch of time of its own.
+    window = log.groupby([*key, "launch"], sort=False).ngroup().to_numpy()
+    table = log[[*key, "nbytes"]].assign(
+        seconds=seconds.where(timed),
+        timed_bytes=log["nbytes"].where(timed),
+        Bps=log["nbytes"] / seconds.where(timed),
+        busy_s=newly_busy(window, log["start_s"].to_numpy(), log["stop_s"].to_numpy()),
+    )
     grouped = table.groupby(key, sort=False)
+    timed_bytes = grouped["timed_bytes"].sum()
+    # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
+    total_s = grouped["seconds"].sum(min_count=1)
+    busy_s = grouped["busy_s"].sum().where(lambda length: length > 0)
     quantiles = grouped["Bps"].quantile([0.25, 0.5, 0.75]).unstack()
     out = pd.DataFrame(
         {
@@ -47,14 +62,12 @@ def pairs(run: RunData) -> pd.DataFrame:
             "q25_Bps": quantiles[0.25] if len(quantiles) else 0.0,
             "q50_Bps": quantiles[0.5] if len(quantiles) else 0.0,
             "q75_Bps": quantiles[0.75] if len(quantiles) else 0.0,
-            "seconds": grouped["seconds"].sum(),
-            "busy_s": grouped["busy_s"].sum(),
+            "mean_Bps": timed_bytes / total_s,
+            "busy_Bps": timed_bytes / busy_s,
+            "concurrency": total_s / busy_s,
+            "n_untimed": grouped.size() - grouped["seconds"].count(),
         }
-    )
-    out["mean_Bps"] = out["bytes"] / out["seconds"]
-    out["busy_Bps"] = out["bytes"] / out["busy_s"]
-    out["concurrency"] = out["seconds"] / out["busy_s"]
-    out = out.drop(columns=["seconds", "busy_s"]).reset_index()
+    ).reset_index()
     cases = {case.id: case for case in run.run.suite.cases}
     for column in ("backend", "workload"):
         names = {case_id: getattr(case, column) for case_id, case in cases.items()}
@@ -73,7 +86,7 @@ def coverage(run: RunData) -> pd.DataFrame:
         sent to themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo``
         meanwhile; ``n_started`` fetches, of which ``n_logged``, ``n_busy``
         (the sender asked to come later), ``n_failed``, and ``n_lost`` that no count explains.
-        Measured iterations only.
+        Measured iterations only; cases without a record of any of it have no row.
     """
     import pandas as pd
 
@@ -112,4 +125,4 @@ def coverage(run: RunData) -> pd.DataFrame:
                 - len(log),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(_COVERAGE))

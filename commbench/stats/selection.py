@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from commbench.model import Case
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,3 +29,34 @@ def in_suite_order(
         .drop(columns="_place")
         .reset_index(drop=True)
     )
+
+
+def tasks(run: RunData) -> dict[str, str]:
+    """Return by case id the workload, and the settings that set it apart from others of its kind.
+
+    Cases of the same task differ in their backend only.
+    """
+    cases = run.run.suite.cases
+    found = {}
+    for case in cases:
+        peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
+        apart = ", ".join(
+            f"{key}={_text(value)}"
+            for key, value in _settings(case).items()
+            if any(_text(peer.get(key)) != _text(value) for peer in peers)
+        )
+        found[case.id] = f"{case.workload} ({apart})" if apart else case.workload
+    return found
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    cluster = case.cluster
+    return {
+        **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
+        "device": cluster.device, "launcher": cluster.launcher, "hosts": cluster.hosts,
+        **cluster.env,
+    }  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -106,8 +106,8 @@ def _summarize(
         n_launches=len(sorted_medians),
         n_samples=len(seconds),
         median_s=float(np.median(sorted_medians)),
-        ci_low_s=float(sorted_medians[k - 1]),
-        ci_high_s=float(sorted_medians[-k]),
+        ci_low_s=float(sorted_medians[k - 1]) if level else float("nan"),
+        ci_high_s=float(sorted_medians[-k]) if level else float("nan"),
         confidence=level,
         min_s=float(seconds.min()),
         p5_s=p5, p25_s=p25, p75_s=p75, p95_s=p95, p99_s=p99,
@@ -119,7 +119,7 @@ def _summarize(
 
 
 def comparisons(run: RunData) -> list[Comparison]:
-    """Compare every backend of a workload with the first one that the suite names.
+    """Compare every backend of a task with the first one of the suite that has samples of it.
 
     The interval of the ratio is the widest that the two medians' intervals allow, and there is a
     verdict only where both reach the confidence that ``median_interval`` aims at.
@@ -132,8 +132,8 @@ def comparisons(run: RunData) -> list[Comparison]:
     found = []
     for (_, layer, payload_bytes), (baseline, *candidates) in groups.items():
         for candidate in candidates:
-            low = candidate.ci_low_s / baseline.ci_high_s
-            high = candidate.ci_high_s / baseline.ci_low_s
+            low = _ratio(candidate.ci_low_s, baseline.ci_high_s)
+            high = _ratio(candidate.ci_high_s, baseline.ci_low_s)
             sure = min(candidate.confidence, baseline.confidence) >= CONFIDENCE
             verdict = "faster" if high < 1 else "slower" if low > 1 else "inconclusive"
             found.append(
@@ -143,13 +143,19 @@ def comparisons(run: RunData) -> list[Comparison]:
                     payload_bytes=payload_bytes,
                     baseline=baseline.backend,
                     candidate=candidate.backend,
-                    ratio=candidate.median_s / baseline.median_s,
+                    baseline_id=baseline.case_id,
+                    candidate_id=candidate.case_id,
+                    ratio=_ratio(candidate.median_s, baseline.median_s),
                     ci_low=low,
                     ci_high=high,
                     verdict=verdict if sure else "inconclusive",
                 )
             )
     return found
+
+
+def _ratio(candidate: float, baseline: float) -> float:
+    return candidate / baseline if baseline > 0 else float("nan")
 
 
 def _task(case: Case) -> Any:
@@ -159,7 +165,8 @@ def _task(case: Case) -> Any:
 
 def idle_cores(run: RunData) -> pd.DataFrame:
     """Return the cores that an idle cluster burns, per case: the median over launches."""
-    table = run.idle.assign(idle_cores=run.idle["cpu_seconds"] / run.idle["seconds"])
+    seconds = run.idle["seconds"].where(run.idle["seconds"] > 0)
+    table = run.idle.assign(idle_cores=run.idle["cpu_seconds"] / seconds)
     grouped = table.groupby(["case_id", "workload", "backend"])
     medians = grouped[["idle_cores", "n_processes"]].median().reset_index()
     return in_suite_order(medians, run)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commbench.stats.intervals import spans_in, union_length
+from commbench.stats.intervals import divide, spans_in
 from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commbench.store import RunData
+
+_PARTS = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 
 
 def worker_times(run: RunData) -> pd.DataFrame:
@@ -23,33 +25,18 @@ def worker_times(run: RunData) -> pd.DataFrame:
         to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
         ``compute_only_s`` (at least one task), ``neither_s``.
     """
-    import numpy as np
     import pandas as pd
 
     key = ["case_id", "launch", "iteration", "worker"]
     fetches = dict(iter(run.transfers.rename(columns={"dst": "worker"}).groupby(key)))
     tasks = dict(iter(run.tasks[run.tasks.action == "compute"].groupby(key)))
+    # Every worker has a count in every iteration, whatever it did.
+    windows = measured(run.samples).merge(run.log_counts[key], on=key[:3])
     rows = []
-    for sample in measured(run.samples).itertuples():
-        counts = run.log_counts
-        here = (counts.case_id == sample.case_id) & (counts.launch == sample.launch)
-        window = (sample.started_at_s, sample.started_at_s + sample.seconds)
-        for worker in counts[here & (counts.iteration == sample.iteration)].worker:
-            place = (sample.case_id, sample.launch, sample.iteration, worker)
-            transfer = spans_in(fetches.get(place), window)
-            compute = spans_in(tasks.get(place), window)
-            either = union_length(np.concatenate([transfer, compute]))
-            in_transfer, in_compute = union_length(transfer), union_length(compute)
-            rows.append(
-                {
-                    **dict(zip(key, place, strict=True)),
-                    "workload": sample.workload,
-                    "backend": sample.backend,
-                    "wall_s": sample.seconds,
-                    "transfer_only_s": either - in_compute,
-                    "overlap_s": in_transfer + in_compute - either,
-                    "compute_only_s": either - in_transfer,
-                    "neither_s": sample.seconds - either,
-                }
-            )
-    return pd.DataFrame(rows)
+    for window in windows.itertuples():
+        place = (window.case_id, window.launch, window.iteration, window.worker)
+        transfer = spans_in(fetches.get(place), window.started_at_s, window.seconds)
+        compute = spans_in(tasks.get(place), window.started_at_s, window.seconds)
+        parts = divide(window.seconds, transfer, compute)
+        rows.append((*place, window.workload, window.backend, window.seconds, *parts))
+    return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_PARTS])

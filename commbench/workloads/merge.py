@@ -20,6 +20,7 @@ from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import finished_blocks, persist_input
 from commbench.workloads.join_data import MODULUS, JoinData, column_sums
+from commbench.workloads.placement import settle
 
 Shuffle = Literal["tasks", "p2p"]
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
@@ -93,6 +94,7 @@ class Merge(ClusterWorkload):
         divisions = (*chunks, data.partitions)
         build = build.set_index("shuffle", divisions=divisions, shuffle_method="tasks")
         self.frames = persist_input(client, build, other)
+        settle(client, *self.frames)
         self._expected = _total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
 
     def build(self) -> Any:
@@ -128,6 +130,7 @@ class Merge(ClusterWorkload):
         ]
         if wrong:
             raise VerificationError(f"joined frame, sums modulo 2**64: {'; '.join(wrong)}")
+        settle(client, *self.frames)
 
 
 def _dtypes(frame: Any) -> dict[str, str]:

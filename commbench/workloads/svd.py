@@ -26,6 +26,7 @@ from commbench.workloads.device import (
     uniform_array,
     uniform_block,
 )
+from commbench.workloads.placement import settle
 
 # Householder QR and SVD are backward stable: the error is a small multiple of eps = 2e-16, and
 # 3e-15 was seen. One wrong number in u leaves a relative error of about
@@ -79,9 +80,9 @@ class Svd(ClusterWorkload):
         """Create x on the workers."""
         params, context = self.params, self.context
         shape, chunks = (params.rows, params.columns), (params.chunk_rows, params.columns)
-        (self.x,) = persist_input(
-            client, uniform_array(context.device, context.seed, shape, chunks)
-        )
+        lazy = uniform_array(context.device, context.seed, shape, chunks)
+        (self.x,) = persist_input(client, lazy)
+        settle(client, self.x)
 
     def build(self) -> tuple[Any, Any, Any]:
         """Return the lazy u, s and v.
@@ -135,6 +136,7 @@ class Svd(ClusterWorkload):
         _demand_small("largest number in u' u - 1", float(abs(gram - identity).max()))
         gram = rows_of_v @ rows_of_v.T
         _demand_small("largest number in v v' - 1", float(abs(gram - identity).max()))
+        settle(client, self.x)
 
     def _n_rows(self, index: int) -> int:
         return int(min(self.params.chunk_rows, self.params.rows - index * self.params.chunk_rows))

@@ -6,7 +6,8 @@ post on UCX on a DGX, whose x + x.T is summed (here ``operation="sum"``); dask-c
 ``local_cupy`` does the latter. All three draw x uniformly from [0, 1).
 
 Payload: ``x.nbytes = 8 * size**2`` bytes, the bytes that both operations read. What crosses the
-wire is less: of the blocks off the diagonal, those whose mirror image lies on another worker.
+wire is less: of the blocks off the diagonal, those whose mirror image lies on another worker
+(x lies on the workers in bands of rows).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from commbench.workloads.device import (
     uniform_array,
     uniform_block,
 )
+from commbench.workloads.placement import settle
 
 Operation = Literal["persist", "sum"]
 _N_OFF_DIAGONAL = 3
@@ -79,6 +81,7 @@ class TransposeSum(ClusterWorkload):
         size, chunk = self.params.size, self.params.chunk
         lazy = uniform_array(self.context.device, self.context.seed, (size, size), (chunk, chunk))
         (self.x,) = persist_input(client, lazy)
+        settle(client, self.x)
         blocks = finished_blocks(self.x, (self._n_chunks, self._n_chunks))
         self._sums = {place: seen.total for place, seen in _look_at(client, blocks).items()}
 
@@ -95,7 +98,11 @@ class TransposeSum(ClusterWorkload):
         """
         if self.params.operation == "sum":
             self._check_sum(client, result)
-            return
+        else:
+            self._check_blocks(client, result)
+        settle(client, self.x)
+
+    def _check_blocks(self, client: Any, result: Any) -> None:
         blocks = finished_blocks(result, (self._n_chunks, self._n_chunks))
         for place, seen in _look_at(client, blocks).items():
             shape = tuple(self._side(index) for index in place)

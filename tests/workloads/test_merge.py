@@ -2,24 +2,12 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster, futures_of, wait
+from distributed import futures_of, wait
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import Context
 from commbench.workloads.join_data import MODULUS, JoinData, column_sums
 from commbench.workloads.merge import Merge
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Return a client of two worker processes."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def workload(*, seed=1, n_workers=2, **params):

@@ -1,23 +1,11 @@
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import wait
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import Context
 from commbench.workloads.svd import Svd
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Return a client of two worker processes."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def workload(*, seed=1, **params):

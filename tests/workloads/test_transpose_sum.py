@@ -1,24 +1,12 @@
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, futures_of, wait
+from distributed import futures_of, wait
 
 from commbench.errors import LaunchError, UsageError, VerificationError
 from commbench.workloads.base import Context
 from commbench.workloads.device import persist_input, uniform_array, uniform_block
 from commbench.workloads.transpose_sum import TransposeSum
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Return a client of two worker processes."""
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def workload(*, seed=1, **params):

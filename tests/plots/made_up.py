@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import pytest
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from commbench import model
 from commbench.model import Case, ClusterSpec, Run, Suite
@@ -58,6 +62,7 @@ def workload(
     tasks_per_thread: int = 6,
     threads: int = 1,
     silent_pairs: Iterable[tuple[int, int]] = (),
+    worker_name: str = "{}",
     **params: Any,
 ) -> tuple[Case, list[Any]]:
     """Return a case of a workload and the records of its launches, the last of which fail."""
@@ -94,14 +99,28 @@ def workload(
             for worker in range(n_workers):
                 records.append(
                     model.LogCount(
-                        **common, worker=str(worker), n_started=n_workers, n_logged=n_workers,
-                        n_busy=0, n_failed=0, n_in_flight=0,
+                        **common, worker=worker_name.format(worker), n_started=n_workers,
+                        n_logged=n_workers, n_busy=0, n_failed=0, n_in_flight=0,
                     )
                 )  # fmt: skip
-                records.extend(_tasks(dice, common, worker, threads, began, wall, tasks_per_thread))
+                records.extend(
+                    _tasks(
+                        dice,
+                        common,
+                        worker_name.format(worker),
+                        threads,
+                        began,
+                        wall,
+                        tasks_per_thread,
+                    )
+                )
                 records.extend(
                     model.WireBytes(
-                        **common, src=str(src), dst=str(worker), nbytes=100_000_000, n_messages=4
+                        **common,
+                        src=worker_name.format(src),
+                        dst=worker_name.format(worker),
+                        nbytes=100_000_000,
+                        n_messages=4,
                     )
                     for src in range(n_workers)
                     if src != worker
@@ -117,7 +136,8 @@ def workload(
                         stop = min(start + nbytes / speed, began + wall)
                         records.append(
                             model.TransferRecord(
-                                **common, src=str(src), dst=str(worker), n_keys=1,
+                                **common, src=worker_name.format(src),
+                                dst=worker_name.format(worker), n_keys=1,
                                 nbytes=int((stop - start) * speed), start_s=start, stop_s=stop,
                             )
                         )  # fmt: skip
@@ -125,7 +145,7 @@ def workload(
 
 
 def _tasks(
-    dice: random.Random, common: dict[str, Any], worker: int, threads: int,
+    dice: random.Random, common: dict[str, Any], worker: str, threads: int,
     began: float, wall: float, count: int,
 ) -> Iterator[model.TaskRecord]:  # fmt: skip
     for thread in range(threads):
@@ -133,8 +153,8 @@ def _tasks(
             start = began + wall * (index + dice.uniform(0, 0.3)) / count
             stop = start + wall / count * dice.uniform(0.3, 0.65)
             action = "disk-write" if index % 7 == 5 else "compute"
-            ident = 140_000_000_000_000 + 4096 * thread + worker
-            bar = {**common, "worker": str(worker), "thread": ident, "name": "add"}
+            ident = 140_000_000_000_000 + 4096 * thread
+            bar = {**common, "worker": worker, "thread": ident, "name": "add"}
             yield model.TaskRecord(**bar, action=action, start_s=start, stop_s=stop)
             yield model.TaskRecord(
                 **bar, action="deserialize", start_s=stop, stop_s=stop + 0.05 * wall / count
@@ -182,7 +202,48 @@ def together(*parts: tuple[Case, list[Any]]) -> RunData:
     )
 
 
-@pytest.fixture(scope="session")
-def empty() -> RunData:
-    """Return a run whose first launch has not ended yet."""
-    return run_of([Case(workload="pingpong", backend="tcp"), Case(workload="merge", backend="tcp")])
+EMPTY = run_of([Case(workload="pingpong", backend="tcp"), Case(workload="merge", backend="tcp")])
+"""A run in which nothing has been measured yet."""
+
+
+def texts(figure: Figure) -> list[str]:
+    """Return every text that `figure` shows, ticks and legends included."""
+    return [text.get_text() for text in _shown(figure)]
+
+
+def _shown(figure: Figure) -> list[Text]:
+    # An axis keeps the labels of ticks beyond its limits too, but does not draw them.
+    beyond = {
+        id(label)
+        for axis in figure.findobj(Axis)
+        for tick in axis.get_major_ticks()
+        for label in (tick.label1, tick.label2)
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    return [
+        text
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and id(text) not in beyond
+    ]
+
+
+def misplaced(figure: Figure) -> list[str]:
+    """Return the texts that leave the figure or cover each other, drawn at 100 dpi."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    shown = _shown(figure)
+    boxes = np.array([text.get_window_extent(canvas.get_renderer()).extents for text in shown])
+    (x0, y0, x1, y1), slack = boxes.T, 1.5
+    width, height = figure.bbox.size
+    out = (x0 < -slack) | (y0 < -slack) | (x1 > width + slack) | (y1 > height + slack)
+    wrong = [f"{shown[index].get_text()!r} leaves the figure" for index in np.flatnonzero(out)]
+    across = np.minimum(x1[:, None], x1) - np.maximum(x0[:, None], x0) > slack
+    down = np.minimum(y1[:, None], y1) - np.maximum(y0[:, None], y0) > slack
+    # The box around a slanted text is mostly empty.
+    slanted = np.array([text.get_rotation() % 90 != 0 for text in shown])
+    both = across & down & ~(slanted[:, None] & slanted)
+    wrong += [
+        f"{shown[one].get_text()!r} covers {shown[other].get_text()!r}"
+        for one, other in np.argwhere(np.triu(both, k=1))
+    ]
+    return wrong

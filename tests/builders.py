@@ -1,0 +1,145 @@
+"""Records and cases with everything filled in that a test does not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from commbench import model
+from commbench.model import Case, ClusterSpec, Record, Run, Suite
+from commbench.store import RunStore
+
+EPOCH = 1_700_000_000.0
+"""When everything here happens: as many digits before the point as a real clock shows."""
+
+LONG_NAMES = ("tcp", "ucx", "ucx:tcp+shm", "ucx:tcp+shm+nvlink+ib")
+
+
+def case(
+    backend: str = "tcp", workload: str = "merge", *, n_workers: int = 2, **given: Any
+) -> Case:
+    """Return a case."""
+    cluster = given.pop("cluster", ClusterSpec(n_workers=n_workers))
+    return Case(workload=workload, backend=backend, cluster=cluster, **given)
+
+
+def sample(
+    of: Case, seconds: float, *, launch: int = 0, iteration: int = 0, **given: Any
+) -> Record:
+    """Return a sample of a workload on a cluster."""
+    fields = {
+        "layer": "workload", "warmup": iteration < 0, "started_at_s": EPOCH + 100 * launch,
+        "cpu_seconds": 2.0 * seconds, "payload_bytes": 800_000_000, "verified": True,
+    }  # fmt: skip
+    fields |= {"case_id": of.id, "launch": launch, "iteration": iteration, "seconds": seconds}
+    return model.Sample(**(fields | given))
+
+
+def message(of: Case, seconds: float, size: int, *, launch: int = 0, **given: Any) -> Record:
+    """Return a sample of a ping-pong."""
+    return sample(of, seconds, launch=launch, payload_bytes=size, **{"layer": "comm"} | given)
+
+
+def transfer(
+    of: Case, start_s: float, stop_s: float, nbytes: int = 8_000_000, *,
+    src: str = "0", dst: str = "1", launch: int = 0, iteration: int = 0,
+) -> Record:  # fmt: skip
+    """Return an entry of the log of `dst`; times count from ``EPOCH``."""
+    return model.TransferRecord(
+        case_id=of.id, launch=launch, iteration=iteration, src=src, dst=dst, nbytes=nbytes,
+        start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1,
+    )  # fmt: skip
+
+
+def wire(of: Case, nbytes: int, *, src: str = "0", dst: str = "1", **given: Any) -> Record:
+    """Return what one worker wrote to another."""
+    place = {"launch": 0, "iteration": 0, "n_messages": 2} | given
+    return model.WireBytes(case_id=of.id, src=src, dst=dst, nbytes=nbytes, **place)
+
+
+def log_count(of: Case, worker: str = "0", **given: int) -> Record:
+    """Return the count of a worker's fetches, none if not said otherwise."""
+    counts = dict.fromkeys(("n_started", "n_logged", "n_busy", "n_failed", "n_in_flight"), 0)
+    fields = counts | {"launch": 0, "iteration": 0} | given
+    return model.LogCount(case_id=of.id, worker=worker, **fields)
+
+
+def task(of: Case, start_s: float, stop_s: float, worker: str = "0", **given: Any) -> Record:
+    """Return a bar of the task stream; times count from ``EPOCH``."""
+    fields = {"launch": 0, "iteration": 0, "thread": 1, "name": "add", "action": "compute"}
+    return model.TaskRecord(
+        case_id=of.id, worker=worker, start_s=EPOCH + start_s, stop_s=EPOCH + stop_s,
+        **(fields | given),
+    )  # fmt: skip
+
+
+def transport(of: Case, name: str = "tcp/lo", *, contradiction: str = "", **given: Any) -> Record:
+    """Return what carried the bytes."""
+    fields = {"launch": 0, "src": "0", "dst": "1", "evidence": "made up"} | given
+    return model.TransportUsed(case_id=of.id, transport=name, contradiction=contradiction, **fields)
+
+
+def network(of: Case, nbytes: int, *, interface: str = "lo", **given: Any) -> Record:
+    """Return what the kernel counted."""
+    fields = {"launch": 0, "iteration": 0, "host": "local"} | given
+    return model.NetworkCounter(case_id=of.id, interface=interface, nbytes=nbytes, **fields)
+
+
+def idle(of: Case, cpu_seconds: float = 0.1, *, seconds: float = 2.0, launch: int = 0) -> Record:
+    """Return what an idle cluster burned."""
+    return model.IdleCost(
+        case_id=of.id, launch=launch, seconds=seconds, cpu_seconds=cpu_seconds, n_processes=4
+    )
+
+
+def failure(of: Case, message: str = "it broke", *, launch: int = 0) -> Record:
+    """Return a launch that went wrong."""
+    return model.Failure(case_id=of.id, launch=launch, stage="launch", message=message)
+
+
+def end(of: Case, *, launch: int = 0, ok: bool = True) -> Record:
+    """Return the end of a launch."""
+    return model.LaunchEnd(
+        case_id=of.id, launch=launch, block=launch, position=0, ok=ok, seconds=9.0
+    )
+
+
+def run(cases: Iterable[Case], **given: Any) -> Run:
+    """Return a run of these cases."""
+    fields = {
+        "id": "20250101-000000-made-up", "environment": {}, "seed": 0,
+        "started_at": "2025-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return Run(suite=Suite(name="made-up", cases=tuple(cases)), **(fields | given))
+
+
+def written(
+    output: Path, cases: Iterable[Case], records: Iterable[Record] = (), **given: Any
+) -> RunStore:
+    """Return the store of a run that ended, with these records on disk."""
+    store = RunStore.create(output, run(cases, **given))
+    for record in records:
+        store.append(record)
+    store.finish()
+    return store
+
+
+def every_kind(of: Case) -> list[Record]:
+    """Return one record of each kind."""
+    return [
+        sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
+        task(of, 0.0, 0.25), transport(of), network(of, 9), idle(of), failure(of), end(of),
+    ]  # fmt: skip
+
+
+def launches(of: Case, medians: Iterable[float], n_samples: int = 3) -> list[Record]:
+    """Return launches of these medians that went well, each with a slow warm-up."""
+    records: list[Record] = []
+    for launch, median in enumerate(medians):
+        records.append(sample(of, 50 * median, launch=launch, iteration=-1))
+        for iteration in range(n_samples):
+            spread = 0.01 * (iteration - (n_samples - 1) / 2)
+            records.append(sample(of, median * (1 + spread), launch=launch, iteration=iteration))
+        records += [idle(of, launch=launch), end(of, launch=launch)]
+    return records

@@ -1,0 +1,171 @@
+"""What holds for every figure."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+
+import pytest
+from made_up import EMPTY, misplaced, pingpong, texts, together, workload
+
+from commbench.plots import (
+    communication,
+    message_size,
+    pair_bandwidth,
+    style,
+    task_stream,
+    workload_time,
+)
+
+WORKLOADS = (pair_bandwidth, workload_time, communication, task_stream)
+LONG = "ucx:tcp+shm+nvlink+ib"
+UNIT = re.compile(r"\((?:B/s|kB/s|MB/s|GB/s|s|ms|µs)\)")
+
+
+@functools.cache
+def made_up(name):
+    """Return a run of the kind that `name` says."""
+    five = ("tcp", "ucx", "ucx:shm", LONG, "mpi")
+    match name:
+        case "two backends, two workers":
+            return together(*(workload(b, name=w) for w in ("merge", "svd") for b in five[:2]))
+        case "five backends, eight workers, failures":
+            parts = [
+                workload(b, n_workers=8, launches=2, failing=i % 2, silent_pairs=[(0, 3)])
+                for i, b in enumerate(five)
+            ]
+            return together(*parts, workload("fake", n_workers=8, launches=2, failing=2))
+        case "many workers with long names":
+            return together(
+                *(workload(b, n_workers=40, launches=1, worker_name="host-07-{}") for b in five[:2])
+            )
+        case "sixteen workers":
+            return together(*(workload(b, n_workers=16, launches=1) for b in five[:2]))
+        case "one launch":
+            return together(workload("tcp", launches=1))
+        case "extreme ranges":
+            return together(
+                workload("tcp", seconds=3e-3, bandwidth_Bps=1e11),
+                workload("a-backend-with-a-name-that-nobody-expected", seconds=4e3),
+            )
+        case "ping-pong of five backends":
+            return together(*(pingpong(b, latency_s=2e-5 * i) for i, b in enumerate(five, 1)))
+        case "ping-pong, three layers":
+            layers = ("comm", "raw", "worker")
+            return together(*(pingpong(b, layers=layers, launches=2) for b in five[:3]))
+        case "ping-pong, one size":
+            return together(*(pingpong(b, sizes=[8 << 20]) for b in five))
+        case "ping-pong, one launch":
+            return together(pingpong("tcp", launches=1, sizes=(2**n for n in range(31))))
+        case "ping-pong, extreme ranges":
+            return together(
+                pingpong("tcp", latency_s=2e-3, bandwidth_Bps=1e6),
+                pingpong("ucx:nvlink", latency_s=2e-6, bandwidth_Bps=4e10),
+            )
+
+
+@functools.cache
+def drawn(module, name):
+    """Return the figure, drawn once for all tests that only look at it."""
+    return module.plot(made_up(name))
+
+
+RUNS = {
+    "two backends, two workers": WORKLOADS,
+    "five backends, eight workers, failures": WORKLOADS,
+    "many workers with long names": WORKLOADS,
+    "sixteen workers": WORKLOADS,
+    "one launch": WORKLOADS,
+    "extreme ranges": WORKLOADS,
+    "ping-pong of five backends": (message_size,),
+    "ping-pong, three layers": (message_size,),
+    "ping-pong, one size": (message_size,),
+    "ping-pong, one launch": (message_size,),
+    "ping-pong, extreme ranges": (message_size,),
+}
+EVERY = [
+    pytest.param(module, name, id=f"{module.__name__.rpartition('.')[2]}: {name}")
+    for name, modules in RUNS.items()
+    for module in modules
+]
+
+
+@pytest.mark.parametrize(("module", "name"), EVERY)
+def test_no_text_leaves_the_figure_or_covers_another(module, name):
+    """Whatever the run, all words can be read at 900 px."""
+    figure = drawn(module, name)
+    assert figure.get_figwidth() * 100 == 900
+    assert misplaced(figure) == []
+
+
+@pytest.mark.parametrize(("module", "name"), EVERY)
+def test_every_axis_says_what_it_is_and_begins_at_zero(module, name):
+    """Axes of quantities have a unit; linear ones begin at 0; logarithmic ones say so."""
+    figure = drawn(module, name)
+    # The axis labels of small multiples stand at their edge only.
+    labels = {axes.get_ylabel() for axes in figure.axes} | {
+        axes.get_xlabel() for axes in figure.axes
+    }
+    for axes in figure.axes:
+        for axis, limits, scale in (
+            (axes.xaxis, axes.get_xlim(), axes.get_xscale()),
+            (axes.yaxis, axes.get_ylim(), axes.get_yscale()),
+        ):
+            label = axis.get_label_text()
+            if scale == "log":
+                assert "log scale" in label
+            elif UNIT.search(label) or "linear scale" in label:
+                assert limits[0] == 0
+            else:
+                # Names of workers and backends are no quantities.
+                assert label.startswith(("worker", "from worker", "to worker")) or label == ""
+    assert any(UNIT.search(label) or "scale" in label for label in labels)
+
+
+@pytest.mark.parametrize("module", [*WORKLOADS, message_size])
+def test_a_run_without_data_has_no_figure(module):
+    """Where nothing was measured there is None, not an empty figure."""
+    assert module.plot(EMPTY) is None
+
+
+def test_a_figure_is_for_its_kind_of_workload_only():
+    """A ping-pong has no workload figures, and a workload no ping-pong figure."""
+    assert message_size.plot(made_up("one launch")) is None
+    for module in WORKLOADS:
+        assert module.plot(made_up("ping-pong, one size")) is None
+
+
+def test_a_run_in_which_everything_failed_has_no_figure():
+    """Failures alone are a matter for the report's text."""
+    run = together(workload("tcp", launches=2, failing=2))
+    assert [module.plot(run) for module in (*WORKLOADS, message_size)] == [None] * 5
+
+
+@pytest.mark.parametrize(("module", "name"), [EVERY[0], EVERY[7], EVERY[-1]])
+def test_saving_twice_gives_the_same_svg(module, name, tmp_path):
+    """Hatches, clips and rasterized parts have the same names each time."""
+    for path in (tmp_path / "one.svg", tmp_path / "other.svg"):
+        style.save(module.plot(made_up(name)), path)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_number_of_launches_is_stated(name):
+    """Every figure but the task stream, which is of one launch, says how many launches it sums."""
+    for module in RUNS[name]:
+        words = " ".join(texts(drawn(module, name)))
+        assert re.search(r"launch \d" if module is task_stream else r"\d launch(es)? each", words)
+
+
+def test_pyplot_is_never_imported():
+    """Figures leave no global state behind, and need no display."""
+    program = """if True:
+        import importlib, sys
+        for name in ("communication", "message_size", "pair_bandwidth", "task_stream",
+                     "workload_time"):
+            importlib.import_module(f"commbench.plots.{name}")
+        assert "matplotlib.pyplot" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)

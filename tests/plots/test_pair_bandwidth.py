@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up import texts, together, workload
+from matplotlib.collections import PolyCollection, QuadMesh
+
+from commbench import stats
+from commbench.plots import pair_bandwidth
+from commbench.plots.pair_bandwidth import contrast, number
+
+
+def _panel(figure, index=0):
+    return [axes for axes in figure.axes if "to worker" in axes.get_xlabel()][index]
+
+
+def _bars(figure):
+    return [axes for axes in figure.axes if axes.get_ylabel().startswith("median bandwidth")]
+
+
+def _cells(axes):
+    """Return what is written in each cell, from top to bottom, by (src, dst)."""
+    cells = {}
+    for text in sorted(axes.texts, key=lambda text: text.get_position()[1]):
+        x, y = text.get_position()
+        if text.get_text() and x % 1 == 0.5:
+            cells.setdefault((str(int(y)), str(int(x))), []).append(text.get_text())
+    return cells
+
+
+def test_cells_hold_the_three_quantiles_of_their_pair():
+    """Up to eight workers each cell reads 25 %, 50 %, 75 %, from its row to its column."""
+    run = together(workload("tcp", n_workers=4))
+    quantiles = ("q25_Bps", "q50_Bps", "q75_Bps")
+    expected = {
+        (pair.src, pair.dst): [number(getattr(pair, column) / 1e9) for column in quantiles]
+        for pair in stats.pairs(run).itertuples()
+    }
+    assert _cells(_panel(pair_bandwidth.plot(run))) == expected
+    assert len(expected) == 12
+
+
+def test_from_nine_workers_on_only_the_median_is_written():
+    """Three numbers don't fit any more, one does."""
+    run = together(workload("tcp", n_workers=9, launches=1))
+    pairs = stats.pairs(run)
+    cells = _cells(_panel(pair_bandwidth.plot(run)))
+    assert cells == {
+        (pair.src, pair.dst): [number(pair.q50_Bps / 1e9)] for pair in pairs.itertuples()
+    }
+    assert "quantile" not in pair_bandwidth.plot(run).get_supxlabel()
+
+
+def test_from_seventeen_workers_on_colours_speak_alone():
+    """No number is written where none could be read."""
+    run = together(workload("tcp", n_workers=17, launches=1))
+    assert _cells(_panel(pair_bandwidth.plot(run))) == {}
+
+
+def test_colours_are_the_medians_in_their_place():
+    """Row is the source and column the destination; the diagonal is blank."""
+    run = together(workload("tcp", n_workers=3))
+    axes = _panel(pair_bandwidth.plot(run))
+    (mesh,) = [found for found in axes.collections if isinstance(found, QuadMesh)]
+    values = mesh.get_array().reshape(3, 3)
+    for pair in stats.pairs(run).itertuples():
+        assert values[int(pair.src), int(pair.dst)] == pytest.approx(pair.q50_Bps / 1e9)
+    assert np.ma.getmaskarray(values).tolist() == np.eye(3, dtype=bool).tolist()
+    assert axes.get_ylim() == (3, 0)
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("from worker (src)", "to worker (dst)")
+
+
+def test_missing_pairs_are_hatched_and_explained():
+    """A pair without a transfer is hatched in its own direction only; the diagonal is not."""
+    run = together(workload("tcp", n_workers=3, silent_pairs=[(0, 2)]))
+    figure = pair_bandwidth.plot(run)
+    (hatched,) = [f for f in _panel(figure).collections if type(f) is PolyCollection]
+    (path,) = hatched.get_paths()
+    assert hatched.get_hatch()
+    assert (path.vertices.min(axis=0).tolist(), path.vertices.max(axis=0).tolist()) == (
+        [2, 0],
+        [3, 1],
+    )
+    assert "no transfer ≥ 1 MB" in texts(figure)
+
+
+def test_nothing_is_explained_that_is_not_there():
+    """Where all pairs have transfers there is neither hatching nor a legend."""
+    figure = pair_bandwidth.plot(together(workload("tcp", n_workers=3)))
+    assert not any("no transfer" in words for words in texts(figure))
+    assert not [f for f in _panel(figure).collections if type(f) is PolyCollection]
+
+
+def test_backends_share_one_scale_from_zero():
+    """The fastest pair of all backends is the top of one colour scale, with its unit."""
+    run = together(workload("tcp"), workload("ucx", bandwidth_Bps=5e9))
+    figure = pair_bandwidth.plot(run)
+    top = pytest.approx(stats.pairs(run).q50_Bps.max() / 1e9)
+    for index in (0, 1):
+        mesh = next(f for f in _panel(figure, index).collections if isinstance(f, QuadMesh))
+        assert (mesh.norm.vmin, mesh.norm.vmax) == (0, top)
+    (bar,) = _bars(figure)
+    assert bar.get_ylabel() == "median bandwidth (GB/s)"
+    assert bar.get_ylim() == (0, top)
+
+
+def test_workloads_have_scales_of_their_own():
+    """A slow workload is not drawn dark because of a fast one."""
+    run = together(workload("tcp", "svd"), workload("tcp", "merge", bandwidth_Bps=5e7))
+    fast, slow = _bars(pair_bandwidth.plot(run))
+    medians = stats.pairs(run).groupby("workload").q50_Bps.max()
+    assert fast.get_ylim() == (0, pytest.approx(medians["svd"] / 1e6))
+    assert slow.get_ylim() == (0, pytest.approx(medians["merge"] / 1e6))
+
+
+def test_a_backend_that_failed_keeps_its_panel():
+    """All its pairs are hatched, and its title says that the launches failed."""
+    run = together(
+        workload("tcp", n_workers=3), workload("ucx", n_workers=3, launches=2, failing=2)
+    )
+    figure = pair_bandwidth.plot(run)
+    (hatched,) = [f for f in _panel(figure, 1).collections if type(f) is PolyCollection]
+    assert len(hatched.get_paths()) == 6
+    assert "2 of 2 launches failed" in texts(figure)
+
+
+def test_a_workload_without_transfers_is_named():
+    """A shuffle that leaves no log is not left out in silence."""
+    quiet = workload("tcp", "merge", silent_pairs=[(0, 1), (1, 0)])
+    caption = pair_bandwidth.plot(together(workload("tcp"), quiet)).get_supxlabel()
+    assert "Not shown: merge on tcp (no data)." in caption.replace("\n", " ")
+
+
+def test_the_logs_coverage_is_stated():
+    """Each panel says how much of the traffic the transfer logs saw."""
+    run = together(workload("tcp"))
+    share = stats.coverage(run).coverage.item()
+    assert f"{share * 100:.0f} % logged" in texts(pair_bandwidth.plot(run))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0042, "0.0042"), (0.1, "0.10"), (3.417, "3.42"), (46.43, "46.4"), (812.3, "812")],
+)
+def test_numbers_in_cells_have_two_to_three_digits(value, words):
+    """Small numbers don't become 0.00, and large ones no longer than their cell."""
+    assert number(value) == words
+
+
+def test_words_contrast_with_what_they_stand_on():
+    """Every colour of the map has at least the contrast 4.5 that accessibility asks for."""
+    import matplotlib as mpl
+
+    def luminance(colour):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+    for colour in mpl.colormaps[pair_bandwidth.MAP](np.linspace(0, 1, 50))[:, :3]:
+        words = luminance(mpl.colors.to_rgb(contrast(colour)))
+        light, dark = sorted((luminance(colour), words), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

@@ -1,0 +1,304 @@
+"""Run the command line as users do, look into it while it runs, and find what it left behind.
+
+A process belongs to a test where its environment carries the test's own tag: a launch's processes
+inherit it, whatever session or group they are in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commbench import runner
+
+BACKEND = os.environ.get("COMMBENCH_TEST_BACKEND", "tcp")
+"""What the fixture ``cluster`` runs over."""
+PATIENCE_SECONDS = 120.0
+"""How long to wait for what takes a few seconds where the machine has nothing else to do."""
+_TAG = "COMMBENCH_TEST_TAG"
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Return what `condition` returns as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process."""
+
+    pid: int
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+
+    @property
+    def role(self) -> str:
+        """What it is in a launch: orchestrator, launch, scheduler, worker 0, peer or other."""
+        text = " ".join(self.arguments)
+        if "-m commbench.launchers.bound scheduler" in text:
+            return "scheduler"
+        if "-m commbench.launchers.bound worker" in text:
+            return f"worker {self.arguments[self.arguments.index('--name') + 1]}"
+        for module, role in (
+            ("commbench.cli", "orchestrator"),
+            ("commbench.launch", "launch"),
+            ("commbench.measure.peer", "peer"),
+        ):
+            if module in self.arguments:
+                return role
+        return "other"
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def carrying(name: str, value: str) -> list[Process]:
+    """Return the living processes, but this one, whose environment has `name` = `value`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            environ = dict(pair.partition("=")[::2] for pair in pairs)
+            if environ.get(name) == value and int(folder.name) != os.getpid():
+                text = (folder / "cmdline").read_bytes().decode(errors="replace")
+                found.append(Process(int(folder.name), tuple(text.split("\0")), environ))
+    return found
+
+
+class Tag:
+    """What marks the processes of one test."""
+
+    def __init__(self) -> None:
+        self.value = uuid.uuid4().hex
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What to put into the environment of whatever the test starts."""
+        return {_TAG: self.value}
+
+    def processes(self) -> list[Process]:
+        """Return the living processes of the test."""
+        return carrying(_TAG, self.value)
+
+    def launched(self) -> list[Process]:
+        """Return those of them that belong to a launch."""
+        return [process for process in self.processes() if runner.MARK in process.environ]
+
+    def end(self) -> None:
+        """Kill whatever is left."""
+        deadline = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for process in left:
+                process.kill()
+            time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        """All that it printed."""
+        return self.stdout + self.stderr
+
+    @property
+    def run(self) -> Path:
+        """The run's directory, which is the last line."""
+        return Path(self.stdout.splitlines()[-1])
+
+
+class Running:
+    """``commbench`` with some arguments, as a process."""
+
+    def __init__(self, command: Sequence[str], output: Path, tag: Tag, environ: dict[str, str]):
+        self.output, self.tag = output, tag
+        self.child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=environ,
+        )  # fmt: skip
+        self._groups: set[int] = set()
+
+    @property
+    def run(self) -> Path:
+        """The directory of the one run in the output folder."""
+        (run,) = self.output.iterdir()
+        return run
+
+    def records(self, kind: str, launch: int | None = None) -> list[dict[str, Any]]:
+        """Return the records of one kind that the run's ``samples.jsonl`` has so far."""
+        if not self.output.exists():
+            return []
+        return [
+            record
+            for run in self.output.iterdir()
+            for record in records(run, kind)
+            if launch is None or record["launch"] == launch
+        ]
+
+    def until_record(self, kind: str, launch: int | None = None) -> dict[str, Any]:
+        """Wait for a record of that kind and return the first one."""
+
+        def found() -> list[dict[str, Any]]:
+            assert self.child.poll() is None, self.finish()
+            return self.records(kind, launch)
+
+        first: dict[str, Any] = until(found, f"a {kind} of launch {launch}")[0]
+        return first
+
+    def find(self, role: str) -> Process:
+        """Wait for the one process with that role."""
+
+        def found() -> list[Process]:
+            return [process for process in self.tag.processes() if process.role == role]
+
+        process, *others = until(found, f"a process that is the {role}")
+        assert not others, f"more than one {role}: {others}"
+        self._groups.update(os.getpgid(p.pid) for p in self.tag.launched() if p.role == "launch")
+        return process
+
+    def finish(self, seconds: float = PATIENCE_SECONDS) -> Ended:
+        """Wait for the end and return it."""
+        stdout, stderr = self.child.communicate(timeout=seconds)
+        return Ended(self.child.returncode, stdout, stderr)
+
+    def living_groups(self) -> list[int]:
+        """Return those process groups of launches that were seen and still have a member."""
+        return [group for group in self._groups if _has_member(group)]
+
+
+def _has_member(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the records of one kind in a run's ``samples.jsonl``, but for an unfinished line."""
+    path = run / "samples.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [record for line in lines if line and (record := json.loads(line))["record"] == kind]
+
+
+class CommandLine:
+    """Starts ``commbench`` in an environment of the test's own, and ends what it started."""
+
+    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
+        self.output = folder / "results"
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.tag = Tag()
+        self.prefix = prefix
+        self.environ: dict[str, str] = {}
+
+    def start(self, *arguments: str | Path, output: bool = True) -> Running:
+        """Start ``commbench`` with `arguments`, and ``--output`` where it takes that."""
+        where = ["--output", str(self.output)] if output else []
+        command = [sys.executable, "-m", "commbench.cli", *map(str, arguments), *where]
+        environ = {
+            **os.environ, "TMPDIR": str(self.temporary), **self.tag.environ, **self.environ,
+        }  # fmt: skip
+        return Running([*self.prefix, *command], self.output, self.tag, environ)
+
+    def run(self, *arguments: str | Path) -> Ended:
+        """Run ``commbench run`` to its end."""
+        return self.start("run", *arguments).finish()
+
+    def report(self, run: Path) -> Any:
+        """Return what ``commbench report RUN --format json`` prints."""
+        ended = self.start("report", run, "--format", "json", output=False).finish()
+        assert ended.status == 0, ended
+        return json.loads(ended.stdout)
+
+
+@contextlib.contextmanager
+def command_line(folder: Path, prefix: Sequence[str] = ()) -> Iterator[CommandLine]:
+    """Give a command line whose processes end with the context."""
+    line = CommandLine(folder, prefix)
+    try:
+        yield line
+    finally:
+        line.tag.end()
+
+
+class PrivateMemory:
+    """A place with a ``/dev/shm`` and System V segments of its own, and with a small disk."""
+
+    def __init__(self, prefix: Sequence[str]) -> None:
+        self.prefix = prefix
+
+    def leftovers(self) -> list[str]:
+        """Return the names of the files in /dev/shm and the ids of the System V segments."""
+        script = "ls -A /dev/shm; tail -n +2 /proc/sysvipc/shm"
+        text = subprocess.check_output([*self.prefix, "sh", "-c", script], text=True)
+        return text.splitlines()
+
+
+@contextlib.contextmanager
+def private_memory(disk: Path | None = None, disk_size: str = "1m") -> Iterator[PrivateMemory]:
+    """Give a `PrivateMemory`, with a disk of `disk_size` mounted at `disk`; else skip the test."""
+    for tool in ("unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} of util-linux is not installed")
+    mounts = ["mount -t tmpfs tmpfs /dev/shm"]
+    if disk is not None:
+        mounts.append(f"mount -t tmpfs -o size={disk_size} tmpfs '{disk}'")
+    script = " && ".join([*mounts, "echo ready", "exec sleep infinity"])
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--ipc", "sh", "-c", script],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        assert holder.stderr is not None
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip(f"no namespace of its own: {holder.stderr.read().strip()}")
+        yield PrivateMemory(["nsenter", "--target", str(holder.pid), "--mount", "--ipc"])
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def plug_in(folder: Path, module: str, source: str, **entry_points: Mapping[str, str]) -> Path:
+    """Install a module and its entry points in `folder`, as pip would, and return `folder`.
+
+    `entry_points` gives, by group (``backends``), what each name stands for in `module`.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / f"{module}.py").write_text(source)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    lines = []
+    for group, names in entry_points.items():
+        lines.append(f"[commbench.{group}]")
+        lines += [f"{name} = {module}:{target}" for name, target in names.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder

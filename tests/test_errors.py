@@ -1,0 +1,59 @@
+"""What commbench raises says what was wrong, what is known and what to do."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from commbench import errors
+from commbench.errors import CommbenchError, UnavailableError, UnknownNameError, UsageError
+
+
+def test_every_error_is_a_commbench_error() -> None:
+    """One except clause catches all that commbench raises on purpose."""
+    assert all(issubclass(getattr(errors, name), CommbenchError) for name in errors.__all__)
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    """The drawing lists every class at the depth that it has."""
+    drawn = {}
+    for line in (errors.__doc__ or "").splitlines():
+        head, _, rest = line.strip().rpartition("── ")
+        if (name := rest.split("  ")[0]) in errors.__all__:
+            drawn[name] = 1 + head.count("│   ") if head else 0
+    depths = {
+        name: len(getattr(errors, name).__mro__) - len(CommbenchError.__mro__)
+        for name in errors.__all__
+    }
+    assert drawn == depths
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "message"),
+    [
+        ("tcpp", ["ucx", "tcp"], "unknown x 'tcpp' (did you mean 'tcp'?); known: tcp, ucx"),
+        ("zzz", ["ucx", "tcp"], "unknown x 'zzz'; known: tcp, ucx"),
+        ("a", [], "unknown x 'a'; known: none"),
+        ("", ["tcp"], "unknown x ''; known: tcp"),
+    ],
+)
+def test_an_unknown_name_lists_the_known_and_the_nearest(
+    name: str, known: list[str], message: str
+) -> None:
+    """A misspelt name is answered with the name that was meant, and all that there are."""
+    assert str(UnknownNameError("x", name, iter(known))) == message
+
+
+def test_unavailability_keeps_reason_and_remedy_apart() -> None:
+    """A caller can show the reason and the remedy without taking the message apart."""
+    error = UnavailableError("backend ucx", "ucxx is missing", "pip install ucxx")
+    assert (error.reason, error.remedy) == ("ucxx is missing", "pip install ucxx")
+    assert isinstance(error, UsageError)
+
+
+def test_plain_errors_cross_process_boundaries() -> None:
+    """Errors with a message alone survive pickling, as between Dask's processes."""
+    error = pickle.loads(pickle.dumps(errors.VerificationError("expected 1, found 2")))
+    assert isinstance(error, errors.VerificationError)
+    assert str(error) == "expected 1, found 2"

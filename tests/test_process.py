@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import processes
+import pytest
+
+from commbench import process
+
+
+@pytest.fixture
+def deaths(monkeypatch):
+    """Return the list of the deaths that are told, from here on."""
+    monkeypatch.setattr(process, "_watched", {})
+    monkeypatch.setattr(process, "_on_death", None)
+    monkeypatch.setattr(process, "_told", False)
+    told: list[str] = []
+    process.on_death(told.append)
+    return told
+
+
+@pytest.fixture
+def tag(monkeypatch):
+    """Return the tag of whatever the test starts, all of which it ends."""
+    tag = processes.Tag()
+    for name, value in tag.environ.items():
+        monkeypatch.setenv(name, value)
+    yield tag
+    tag.end()
+
+
+@pytest.fixture
+def sleeper(tag):
+    """Return a function that starts a child that does nothing for long."""
+    children = []
+
+    def start(**options):
+        children.append(subprocess.Popen(["sleep", "1000"], **options))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def watchers():
+    """Return the threads that watch a process."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
+
+
+def test_a_death_is_told_at_once_with_the_last_words(deaths, sleeper, tmp_path):
+    """The name, the id, the signal and the end of the log of a process that died are told."""
+    log = tmp_path / "worker-0.log"
+    log.write_text("".join(f"line {number}\n" for number in range(30)))
+    child = sleeper()
+    process.watch("worker 0", child, log)
+    began = time.monotonic()
+    child.kill()
+    processes.until(lambda: deaths, "the death is told")
+    assert time.monotonic() - began < 5
+    (message,) = deaths
+    first, *lines = message.splitlines()
+    assert f"worker 0 (process {child.pid}) was killed by SIGKILL while it was needed" in first
+    assert str(log) in first
+    assert lines == [f"  line {number}" for number in range(18, 30)]
+
+
+def test_an_exit_is_a_death_too(deaths, tmp_path):
+    """A process that exits by itself, even well, was needed as much as one that was killed."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    process.watch("scheduler", child, tmp_path / "none.log")
+    processes.until(lambda: deaths, "the death is told")
+    assert deaths == [
+        f"scheduler (process {child.pid}) exited with status 0 while it was needed"
+    ]  # fmt: skip
+
+
+def test_a_process_that_is_dead_already_is_told(deaths, sleeper, tmp_path):
+    """A death before the watch began is not missed."""
+    child = sleeper()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    process.watch("peer", child, tmp_path / "none.log")
+    processes.until(lambda: deaths, "the death is told")
+    assert "peer" in deaths[0]
+
+
+def test_only_the_first_death_is_told(deaths, sleeper, tmp_path):
+    """The deaths that follow from the first one explain nothing, and are not told."""
+    children = [sleeper() for _ in range(5)]
+    for index, child in enumerate(children):
+        process.watch(f"worker {index}", child, tmp_path / "none.log")
+    for child in children:
+        child.kill()
+    processes.until(lambda: not watchers(), "all watchers end")
+    assert len(deaths) == 1
+
+
+def test_what_is_no_longer_watched_may_die(deaths, sleeper, tmp_path):
+    """After ``unwatch`` a death is intended: nobody hears of it, and no watcher is left."""
+    child = sleeper()
+    process.watch("worker 0", child, tmp_path / "none.log")
+    process.unwatch()
+    child.kill()
+    child.wait()
+    processes.until(lambda: not watchers(), "the watcher ends")
+    assert deaths == []
+
+
+def test_a_name_can_be_used_again(deaths, sleeper, tmp_path):
+    """The death of an old worker 0 is not that of the new one, whose death is told."""
+    old, new = sleeper(), sleeper()
+    process.watch("worker 0", old, tmp_path / "none.log")
+    process.unwatch()
+    process.watch("worker 0", new, tmp_path / "none.log")
+    old.kill()
+    processes.until(lambda: len(watchers()) == 1, "the watcher of the old one ends")
+    assert deaths == []
+    new.kill()
+    processes.until(lambda: deaths, "the death is told")
+    assert str(new.pid) in deaths[0]
+
+
+def test_more_processes_than_select_can_watch(deaths, sleeper, tmp_path):
+    """A descriptor above 1023, which select(2) can't take, is watched like any other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"this user may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    fillers = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        child = sleeper()
+        process.watch("worker 500", child, tmp_path / "none.log")
+        child.kill()
+        processes.until(lambda: deaths, "the death is told")
+    finally:
+        for descriptor in fillers:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_path, monkeypatch):
+    """Whoever saw a connection close waits for the death behind it, and where one is told, ever."""
+    monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.2)
+    child = sleeper()
+    process.watch("peer", child, tmp_path / "none.log")
+    began = time.monotonic()
+    process.let_deaths_be_told()
+    assert time.monotonic() - began >= 0.2
+    child.kill()
+    processes.until(lambda: deaths, "the death is told")
+    waiting = threading.Thread(target=process.let_deaths_be_told, daemon=True)
+    waiting.start()
+    waiting.join(1)
+    assert waiting.is_alive()
+    process.on_death(deaths.append)
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_where_nothing_is_watched_there_is_nothing_to_wait_for(deaths):
+    """An error in a launch that has no other process is told without delay."""
+    began = time.monotonic()
+    process.let_deaths_be_told()
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_closed_pipe_tells_of_the_parents_end():
+    """The callback comes when the other end closes, and not for what is written before."""
+    read_end, write_end = os.pipe()
+    called = threading.Event()
+    process.watch_parent(read_end, called.set)
+    os.write(write_end, b"still here\n")
+    assert not called.wait(0.3)
+    os.close(write_end)
+    assert called.wait(30)
+    os.close(read_end)
+
+
+def test_the_kernel_ends_a_process_with_its_parent(tag):
+    """A process that asked for it is gone when its parent is killed, whatever it does."""
+    grandchild = (
+        "from commbench import process; process.die_with_parent(); print(flush=True);"
+        "import time; time.sleep(1000)"
+    )
+    child = (
+        "import subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}], start_new_session=True);"
+        "time.sleep(1000)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
+    with parent.stdout:
+        assert parent.stdout.readline() == b"\n"
+    assert len(tag.processes()) == 2
+    parent.kill()
+    parent.wait()
+    processes.until(lambda: not tag.processes(), "the grandchild is gone", 10)
+
+
+def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
+    """The mark finds a process in whatever session, stopped or not, and spares the others."""
+    marks = ["a" * 32, "a" * 32, "b" * 32]
+    children = [
+        sleeper(env={**os.environ, process.MARK: mark}, start_new_session=True) for mark in marks
+    ]
+    children[1].send_signal(signal.SIGSTOP)
+    processes.until(
+        lambda: sorted(process.marked("a" * 32)) == sorted(child.pid for child in children[:2]),
+        "both are found",
+    )
+    process.kill_marked("a" * 32)
+    assert process.marked("a" * 32) == []
+    assert [child.wait(10) for child in children[:2]] == [-signal.SIGKILL] * 2
+    assert children[2].poll() is None
+
+
+def test_one_is_not_found_by_ones_own_mark(monkeypatch):
+    """A process that ends all that carry its mark does not begin with itself."""
+    code = (
+        "import os; from commbench import process;"
+        "process.kill_marked(os.environ[process.MARK]); print('alive')"
+    )
+    environ = {**os.environ, process.MARK: "c" * 32}
+    assert subprocess.check_output([sys.executable, "-c", code], env=environ) == b"alive\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exited with status 0"),
+        (7, "exited with status 7"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-42, "was killed by signal 42"),
+    ],
+)
+def test_an_exit_status_in_words(status, words):
+    """A status says whether the process exited or was killed, and by which signal."""
+    assert process.describe_exit(status) == words
+
+
+def test_the_tail_of_a_log(tmp_path):
+    """A log that is missing or empty has no last words, and bytes that are no text do no harm."""
+    log = tmp_path / "log"
+    assert process.tail(log) == ""
+    log.write_bytes(b"")
+    assert process.tail(log) == ""
+    log.write_bytes(b"caf\xe9\n")
+    assert process.tail(log).endswith("\n  caf\ufffd")

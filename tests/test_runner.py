@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import processes
+import pytest
+
+from commbench import runner
+from commbench.errors import ResultsError
+from commbench.model import Case, ClusterSpec, Failure, Launch, LaunchEnd, Sample, TransportUsed
+
+PLUG_IN = """
+import os, subprocess, sys, time
+from commbench.backends.fake import FakeBackend
+from commbench.model import TransportUsed
+
+RECORDS = "COMMBENCH_RECORDS_FD"
+LINES = {
+    "flood": b"x" * (4 << 20),
+    "number": b"17\\n",
+    "fields": b'{"record": "Sample"}\\n',
+    "kind": b'{"record": "Surprise", "case_id": "", "launch": 0}\\n',
+    "binary": bytes(range(256)) + b"\\n",
+}
+
+class Odd(FakeBackend):
+    head = "odd"
+
+    def __init__(self, options=()):
+        super().__init__()
+        self.options = options
+
+    def environment(self, device, scratch):
+        return {"ODD_SCRATCH": str(scratch)}
+
+    def dask_config(self):
+        return {"distributed.worker.memory.spill": 0.25, "array.chunk-size": "1MiB"}
+
+    def simulate(self, launch):
+        for option in self.options:
+            if option in LINES:
+                os.write(int(os.environ[RECORDS]), LINES[option])
+                time.sleep(1e6)
+            elif option == "stray":
+                subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            elif option == "holder" and os.fork() == 0:
+                os.setsid()
+                time.sleep(1000)
+            elif option == "mute":
+                os.close(int(os.environ[RECORDS]))
+                time.sleep(1e6)
+            elif option == "raise":
+                raise RuntimeError("the dice are loaded")
+            elif option == "import":
+                import a_package_that_nobody_has
+            elif option == "verbose":
+                print("\\n".join(f"line {number}" for number in range(100)))
+                os._exit(3)
+            elif option == "environ":
+                import dask.config
+                shown = {**os.environ, "spill": dask.config.get("distributed.worker.memory.spill"),
+                         "chunk": dask.config.get("array.chunk-size")}
+                for name, value in shown.items():
+                    yield TransportUsed(case_id=launch.case.id, launch=launch.index, src="", dst="",
+                                        transport=name, evidence=str(value))
+        yield from super().simulate(launch)
+"""
+
+
+def launches(backend, *, count=1, **case):
+    """Return launches of a simulated case."""
+    case = Case(workload="merge", backend=backend, **{"iterations": 2, "timeout_s": 60.0} | case)
+    return [Launch(case=case, index=index, block=index, position=0) for index in range(count)]
+
+
+def of(records, kind):
+    """Return the records of one kind."""
+    return [record for record in records if isinstance(record, kind)]
+
+
+@pytest.fixture
+def tag(monkeypatch):
+    """Return the tag of whatever the test starts, all of which it ends."""
+    tag = processes.Tag()
+    for name, value in tag.environ.items():
+        monkeypatch.setenv(name, value)
+    yield tag
+    tag.end()
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """Install the backend ``odd``, here and in the processes that are started."""
+    folder = processes.plug_in(
+        tmp_path / "plugged", "odd_backend", PLUG_IN, backends={"odd": "Odd"}
+    )
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
+    """Every record of a good launch arrives, the end last, and neither log nor process is left."""
+    records = list(runner.run_plan(launches("fake"), tmp_path / "logs"))
+    assert [sample.iteration for sample in of(records, Sample)] == [-1, 0, 1]
+    end = records[-1]
+    assert end == LaunchEnd(
+        case_id=launches("fake")[0].case.id, launch=0, block=0, position=0, ok=True,
+        seconds=end.seconds,
+    )  # fmt: skip
+    assert of(records, LaunchEnd) == [end]
+    assert not of(records, Failure)
+    assert list(tmp_path.iterdir()) == []
+    assert tag.processes() == []
+
+
+FAULTS = {
+    "fake:crash": ("launch", "the launch was killed by SIGKILL"),
+    "fake:exit": ("launch", "the launch exited with status 7"),
+    "fake:hang": ("deadline", "no end after 3 s (--timeout)"),
+    "fake:wrong": ("verify", "fake: expected 1, found 2"),
+    "fake:rubbish": ("protocol", r"the launch wrote b'\xff not a record', not a record"),
+}
+
+
+@pytest.mark.parametrize(("backend", "told"), FAULTS.items(), ids=FAULTS)
+def test_a_fault_costs_its_launch_alone(backend, told, tmp_path, tag):
+    """A launch that goes wrong keeps its records, tells once why, and the plan goes on."""
+    timeout_s = 3.0 if backend == "fake:hang" else 60.0
+    plan = [*launches(backend, timeout_s=timeout_s), *launches("fake")]
+    bad, good = plan[0].case.id, plan[1].case.id
+    records = list(runner.run_plan(plan, tmp_path / "logs"))
+    samples = [record for record in of(records, Sample) if record.case_id == bad]
+    assert [sample.iteration for sample in samples] == [-1]
+    stage, message = told
+    assert of(records, Failure) == [
+        Failure(case_id=bad, launch=0, stage=stage, message=message)
+    ]  # fmt: skip
+    assert [(end.case_id, end.ok) for end in of(records, LaunchEnd)] == [(bad, False), (good, True)]
+    assert len([record for record in of(records, Sample) if record.case_id == good]) == 3
+    assert tag.processes() == []
+
+
+@pytest.mark.parametrize("line", ["flood", "number", "fields", "kind", "binary"])
+def test_whatever_is_no_record_ends_the_launch_at_once(line, tmp_path, tag, odd):
+    """A launch that writes anything but records is ended at its first such line."""
+    began = time.monotonic()
+    records = list(runner.run_plan(launches(f"odd:{line}", timeout_s=600), tmp_path / "logs"))
+    assert time.monotonic() - began < 60
+    failure, end = [record for record in records if record is not None]
+    assert failure.stage == "protocol"
+    assert "not a record" in failure.message
+    assert len(failure.message) < 500
+    assert not end.ok
+    assert tag.processes() == []
+
+
+@pytest.mark.parametrize("kind", ["stray", "holder"])
+def test_what_a_launch_leaves_behind_is_killed(kind, tmp_path, tag, odd):
+    """A grandchild in a session of its own neither delays the launch's end nor outlives it."""
+    seen, records = set(), []
+    for record in runner.run_plan(launches(f"odd:{kind}", timeout_s=600), tmp_path / "logs"):
+        seen.update(process.pid for process in tag.processes())
+        records.append(record)
+    assert len(seen) >= 2
+    assert records[-1].ok
+    assert records[-1].seconds < 60
+    assert tag.processes() == []
+
+
+def test_a_launch_that_closes_its_pipe_and_hangs_meets_the_deadline(tmp_path, tag, odd):
+    """The end of the pipe is not the end of the launch, and its silence does not last."""
+    records = list(runner.run_plan(launches("odd:mute", timeout_s=5.0), tmp_path / "logs"))
+    (failure,) = of(records, Failure)
+    assert failure.stage == "deadline"
+    assert records.count(None) >= 2
+    assert 5 <= records[-1].seconds < 30
+    assert tag.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("raise", "RuntimeError: the dice are loaded"), ("import", "a_package_that_nobody_has")],
+)
+def test_an_unexpected_error_names_the_log_with_its_traceback(kind, message, tmp_path, odd):
+    """An error that commbench did not expect is told in a line, which names the whole story."""
+    records = list(runner.run_plan(launches(f"odd:{kind}"), tmp_path / "logs"))
+    (failure,) = of(records, Failure)
+    assert failure.stage == "launch"
+    assert message in failure.message
+    assert "\n" not in failure.message
+    log = next(Path(word) for word in failure.message.split() if word.startswith(str(tmp_path)))
+    assert "Traceback" in log.read_text()
+
+
+def test_a_launch_that_dies_is_told_with_its_last_words(tmp_path, odd):
+    """The message of a launch that exited ends in the last lines of its log, and not in all."""
+    records = list(runner.run_plan(launches("odd:verbose"), tmp_path / "logs"))
+    (failure,) = of(records, Failure)
+    first, *lines = failure.message.splitlines()
+    assert "exited with status 3" in first
+    assert "launch.log" in first
+    assert lines == [f"  line {number}" for number in range(88, 100)]
+
+
+def test_only_the_logs_of_a_failed_launch_are_kept(tmp_path):
+    """After a failure the logs stay, and temporary files and other launches' logs do not."""
+    plan = [*launches("fake:wrong"), *launches("fake")]
+    list(runner.run_plan(plan, tmp_path / "logs"))
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert files == [Path("logs", f"{plan[0].case.id}-0", "launch.log")]
+    assert not list(tmp_path.rglob("tmp"))
+
+
+def test_records_come_while_the_launch_goes_on(tmp_path):
+    """A sample is there as soon as it was taken, and quiet times are filled with ticks."""
+    when = {}
+    for record in runner.run_plan(launches("fake:slow"), tmp_path / "logs"):
+        when.setdefault(type(record), time.monotonic())
+        if isinstance(record, Sample):
+            when[record.iteration] = time.monotonic()
+    assert when[0] - when[-1] > 0.7
+    assert type(None) in when
+
+
+def test_closing_the_iterator_ends_the_launch(tmp_path, tag):
+    """A run that is given up takes its processes with it within seconds."""
+    records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path / "logs")
+    while not isinstance(next(records), Sample):
+        pass
+    assert [process.role for process in tag.launched()] == ["launch"]
+    began = time.monotonic()
+    records.close()
+    assert time.monotonic() - began < 10
+    assert tag.processes() == []
+
+
+def test_every_launch_has_an_environment_of_its_own(tmp_path, odd, monkeypatch):
+    """A launch sees its backend's variables and Dask settings, its case's, and its own mark."""
+    monkeypatch.setenv("DASK_ARRAY__CHUNK_SIZE", "7MiB")
+    monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
+    spec = ClusterSpec(env={"ODD_CASE": "yes"})
+    plan = launches("odd:environ", count=2, cluster=spec)
+    records = list(runner.run_plan(plan, tmp_path / "logs"))
+    first, second = (
+        {
+            record.transport: record.evidence
+            for record in of(records, TransportUsed)
+            if record.launch == index and record.transport != "fake"
+        }
+        for index in (0, 1)
+    )
+    scratch = str(tmp_path / "logs" / f"{plan[0].case.id}-0")
+    assert first["ODD_SCRATCH"] == scratch
+    assert first["ODD_CASE"] == "yes"
+    assert first["spill"] == "0.25"
+    assert first["chunk"] == "1MiB"
+    assert first["DASK_TEMPORARY_DIRECTORY"].startswith(scratch)
+    assert first[runner.MARK]
+    assert first[runner.MARK] != second[runner.MARK]
+    assert runner.MARK not in os.environ
+
+
+def test_a_users_folder_for_temporary_files_is_respected(tmp_path, odd, monkeypatch):
+    """DASK_TEMPORARY_DIRECTORY stays what the user made it."""
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", "/elsewhere")
+    records = list(runner.run_plan(launches("odd:environ"), tmp_path / "logs"))
+    seen = {record.transport: record.evidence for record in of(records, TransportUsed)}
+    assert seen["DASK_TEMPORARY_DIRECTORY"] == "/elsewhere"
+
+
+def test_logs_that_cannot_be_written_are_told(tmp_path):
+    """A folder for logs that can't be made ends the run with one message that names it."""
+    (tmp_path / "logs").write_text("a file")
+    with pytest.raises(ResultsError, match=r"can't write the logs .*logs.*--resume"):
+        list(runner.run_plan(launches("fake"), tmp_path / "logs"))
+
+
+def test_a_process_that_cannot_be_started_is_a_failure(tmp_path, monkeypatch):
+    """Where not even the launch's process starts, the launch has failed, and the plan goes on."""
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    records = list(runner.run_plan(launches("fake", count=2), tmp_path / "logs"))
+    assert ["/no/such/python" in failure.message for failure in of(records, Failure)] == [True] * 2
+    assert [end.ok for end in of(records, LaunchEnd)] == [False, False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_ends_on_sigterm_and_sighup_as_on_ctrl_c(number):
+    """Within the context both signals interrupt; after it they do what they did before."""
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), runner.interruptible():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, deque
+
+import distributed.worker
+import numpy as np
+import pytest
+from processes import until
+
+from commbench import transfers
+from commbench.model import LogCount, TransferRecord
+
+WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
+
+
+class SlowToPickle:
+    """An object that takes its time to be sent; it keeps the sender's event loop busy."""
+
+    def __reduce__(self):
+        time.sleep(1.0)
+        return SlowToPickle, ()
+
+
+@pytest.fixture
+def client(cluster):
+    """Return the client of a cluster whose workers keep a whole log, empty as yet."""
+    cluster.client.run(forget_log)
+    cluster.client.register_plugin(transfers.TransferLog())
+    yield cluster.client
+    cluster.client.unregister_worker_plugin(transfers.TransferLog.name)
+
+
+def forget_log(dask_worker):
+    """Empty the worker's own log."""
+    dask_worker.transfer_incoming_log.clear()
+
+
+def collect(cluster):
+    """Return the records and the counts, by worker, since the last collection."""
+    found = list(transfers.collect(cluster.client, cluster.names, **WHERE))
+    assert {(item.case_id, item.launch, item.iteration) for item in found} == {("a case", 3, 2)}
+    counts = {item.worker: item for item in found if isinstance(item, LogCount)}
+    return [item for item in found if isinstance(item, TransferRecord)], counts
+
+
+def put(cluster, value, worker):
+    """Return a future of `value`, which lies on `worker`."""
+    where = [cluster.addresses[worker]]
+    return cluster.client.scatter(value, workers=where, hash=False)
+
+
+def use(cluster, futures, worker):
+    """Return a future of something that `worker` computes of `futures`, which it has to fetch."""
+    where = [cluster.addresses[worker]]
+    return cluster.client.submit(lambda *values: len(values), *futures, workers=where, pure=False)
+
+
+def n_incoming(dask_worker):
+    """Return how many fetches the worker ever began."""
+    return dask_worker.state.transfer_incoming_count_total
+
+
+def explained(count):
+    """Return how many fetches the counts account for."""
+    return count.n_logged + count.n_busy + count.n_failed + count.n_in_flight
+
+
+@pytest.mark.parametrize(("src", "dst"), [("0", "1"), ("1", "0")])
+def test_a_fetch_is_recorded_with_its_direction_and_size(cluster, client, src, dst):
+    """The record of a fetch says who had the data, who fetched them, how much and when."""
+    array = np.zeros(3_000_000, dtype="u1")
+    future = put(cluster, array, src)
+    collect(cluster)
+    before = time.time()
+    assert use(cluster, [future], dst).result() == 1
+    after = time.time()
+    (record,), counts = collect(cluster)
+    assert (record.src, record.dst, record.n_keys) == (src, dst, 1)
+    assert 3_000_000 <= record.nbytes < 3_001_000
+    assert before - 0.1 < record.start_s < record.stop_s < after + 0.1
+    assert counts[dst] == LogCount(
+        **WHERE, worker=dst, n_started=1, n_logged=1, n_busy=0, n_failed=0, n_in_flight=0
+    )
+    assert counts[src].n_started == 0
+
+
+def test_nothing_is_collected_twice(cluster, client):
+    """A second collection has only what came after the first."""
+    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
+    assert len(collect(cluster)[0]) == 1
+    records, counts = collect(cluster)
+    assert records == []
+    assert [count.n_started for count in counts.values()] == [0, 0]
+
+
+def entries(dask_worker, count, who):
+    """Append `count` entries to the worker's log, each like those that Dask makes."""
+    for number in range(count):
+        start = 1.7e9 + number
+        dask_worker.transfer_incoming_log.append(
+            {
+                "start": start, "stop": start + 2.0**-12, "middle": start + 2.0**-13,
+                "duration": 0.001, "who": who, "keys": {("x", number, 0): 8, ("x", number, 1): 8},
+                "total": number, "compressed": number, "bandwidth": number / 0.001,
+            }
+        )  # fmt: skip
+
+
+def keys_of_entries(dask_worker):
+    """Return the names of the fields of the entries in the worker's log."""
+    return sorted({key for entry in dask_worker.transfer_incoming_log for key in entry})
+
+
+def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, client):
+    """No entry of a long log is lost, reordered or changed, and no message is large."""
+    count, sizes = 100_000, []
+    address = cluster.addresses["1"]
+    client.run(entries, count, cluster.addresses["0"], workers=[address])
+
+    class Counting:
+        def run(self, function, *args, **kwargs):
+            answer = client.run(function, *args, **kwargs)
+            sizes.extend(len(rows) for rows in answer.values() if isinstance(rows, list))
+            return answer
+
+    found = list(transfers.collect(Counting(), cluster.names, **WHERE))
+    records = [item for item in found if isinstance(item, TransferRecord)]
+    assert len(records) == count
+    assert [record.nbytes for record in records] == list(range(count))
+    assert {(record.src, record.dst, record.n_keys) for record in records} == {("0", "1", 2)}
+    assert sum(sizes) == count
+    assert max(sizes) <= transfers.CHUNK <= count / 4
+    # Shorter than the millisecond at which Dask's own duration ends.
+    assert {record.stop_s - record.start_s for record in records} == {2.0**-12}
+
+
+def test_the_made_up_entries_are_like_real_ones(cluster, client):
+    """The entries of the test above have the fields that Dask gives its own."""
+    address = cluster.addresses["1"]
+    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
+    real = client.run(keys_of_entries, workers=[address])[address]
+    client.run(forget_log)
+    client.run(entries, 1, address, workers=[address])
+    assert client.run(keys_of_entries, workers=[address])[address] == real
+
+
+def first_entry(dask_worker):
+    """Return start, stop and duration as Dask logged them."""
+    entry = dask_worker.transfer_incoming_log[0]
+    return entry["start"], entry["stop"], entry["duration"]
+
+
+def test_times_are_the_logs_own(cluster, client):
+    """Start and stop are those of the log, whose rounded-up duration is not used."""
+    address = cluster.addresses["1"]
+    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
+    start, stop, duration = client.run(first_entry, workers=[address])[address]
+    (record,), _ = collect(cluster)
+    assert (record.start_s, record.stop_s) == (start, stop)
+    assert duration >= 0.001
+
+
+def limit(dask_worker, count):
+    """Let the worker serve at most `count` others at a time, and return what it was before."""
+    before = dask_worker.transfer_outgoing_count_limit
+    dask_worker.transfer_outgoing_count_limit = count
+    return before
+
+
+def outcomes(dask_worker):
+    """Return the outcomes of the worker's fetches so far."""
+    return Counter(dask_worker.plugins[transfers.TransferLog.name].outcomes)
+
+
+def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
+    """Fetches that a busy sender refused are counted, and every fetch that began is explained."""
+    sender, receiver = cluster.addresses["0"], cluster.addresses["1"]
+    futures = [put(cluster, bytes(1000 + number), "0") for number in range(40)]
+    collect(cluster)
+    total = client.run(n_incoming)
+    before = client.run(limit, 0, workers=[sender])[sender]
+    try:
+        done = [use(cluster, [future], "1") for future in futures]
+        until(
+            lambda: client.run(outcomes, workers=[receiver])[receiver]["GatherDepBusyEvent"] >= 2,
+            "the sender refused",
+        )
+    finally:
+        client.run(limit, before, workers=[sender])
+    assert client.gather(done) == [1] * len(done)
+    records, counts = collect(cluster)
+    count = counts["1"]
+    assert count.n_busy >= 2
+    assert count.n_failed == count.n_in_flight == 0
+    assert count.n_logged == len(records) >= 1
+    assert explained(count) == count.n_started
+    assert count.n_started == client.run(n_incoming)[receiver] - total[receiver]
+    assert sum(record.n_keys for record in records) == len(futures)
+
+
+def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client):
+    """A fetch under way is counted as such, and with its entry when that has come."""
+    future = put(cluster, 1, "0")
+    slow = client.submit(SlowToPickle, workers=[cluster.addresses["0"]], pure=False)
+    collect(cluster)
+    done = use(cluster, [slow, future], "1")
+    while not (first := collect(cluster)[1]["1"]).n_started:
+        time.sleep(0.01)
+    assert first.n_in_flight == 1
+    assert explained(first) == first.n_started == 1
+    done.result()
+    records, counts = collect(cluster)
+    assert len(records) == 1
+    assert counts["1"].n_in_flight == 0
+    assert explained(counts["1"]) == counts["1"].n_started == 1
+
+
+def test_many_fetches_of_a_real_workload_are_all_there(cluster, client):
+    """Everything that two workers fetch of each other in a shuffle-like graph is in the records."""
+    import dask.array as da
+    from distributed import wait
+
+    total = client.run(n_incoming)
+    x = da.random.default_rng(0).random((600, 600), chunks=(50, 50))
+    y = (x + x.T).persist()
+    wait(y)
+    records, counts = collect(cluster)
+    for address, name in cluster.names.items():
+        count = counts[name]
+        assert count.n_started == client.run(n_incoming)[address] - total[address] > 0
+        assert explained(count) == count.n_started
+        assert count.n_logged == sum(record.dst == name for record in records)
+    assert {(record.src, record.dst) for record in records} == {("0", "1"), ("1", "0")}
+
+
+def state(dask_worker):
+    """Return what the plugin may have changed in the worker."""
+    log = dask_worker.transfer_incoming_log
+    return {
+        "log": id(log),
+        "maxlen": log.maxlen,
+        "own attributes": sorted(name for name in vars(dask_worker) if name == "gather_dep"),
+        "function": id(dask_worker.gather_dep.__func__),
+    }
+
+
+def totals(dask_worker):
+    """Return the sizes in the worker's log."""
+    return [entry["total"] for entry in dask_worker.transfer_incoming_log]
+
+
+def test_teardown_restores_the_worker_exactly(cluster):
+    """The worker has its own bounded log back, with the last entries, and its own methods."""
+    client = cluster.client
+    before = client.run(state)
+    client.run(forget_log)
+    client.register_plugin(transfers.TransferLog())
+    address = cluster.addresses["1"]
+    client.run(entries, 1500, address, workers=[address])
+    assert client.run(lambda dask_worker: dask_worker.transfer_incoming_log.maxlen)[address] is None
+    client.unregister_worker_plugin(transfers.TransferLog.name)
+    assert client.run(state) == before
+    assert before[address]["maxlen"] == 1000
+    assert client.run(totals, workers=[address])[address] == list(range(500, 1500))
+    assert use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result() == 1
+
+
+@pytest.mark.parametrize("event", ["GatherDepFailureEvent", "GatherDepNetworkFailureEvent"])
+def test_a_fetch_that_failed_is_counted(event):
+    """A fetch that ended in a failure is neither lost nor logged."""
+
+    class State:
+        transfer_incoming_count_total = 5
+        transfer_incoming_count = 0
+
+    class Worker:
+        def __init__(self):
+            self.transfer_incoming_log, self.state, self.plugins = deque(maxlen=1000), State(), {}
+
+        async def gather_dep(self, worker):
+            self.state.transfer_incoming_count_total += 1
+            return type(event, (), {})()
+
+    worker, plugin = Worker(), transfers.TransferLog()
+    plugin.setup(worker)
+    worker.plugins[plugin.name] = plugin
+    asyncio.run(worker.gather_dep("tcp://somebody"))
+    assert transfers.count(worker) == {
+        "n_started": 1, "n_logged": 0, "n_busy": 0, "n_failed": 1, "n_in_flight": 0
+    }  # fmt: skip
+    assert transfers.count(worker)["n_failed"] == 0
+
+
+def test_the_events_have_these_names_in_dask():
+    """The names of the outcomes are those of distributed's classes."""
+    for kind in ("Success", "Busy", "Failure", "NetworkFailure"):
+        assert hasattr(distributed.worker, f"GatherDep{kind}Event")
+
+
+def test_collecting_while_the_workers_go_on_loses_nothing(cluster, client):
+    """Entries that come in the middle of a collection are in the next one."""
+    address, found, stop = cluster.addresses["1"], [], threading.Event()
+
+    def append():
+        for _ in range(20):
+            client.run(entries, 500, cluster.addresses["0"], workers=[address])
+        stop.set()
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    while not stop.is_set():
+        found += collect(cluster)[0]
+    thread.join()
+    found += collect(cluster)[0]
+    assert len(found) == 10_000

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import wait
+from distributed.comm.core import Comm
+from processes import BACKEND
+
+from commbench import backends, transfers, wire
+
+MB = 10**6
+
+
+def forget_connections(dask_worker):
+    """Close the worker's idle connections: those that are open already are not counted."""
+    for address in list(dask_worker.rpc.available):
+        dask_worker.rpc.remove(address)
+
+
+def method_table():
+    """Return every function that the plugin may have put its hands on, by class."""
+    from distributed.comm.core import Comm
+
+    found, classes = {}, [Comm]
+    while classes:
+        kind = classes.pop()
+        classes += kind.__subclasses__()
+        for name in ("write", "handshake_info"):
+            if name in vars(kind):
+                found[f"{kind.__qualname__}.{name}"] = id(vars(kind)[name])
+    return found
+
+
+@pytest.fixture
+def client(cluster):
+    """Return the client of a cluster whose workers have a fresh meter."""
+    cluster.client.run(forget_connections)
+    cluster.client.register_plugin(wire.WireMeter())
+    yield cluster.client
+    cluster.client.unregister_worker_plugin(wire.WireMeter.name)
+
+
+def counted(cluster):
+    """Return {(src, dst): (bytes, messages)} since the last call."""
+    return {
+        (cluster.names[address], peer): (nbytes, n_messages)
+        for address, rows in cluster.client.run(wire.take).items()
+        for peer, nbytes, n_messages in rows
+    }
+
+
+def move(cluster, array, src, dst):
+    """Put `array` on the worker `src` and let the worker `dst` fetch it."""
+    client, addresses = cluster.client, cluster.addresses
+    future = client.scatter(array, workers=[addresses[src]], hash=False)
+    done = client.submit(len, future, workers=[addresses[dst]], pure=False)
+    assert done.result() == len(array)
+
+
+@pytest.mark.parametrize(("src", "dst"), [("0", "1"), ("1", "0")])
+def test_a_known_payload_is_counted_once_and_in_its_direction(cluster, client, src, dst):
+    """Ten megabytes that one worker fetches cross the wire once, from the one that had them."""
+    array = np.random.default_rng(0).integers(0, 256, 10 * MB, dtype="u1")
+    counted(cluster)
+    move(cluster, array, src, dst)
+    found = counted(cluster)
+    nbytes, n_messages = found[src, dst]
+    assert 10 * MB <= nbytes <= 10.1 * MB
+    assert n_messages >= 1
+    assert found[dst, src][0] < 0.1 * MB
+    assert set(found) == {(src, dst), (dst, src)}
+
+
+def test_several_payloads_add_up(cluster, client):
+    """The bytes of several fetches are summed, and a second reading begins at nothing."""
+    counted(cluster)
+    for seed in range(3):
+        move(cluster, np.random.default_rng(seed).bytes(2 * MB), "0", "1")
+    assert 6 * MB <= counted(cluster)["0", "1"][0] <= 6.1 * MB
+    assert counted(cluster) == {}
+
+
+def test_what_client_and_scheduler_exchange_with_workers_is_not_counted(cluster, client):
+    """Data that a client sends to a worker and gets from it are no traffic between workers."""
+    counted(cluster)
+    data = np.random.default_rng(0).bytes(2 * MB)
+    future = client.scatter(data, workers=[cluster.addresses["0"]], hash=False)
+    assert future.result() == data
+    assert counted(cluster) == {}
+
+
+def test_traffic_of_a_worker_with_itself_is_apart(cluster, client):
+    """What a worker sends to its own address is counted under its own name on both ends."""
+
+    async def send_to_itself(dask_worker):
+        await dask_worker.rpc(dask_worker.address).update_data(data={"to-myself": b"x" * 5000})
+
+    counted(cluster)
+    client.run(send_to_itself, workers=[cluster.addresses["1"]])
+    found = counted(cluster)
+    assert set(found) == {("1", "1")}
+    assert 5000 < found["1", "1"][0] < 50_000
+
+
+def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
+    """The bytes of a P2P rechunk cross the wire without an entry in the transfer log."""
+    client.register_plugin(transfers.TransferLog())
+    try:
+        x = da.random.default_rng(0).random((2000, 2000), chunks=(500, 2000)).persist()
+        wait(x)
+        counted(cluster)
+        list(transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0))
+        with dask.config.set({"array.rechunk.method": "p2p"}):
+            shuffled = client.persist(x.rechunk((2000, 500)))
+        wait(shuffled)
+        between = {pair: n for pair, (n, _) in counted(cluster).items() if pair[0] != pair[1]}
+        records = transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0)
+        # A block that was stolen before it was shuffled is fetched in the usual way, and logged.
+        logged = sum(getattr(record, "nbytes", 0) for record in records)
+    finally:
+        client.unregister_worker_plugin(transfers.TransferLog.name)
+    assert set(between) == {("0", "1"), ("1", "0")}
+    # Each worker keeps what it has of the blocks that it is to have: half, on average.
+    assert 0.4 * x.nbytes < sum(between.values()) - logged < 1.05 * x.nbytes
+
+
+def test_each_connection_tells_what_carries_it(cluster, client):
+    """Both ends of the connection between two workers name its transport, with evidence."""
+    array = np.random.default_rng(0).integers(0, 256, MB, dtype="u1")
+    move(cluster, array, "0", "1")
+    rows = client.run(wire.transports, cluster.backend.transport)
+    found = {
+        (cluster.names[address], peer): (name, evidence)
+        for address, triples in rows.items()
+        for peer, name, evidence in triples
+    }
+    assert set(found) == {("0", "1"), ("1", "0")}
+    for name, evidence in found.values():
+        assert name
+        assert evidence
+        assert cluster.backend.contradiction(name) == "" or BACKEND == "ucx"
+    if BACKEND == "tcp":
+        assert {name for name, _ in found.values()} == {"tcp/lo"}
+    if BACKEND == "ucx:shm":
+        assert {name.partition("/")[0] for name, _ in found.values()} <= {"sysv", "posix"}
+
+
+def test_teardown_restores_the_comms_exactly(cluster):
+    """After the plugin is gone every class of comm has the functions that it had before."""
+    client = cluster.client
+    client.run(forget_connections)
+    before = client.run(method_table)
+    client.register_plugin(wire.WireMeter())
+    move(cluster, b"x" * MB, "0", "1")
+    during = client.run(method_table)
+    client.unregister_worker_plugin(wire.WireMeter.name)
+    assert client.run(method_table) == before
+    assert all(during[address] != before[address] for address in before)
+    move(cluster, b"x" * MB, "1", "0")
+
+
+def test_a_write_that_a_class_inherits_counts_once(monkeypatch):
+    """A message over a subclass of a comm counts once, and the subclass is left as it was."""
+
+    class Plain(Comm):
+        async def write(self, message, serializers=None, on_error=None):
+            return len(message)
+
+        same_host = True
+        read = close = abort = closed = local_address = peer_address = None
+
+    class Encrypted(Plain):
+        pass
+
+    class Worker:
+        name = 0
+
+    plain, encrypted = Plain(), Encrypted()
+    before = (Comm.handshake_info, Plain.write)
+    meter = wire.WireMeter()
+    meter.setup(Worker())
+    try:
+        for comm in (encrypted, plain, encrypted):
+            assert comm.handshake_info()[wire._NAME_KEY] == "0"
+            comm.remote_info = {wire._NAME_KEY: "1"}
+            assert asyncio.run(comm.write(b"x" * 100)) == 100
+        assert dict(meter.nbytes) == {"1": 300}
+        assert dict(meter.n_messages) == {"1": 3}
+        comm.remote_info = {}
+        asyncio.run(comm.write(b"the handshake itself"))
+        assert dict(meter.nbytes) == {"1": 300}
+    finally:
+        meter.teardown(Worker())
+    assert (Comm.handshake_info, Plain.write) == before
+    assert "write" not in vars(Encrypted)
+
+
+@pytest.mark.skipif(BACKEND != "tcp", reason="these are the tests that are run there")
+@pytest.mark.parametrize(
+    "name", [pytest.param("ucx", marks=pytest.mark.slow), pytest.param("ucx:shm")]
+)
+def test_it_is_the_same_over_ucx(name):
+    """All of this file and of the transfer log's passes on a cluster over ucx, too."""
+    if problem := backends.parse(name).unavailable("cpu"):
+        pytest.skip(problem.reason)
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    # UCX in this process would keep a core busy to the end of the session.
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         f"{here}/test_wire.py", f"{here}/test_transfers.py"],
+        env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    assert " passed" in ended.stdout

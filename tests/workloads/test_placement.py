@@ -1,0 +1,128 @@
+import time
+
+import pytest
+from distributed import futures_of, wait
+
+from commbench.errors import LaunchError
+from commbench.workloads.base import Context
+from commbench.workloads.device import persist_input, uniform_array
+from commbench.workloads.merge import Merge
+from commbench.workloads.placement import settle
+from commbench.workloads.svd import Svd
+from commbench.workloads.transpose_sum import TransposeSum
+
+CONTEXT = Context(n_workers=2, device="cpu", seed=1)
+WORKLOADS = {
+    "transpose-sum": lambda: TransposeSum(TransposeSum.Params(size=160, chunk=80), CONTEXT),
+    "merge": lambda: Merge(Merge.Params(rows=2_000), CONTEXT),
+    "svd": lambda: Svd(Svd.Params(rows=900, columns=10, chunk_rows=150), CONTEXT),
+}
+
+
+def homes(client, collection):
+    """Return the names of the workers that hold each block, in the order of the blocks."""
+    futures = sorted(futures_of(collection), key=lambda future: future.key[1:])
+    names = {
+        address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()
+    }
+    who_has = client.who_has(futures)
+    return [sorted(names[address] for address in who_has[f.key]) for f in futures]
+
+
+def moved(client):
+    """Return the bytes in the workers' transfer logs, and empty these."""
+
+    def take(dask_worker):
+        log = dask_worker.transfer_incoming_log
+        total = sum(entry["total"] for entry in log)
+        log.clear()
+        return total
+
+    return sum(client.run(take).values())
+
+
+def iterate(client, work):
+    """Run and check one iteration, and wait until its result is forgotten."""
+    graph = work.build()
+    result = client.persist(list(graph) if isinstance(graph, tuple) else graph)
+    wait(result)
+    nbytes = moved(client)
+    work.check(client, result)
+    keys = [future.key for future in futures_of(result)]
+    del result, graph
+    while client.run_on_scheduler(
+        lambda dask_scheduler: any(key in dask_scheduler.tasks for key in keys)
+    ):
+        time.sleep(0.01)
+    return nbytes
+
+
+def inputs(work):
+    """Return the persisted collections of a workload."""
+    return list(work.frames) if isinstance(work, Merge) else [work.x]
+
+
+@pytest.mark.parametrize("shape", [(60, 60), (40, 100), (20, 20)])
+def test_blocks_are_spread_in_order(client, shape):
+    """Successive blocks lie in equal runs on successive workers, one copy each."""
+    (x,) = persist_input(client, uniform_array("cpu", 1, shape, (20, 20)))
+    settle(client, x)
+    n_blocks = x.numblocks[0] * x.numblocks[1]
+    assert homes(client, x) == [[index * 2 // n_blocks] for index in range(n_blocks)]
+
+
+def test_copies_and_strays_are_put_back(client):
+    """Blocks that were copied or moved by Dask are where they were again."""
+    (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
+    settle(client, x)
+    before, data = homes(client, x), x.compute()
+    client.replicate(x, n=2)
+    assert {len(names) for names in homes(client, x)} == {2}
+    settle(client, x)
+    assert homes(client, x) == before
+
+    _stray(client, x)
+    assert homes(client, x)[0] == [1]
+    settle(client, x)
+    assert homes(client, x) == before
+    assert (x.compute() == data).all()
+
+
+def _stray(client, x):
+    """Move the first block from the first worker to the last."""
+    (first,) = (future for future in futures_of(x) if future.key[1:] == (0, 0))
+    client.replicate([first], n=2)
+
+    def drop(dask_scheduler):
+        for worker in list(dask_scheduler.workers.values()):
+            if worker.name != 1:
+                dask_scheduler.request_remove_replicas(
+                    worker.address, [first.key], stimulus_id="test"
+                )
+
+    client.run_on_scheduler(drop)
+
+
+def test_blocks_that_can_not_be_placed_end_the_launch(client):
+    """Where the blocks don't come into place in time the error says how many are left."""
+    (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
+    settle(client, x)
+    _stray(client, x)
+    with pytest.raises(LaunchError, match="1 blocks of the input can't be put in place within -1"):
+        settle(client, x, seconds=-1)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_iteration_moves_data(client, name):
+    """The third iteration finds its input where the first found it, and moves data like it."""
+    work = WORKLOADS[name]()
+    work.prepare(client)
+    before = [homes(client, collection) for collection in inputs(work)]
+    assert all(len(names) == 1 for group in before for names in group)
+    moved(client)
+    nbytes = [iterate(client, work) for _ in range(3)]
+    assert [homes(client, collection) for collection in inputs(work)] == before
+    assert min(nbytes) > 0
+    if name == "transpose-sum":
+        # Two bands of two blocks: the pair off the diagonal is parted.
+        assert min(nbytes) >= 80 * 80 * 8
