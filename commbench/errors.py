@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "CommbenchError",
@@ -62,6 +63,11 @@ class UnknownNameError(UsageError):
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         super().__init__(f"unknown {what} {name!r}{hint}; known: {', '.join(known) or 'none'}")
+        self._given = (what, name, known)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default an exception is made again from its message alone, as on the way from a worker.
+        return type(self), self._given
 
 
 class SuiteError(UsageError):
@@ -81,8 +87,12 @@ pip install 'commbench[ucx]'"
 
     def __init__(self, what: str, reason: str, remedy: str) -> None:
         super().__init__(f"{what} is unavailable: {reason}. To have it: {remedy}")
+        self.what = what
         self.reason = reason
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.reason, self.remedy)
 
 
 class ResultsError(CommbenchError):

@@ -78,8 +78,16 @@ class RunStore:
             file.write(encode(record) + "\n")
             file.flush()
         except OSError as error:
-            self._close()
+            self.close()
             raise self._refused(path, error) from error
+
+    def close(self) -> None:
+        """Close the files; ``append`` opens them again."""
+        for file in self._files.values():
+            # Every record was flushed; what is left is one that the disk has refused.
+            with contextlib.suppress(OSError):
+                file.close()
+        self._files.clear()
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a report or figure next to the records and return its path."""
@@ -106,7 +114,7 @@ class RunStore:
 
         Lines that can't be read stay lines, so that whoever reads the run is told.
         """
-        self._close()
+        self.close()
         for kind, name in _TABLES.items():
             lines = self.path / f"{name}.jsonl"
             if not lines.exists():
@@ -124,13 +132,6 @@ class RunStore:
                 lines.unlink()
             except OSError as error:
                 raise self._refused(temporary, error) from error
-
-    def _close(self) -> None:
-        for file in self._files.values():
-            # Every record was flushed; what is left is one that the disk has refused.
-            with contextlib.suppress(OSError):
-                file.close()
-        self._files.clear()
 
     def _refused(self, path: Path, error: OSError) -> ResultsError:
         return ResultsError(

@@ -28,10 +28,9 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         """Replace the bounded log of `worker` and count the outcomes of its fetches."""
         self.outcomes: Counter[str] = Counter()
         self._bounded = worker.transfer_incoming_log
-        self._gather_dep = worker.gather_dep
         worker.transfer_incoming_log = deque()
         self.n_started_before = worker.state.transfer_incoming_count_total
-        gather_dep, outcomes = self._gather_dep, self.outcomes
+        gather_dep, outcomes = worker.gather_dep, self.outcomes
 
         async def counted(*args: Any, **kwargs: Any) -> Any:
             event = await gather_dep(*args, **kwargs)
@@ -44,7 +43,8 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         """Give `worker` its own log back, with what the unbounded one still holds."""
         self._bounded.extend(worker.transfer_incoming_log)
         worker.transfer_incoming_log = self._bounded
-        worker.gather_dep = self._gather_dep
+        # What remains is the class's own.
+        del worker.gather_dep
 
 
 def drain(dask_worker: Any, limit: int = CHUNK) -> list[tuple[str, int, float, float, int]]:

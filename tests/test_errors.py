@@ -52,8 +52,17 @@ def test_unavailability_keeps_reason_and_remedy_apart() -> None:
     assert isinstance(error, UsageError)
 
 
-def test_plain_errors_cross_process_boundaries() -> None:
-    """Errors with a message alone survive pickling, as between Dask's processes."""
-    error = pickle.loads(pickle.dumps(errors.VerificationError("expected 1, found 2")))
-    assert isinstance(error, errors.VerificationError)
-    assert str(error) == "expected 1, found 2"
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.VerificationError("expected 1, found 2"),
+        UnknownNameError("workload", "merg", ["merge"]),
+        UnavailableError("backend ucx", "ucxx is missing", "pip install ucxx"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_process_boundaries(error: errors.CommbenchError) -> None:
+    """Errors survive pickling, as on their way from a worker."""
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)

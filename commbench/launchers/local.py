@@ -73,6 +73,7 @@ class LocalCluster(RunningCluster):
             spawned = subprocess.Popen(
                 [sys.executable, "-m", "commbench.launchers.bound", role, *map(str, arguments)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={**_nanny_environment(), **os.environ},
             )  # fmt: skip
         self._processes.append(spawned)
         process.watch(name, spawned, log)
@@ -113,6 +114,15 @@ class LocalLauncher(Launcher):
 
     def start(self, spec: ClusterSpec, protocol: str, scratch: Path) -> RunningCluster:  # noqa: D102
         return LocalCluster(spec, protocol, scratch)
+
+
+def _nanny_environment() -> dict[str, str]:
+    # Users' workers have a nanny, which sets these: one BLAS thread per task, early trimming.
+    import dask
+    import distributed  # noqa: F401 - it fills in the configuration
+
+    environ = dask.config.get("distributed.nanny.pre-spawn-environ")
+    return {name: str(value) for name, value in environ.items()}
 
 
 def _memory_limit(n_workers: int) -> int:

@@ -1,0 +1,654 @@
+"""What was measured is on disk at once, is read whatever became of the rest, and counts once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import builders
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench import load, model, records
+from commbench.errors import ResultsError
+from commbench.model import Case, Record
+from commbench.store import RunData, RunStore, decode, encode, new_run_id, read_run
+
+CASE = builders.case()
+FRAMES = {
+    "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
+    "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
+    "NetworkCounter": "network", "IdleCost": "idle", "Failure": "failures", "LaunchEnd": "ends",
+}  # fmt: skip
+KINDS = [getattr(model, name) for name in FRAMES]
+VALUES = {
+    "int": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "bool": st.booleans(),
+    "str": st.text(st.characters(exclude_categories=["Cs"])),
+}
+
+
+def store_of(tmp_path: Path, found: list[Record] | None = None, **given: Any) -> RunStore:
+    """Return the store of a run that is still going on."""
+    store = RunStore.create(tmp_path, builders.run([CASE], **given))
+    append(store, *(found or []))
+    return store
+
+
+def append(store: RunStore, *found: Record) -> None:
+    """Append records and leave no file open."""
+    for record in found:
+        store.append(record)
+    store.close()
+
+
+def seconds(run: RunData) -> list[float]:
+    """Return the samples that were read."""
+    return run.samples["seconds"].tolist()
+
+
+def rows(run: RunData) -> dict[str, list[dict[str, Any]]]:
+    """Return all that was read, as the fields of records."""
+    return {
+        kind: getattr(run, name).drop(columns=["workload", "backend"]).to_dict(orient="records")
+        for kind, name in FRAMES.items()
+    }
+
+
+def any_record(kind: type[Any]) -> st.SearchStrategy[Record]:
+    """Return any record of this kind."""
+    fields = {name: VALUES[wanted] for name, wanted in records.FIELDS[kind.__name__].items()}
+    return st.builds(kind, **fields)
+
+
+# --- what goes in comes out ------------------------------------------------------------------
+
+
+@given(st.one_of([any_record(kind) for kind in KINDS]))
+def test_a_record_is_the_same_after_its_line(record: Record) -> None:
+    """Every value of every field survives, whatever the text and however many the digits."""
+    line = encode(record)
+    assert "\n" not in line
+    assert decode(line) == record
+    assert decode(line.encode()) == record
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_every_kind_of_record_is_read_back(finished: bool, tmp_path: Path) -> None:
+    """A run has a frame for each kind, with the record's fields and the names of its case."""
+    found = builders.every_kind(CASE)
+    store = store_of(tmp_path, found)
+    if finished:
+        store.finish()
+    run = load(store.path)
+    assert run.notes == ()
+    assert rows(run) == {type(record).__name__: [vars(record)] for record in found}
+    for name in FRAMES.values():
+        frame = getattr(run, name)
+        assert (frame["workload"].tolist(), frame["backend"].tolist()) == (["merge"], ["tcp"])
+
+
+def test_every_kind_of_record_has_a_frame() -> None:
+    """A new kind of record is forgotten neither by the store nor by these tests."""
+    assert set(records.KINDS) == set(FRAMES) == {kind.__name__ for kind in model.Record.__args__}
+
+
+def test_an_empty_run_has_typed_frames(tmp_path: Path) -> None:
+    """A run without a record has the columns, and their types, of one with records."""
+    (tmp_path / "full").mkdir()
+    empty = load(store_of(tmp_path).path)
+    full = load(store_of(tmp_path / "full", builders.every_kind(CASE)).path)
+    for name in FRAMES.values():
+        assert getattr(empty, name).dtypes.to_dict() == getattr(full, name).dtypes.to_dict()
+        assert len(getattr(empty, name)) == 0
+
+
+def test_a_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
+    """Another process sees each record at once, complete, as the kernel has it."""
+    store = store_of(tmp_path)
+    for count in range(1, 4):
+        store.append(builders.sample(CASE, float(count)))
+        store.append(builders.transfer(CASE, 0, count))
+        assert seconds(load(store.path)) == [float(number) for number in range(1, count + 1)]
+        assert len(load(store.path).transfers) == count
+    store.close()
+
+
+def test_the_run_is_described_before_anything_is_measured(tmp_path: Path) -> None:
+    """A run that dies at once has left its suite, seed and environment."""
+    run = builders.run([CASE], environment={"cpu": {"model": "x"}}, seed=7, command="commbench …")
+    RunStore.create(tmp_path, run)
+    again = read_run(tmp_path / run.id)
+    assert [case.id for case in again.suite.cases] == [CASE.id]
+    assert (again.environment, again.seed, again.command) == (run.environment, 7, "commbench …")
+
+
+# --- what a crash leaves ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [builders.sample, builders.transfer, builders.task])
+def test_a_file_cut_anywhere_keeps_every_earlier_record(
+    make: Callable[..., Record], tmp_path: Path
+) -> None:
+    """At whatever byte a file ends, the records before it are read, and the cut is told."""
+    extra = () if make is builders.sample else (1000.0,)
+    written = [make(CASE, float(number), *extra) for number in range(3)]
+    lines = [encode(record).encode() + b"\n" for record in written]
+    path, content = tmp_path / "some.jsonl", b"".join(lines)
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
+        whole = sum(size >= len(b"".join(lines[:n])) for n in range(1, len(lines) + 1))
+        notes: list[str] = []
+        found = records.read(path, records.KINDS, notes)
+        assert found == [json.loads(line) for line in lines[:whole]]
+        is_cut = size != len(b"".join(lines[:whole]))
+        assert notes == ["some.jsonl ends in a line that was cut short; it is left out"] * is_cut
+
+
+@pytest.mark.parametrize("name", ["samples", "transfers", "tasks"])
+def test_a_run_goes_on_after_a_cut_line(name: str, tmp_path: Path) -> None:
+    """The half line that a crash left swallows neither its predecessor nor its successor."""
+    store = store_of(tmp_path, builders.every_kind(CASE))
+    path = store.path / f"{name}.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"record":"Sam')
+    append(RunStore.reopen(store.path), *builders.every_kind(CASE))
+    RunStore.reopen(store.path).finish()
+    run = load(store.path)
+    assert {kind: len(found) for kind, found in rows(run).items()} == dict.fromkeys(FRAMES, 2)
+    assert len(run.notes) == 1
+    assert f"{name}.jsonl line" in run.notes[0]
+
+
+class Killed(BaseException):
+    """The process is gone at this point, whatever the code would like to do next."""
+
+
+@pytest.mark.parametrize("step", ["to_parquet", "replace", "unlink"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
+    step: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any step of turning lines into Parquet, and resumed, a run has each record once."""
+    store = store_of(tmp_path, builders.every_kind(CASE))
+    owner = pd.DataFrame if step == "to_parquet" else Path
+    real = getattr(owner, step)
+
+    def kill(*args: Any, **kwargs: Any) -> None:
+        if when == "after":
+            real(*args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, kill)
+        with pytest.raises(Killed):
+            store.finish()
+    expected = {type(record).__name__: [vars(record)] for record in builders.every_kind(CASE)}
+    assert rows(load(store.path)) == expected
+
+    resumed = RunStore.reopen(store.path)
+    more = [builders.transfer(CASE, 1, 2), builders.task(CASE, 1, 2)]
+    append(resumed, *more)
+    expected["TransferRecord"].append(vars(more[0]))
+    expected["TaskRecord"].append(vars(more[1]))
+    assert rows(load(store.path)) == expected
+    resumed.finish()
+    assert rows(load(store.path)) == expected
+    assert load(store.path).notes == ()
+    assert {path.name for path in store.path.glob("*.jsonl")} == {"samples.jsonl"}
+
+
+def test_a_resumed_run_adds_to_its_parquet(tmp_path: Path) -> None:
+    """Each time that a run is resumed and ends, its tables grow by what was new."""
+    store = store_of(tmp_path)
+    for count in range(1, 4):
+        store.append(builders.transfer(CASE, 0.0, float(count)))
+        store.finish()
+        assert len(load(store.path).transfers) == count
+        store = RunStore.reopen(store.path)
+    assert load(store.path).transfers["stop_s"].is_monotonic_increasing
+
+
+# --- what somebody else left -----------------------------------------------------------------
+
+
+def changed(of: Record, **changes: Any) -> bytes:
+    """Return the line of a record with other values, ``...`` for one that is not there."""
+    fields = {"record": type(of).__name__, **vars(of), **changes}
+    return json.dumps({key: value for key, value in fields.items() if value is not ...}).encode()
+
+
+SAMPLE = builders.sample(CASE, 2.0)
+BAD_LINES = {
+    "garbage bytes": b"\xff\xfe\x00\x80garbage",
+    "zeros": b"\0" * 64,
+    "text": b"Traceback (most recent call last):",
+    "half a record": encode(SAMPLE).encode()[:40],
+    "two records on a line": encode(SAMPLE).encode() * 2,
+    "foreign JSON": b'{"a": 1}',
+    "a list": b"[1, 2, 3]",
+    "a number": b"17",
+    "null": b"null",
+    "nesting without end": b"[" * 200_000,
+    "an unknown kind": changed(SAMPLE, record="Simple"),
+    "a kind that is a list": changed(SAMPLE, record=["Sample"]),
+    "a kind that is null": changed(SAMPLE, record=None),
+    "no kind": changed(SAMPLE, record=...),
+    "a missing field": changed(SAMPLE, seconds=...),
+    "an extra field": changed(SAMPLE, more=1),
+    "text for seconds": changed(SAMPLE, seconds="abc"),
+    "digits for seconds": changed(SAMPLE, seconds="2.0"),
+    "null for seconds": changed(SAMPLE, seconds=None),
+    "a list for seconds": changed(SAMPLE, seconds=[2.0]),
+    "a bool for seconds": changed(SAMPLE, seconds=True),
+    "NaN for seconds": changed(SAMPLE, seconds=float("nan")),
+    "infinity for seconds": changed(SAMPLE, seconds=float("inf")),
+    "a number beyond floats": encode(SAMPLE).replace(":2.0,", ":1e999,").encode(),
+    "a number beyond words": encode(SAMPLE).replace(":2.0,", f":{'9' * 5000},").encode(),
+    "a float for an index": changed(SAMPLE, launch=1.5),
+    "a bool for an index": changed(SAMPLE, launch=True),
+    "null for an index": changed(SAMPLE, launch=None),
+    "an index beyond 64 bits": changed(SAMPLE, launch=2**63),
+    "text for a bool": changed(SAMPLE, warmup="false"),
+    "a number for a bool": changed(SAMPLE, verified=1),
+    "a number for text": changed(SAMPLE, layer=1),
+    "null for text": changed(SAMPLE, case_id=None),
+    "a record of another file": encode(builders.transfer(CASE, 0, 1)).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES.keys())
+def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
+    """The records around it are read, and a note names the file and the line."""
+    store = store_of(tmp_path, [builders.sample(CASE, 1.0)])
+    path = store.path / "samples.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    append(RunStore.reopen(store.path), builders.sample(CASE, 3.0))
+    run = load(store.path)
+    assert seconds(run) == [1.0, 3.0]
+    assert len(run.transfers) == 0
+    assert len(run.notes) == 1
+    assert run.notes[0].startswith("samples.jsonl line 2 is left out: ")
+    assert len(run.notes[0]) < 200
+
+
+@pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES.keys())
+def test_a_bad_line_from_a_launch_is_a_value_error(line: bytes) -> None:
+    """The runner, which expects ValueError alone, survives whatever a child process writes."""
+    foreign = b"TransferRecord" in line
+    if foreign:
+        assert isinstance(decode(line), model.TransferRecord)
+        return
+    with pytest.raises(ValueError, match=r"."):
+        decode(line)
+
+
+def test_a_bad_value_is_named(tmp_path: Path) -> None:
+    """The note says which field had which value."""
+    store = store_of(tmp_path)
+    (store.path / "samples.jsonl").write_bytes(changed(SAMPLE, seconds="abc") + b"\n")
+    assert load(store.path).notes == (
+        "samples.jsonl line 1 is left out: seconds is 'abc', not a finite number",
+    )
+
+
+@given(st.binary(max_size=80).filter(lambda line: b"\n" not in line))
+def test_any_bytes_in_between_are_survived(
+    tmp_path_factory: pytest.TempPathFactory, line: bytes
+) -> None:
+    """No line of bytes keeps the store from reading the lines around it."""
+    good = json.loads(encode(SAMPLE))
+    path = tmp_path_factory.mktemp("scratch") / "samples.jsonl"
+    path.write_bytes(b"\n".join([encode(SAMPLE).encode(), line, encode(SAMPLE).encode(), b""]))
+    notes: list[str] = []
+    assert records.read(path, ["Sample"], notes) == [good, good]
+    assert len(notes) == bool(line)
+
+
+def test_a_thousand_bad_lines_are_a_few_notes(tmp_path: Path) -> None:
+    """A file full of garbage does not flood the report, but its extent is told."""
+    store = store_of(tmp_path, [SAMPLE])
+    path = store.path / "samples.jsonl"
+    path.write_bytes(path.read_bytes() + b"garbage\n" * 1000)
+    run = load(store.path)
+    assert seconds(run) == [2.0]
+    assert len(run.notes) == 6
+    assert run.notes[-1] == "samples.jsonl: 995 more lines are left out"
+
+
+def test_bad_lines_of_a_table_are_never_forgotten(tmp_path: Path) -> None:
+    """Turning lines into Parquet must not lose the trace of those that can't be read."""
+    store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
+    path = store.path / "transfers.jsonl"
+    path.write_bytes(path.read_bytes() + b"garbage\n")
+    RunStore.reopen(store.path).finish()
+    run = load(store.path)
+    assert len(run.transfers) == 1
+    assert "transfers.jsonl line 2 is left out" in run.notes[0]
+
+
+def test_records_of_foreign_cases_are_left_out(tmp_path: Path) -> None:
+    """A record of a case that the run does not have is counted nowhere but in a note."""
+    foreign = builders.case("ucx")
+    store = store_of(tmp_path, builders.every_kind(CASE) + builders.every_kind(foreign))
+    store.finish()
+    run = load(store.path)
+    assert all(len(getattr(run, name)) == 1 for name in FRAMES.values())
+    assert len(run.notes) == len(FRAMES)
+    assert "1 Samples of cases that are not the run's are left out" in run.notes
+
+
+@pytest.mark.parametrize("text", ["\udc80 raw byte", "\x1b[31m", "日本語", "a\u2028b", "\0"])
+def test_any_text_can_be_read_and_passed_on(text: str, tmp_path: Path) -> None:
+    """A message may hold what a log of any program may hold; what comes out is Unicode."""
+    store = store_of(tmp_path, [builders.failure(CASE, text)])
+    (message,) = load(store.path).failures["message"]
+    assert message == text.replace("\udc80", "?")
+    assert message.encode()
+
+
+# --- run.json --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "run.json is missing"),
+        (b"", "can't read"),
+        (b"{", "can't read"),
+        (b"\xff\xfe", "can't read"),
+        (b"[" * 200_000, "can't read"),
+        (b"[]", "schema version None"),
+        (b"{}", "schema version None"),
+        (b'{"schema_version": 0}', "schema version 0"),
+        (b'{"schema_version": 99, "new": 1}', "schema version 99"),
+        (b'{"schema_version": 1}', "damaged"),
+        (b'{"schema_version": 1, "id": "x", "suite": null}', "damaged"),
+    ],
+)
+def test_a_directory_that_holds_no_run_of_ours_is_refused(
+    content: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    """An absent, foreign, damaged or older run.json is named, with why it can't be read."""
+    if content is not None:
+        (tmp_path / "run.json").write_bytes(content)
+    for read in (load, RunStore.reopen):
+        with pytest.raises(ResultsError, match=reason) as caught:
+            read(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["absent", "file"])
+def test_what_is_no_directory_is_refused(path: str, tmp_path: Path) -> None:
+    """A run that does not exist, or is a file, is an error that names it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match=path):
+        load(tmp_path / path)
+
+
+def leaves(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of everything inside of `content`."""
+    inner = content.items() if isinstance(content, dict) else enumerate(content)
+    found = []
+    for key, value in inner:
+        found.append((*path, key))
+        if isinstance(value, dict | list):
+            found += leaves(value, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, [], {}, [1], {"a": 1}, float("nan")])
+def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> None:
+    """Whatever stands for a value in run.json, the answer is a run or a ResultsError."""
+    case = builders.case(
+        params={"rows": 1, "sizes": [1, 2]}, cluster=model.ClusterSpec(hosts=("a",))
+    )
+    store = RunStore.create(tmp_path, builders.run([case], environment={"cpu": {"model": "x"}}))
+    file = store.path / "run.json"
+    original = file.read_text()
+    outcomes = set()
+    for path in leaves(json.loads(original)):
+        content = json.loads(original)
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        file.write_text(json.dumps(content))
+        try:
+            outcomes.add(type(load(store.path)).__name__)
+        except ResultsError as error:
+            outcomes.add(str(error).partition(":")[0])
+    assert outcomes == {"RunData", f"{file} is damaged", *outcomes & {f"{file} has schema version"}}
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PAR1" + b"\0" * 64 + b"PAR1"])
+def test_a_damaged_parquet_is_named(content: bytes, tmp_path: Path) -> None:
+    """A table that can't be read is an error with its path, not an empty table."""
+    store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
+    store.finish()
+    (store.path / "transfers.parquet").write_bytes(content)
+    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+        load(store.path)
+
+
+@pytest.mark.parametrize("change", ["drop", "retype", "foreign"])
+def test_a_parquet_of_other_columns_is_named(change: str, tmp_path: Path) -> None:
+    """A table that lacks a column, or has text for numbers, is an error with its path."""
+    store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
+    store.finish()
+    path = store.path / "transfers.parquet"
+    table = pd.read_parquet(path)
+    if change == "drop":
+        table = table.drop(columns="start_s")
+    elif change == "retype":
+        table["start_s"] = "soon"
+    else:
+        table = pd.DataFrame({"a": [1]})
+    table.to_parquet(path)
+    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+        load(store.path)
+
+
+# --- the disk --------------------------------------------------------------------------------
+
+FILL = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import builders
+from commbench import load
+from commbench.errors import ResultsError
+from commbench.store import RunStore
+
+output, make = Path(sys.argv[1]), getattr(builders, sys.argv[2])
+case = builders.case()
+store = RunStore.create(output, builders.run([case]))
+count = 0
+try:
+    while True:
+        store.append(make(case, float(count), float(count)) if make is builders.transfer
+                     else make(case, float(count)))
+        count += 1
+except ResultsError as error:
+    message = str(error)
+read = load(store.path)
+frame = read.transfers if make is builders.transfer else read.samples
+assert count > 100, count
+assert len(frame) == count, (len(frame), count)
+assert str(store.path) in message and "--resume" in message, message
+try:
+    store.finish()
+except ResultsError as error:
+    assert str(store.path) in str(error), error
+read = load(store.path)
+assert len(read.transfers if make is builders.transfer else read.samples) == count
+print(message)
+"""
+
+
+def in_small_room(room: str, tmp_path: Path, make: str) -> subprocess.CompletedProcess[str]:
+    """Run ``FILL`` where `tmp_path` takes 300 kB."""
+    code = FILL.format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", code, str(tmp_path), make]
+    if room == "a file's limit":
+        size = 300_000
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+        )  # fmt: skip
+    mount = f'mount -t tmpfs -o size=300k none {tmp_path} && exec "$@"'
+    # A private namespace: the mount is gone with the process.
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", *command],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def can_mount() -> bool:
+    """Return whether a private mount is possible here."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+NEEDS_MOUNT = pytest.mark.skipif(not can_mount(), reason="needs root and mount namespaces")
+
+
+@pytest.mark.parametrize("room", ["a file's limit", pytest.param("a full disk", marks=NEEDS_MOUNT)])
+@pytest.mark.parametrize("make", ["sample", "transfer"])
+def test_a_full_disk_is_told_and_costs_nothing_that_was_measured(
+    room: str, make: str, tmp_path: Path
+) -> None:
+    """The message names the path and how to go on; each record whose append returned is there."""
+    done = in_small_room(room, tmp_path, make)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    reason = "No space left on device" if room == "a full disk" else "File too large"
+    assert reason in done.stdout
+    assert f"{'samples' if make == 'sample' else 'transfers'}.jsonl" in done.stdout
+
+
+def test_a_run_goes_on_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that the disk refused is lost alone: the same store takes the next ones."""
+    store = store_of(tmp_path, [builders.sample(CASE, 1.0)])
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (store.path / "samples.jsonl").stat().st_size + 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        with pytest.raises(ResultsError, match=r"can't write .*samples\.jsonl: File too large"):
+            store.append(builders.sample(CASE, 2.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert seconds(load(store.path)) == [1.0]
+    append(store, builders.sample(CASE, 3.0))
+    assert seconds(load(store.path)) == [1.0, 3.0]
+
+
+READ_ONLY = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import builders
+from commbench.errors import ResultsError
+from commbench.store import RunStore, new_run_id
+
+output = Path(sys.argv[1])
+for make in (lambda: new_run_id("x", output),
+             lambda: RunStore.create(output, builders.run([builders.case()]))):
+    try:
+        make()
+    except ResultsError as error:
+        print(error)
+"""
+
+
+@NEEDS_MOUNT
+def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    """Where no run can be made, the message names the place and another way."""
+    code = READ_ONLY.format(tests=str(Path(__file__).parent))
+    mount = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", code, tmp_path],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith(f"can't make {tmp_path}/")
+        assert "Read-only file system; choose another --output" in line
+
+
+def test_an_output_that_is_a_file_is_told(tmp_path: Path) -> None:
+    """A run can't be made inside of a file, and the message says where it was tried."""
+    output = tmp_path / "file"
+    output.write_text("")
+    for make in (lambda: new_run_id("x", output), lambda: store_of(output)):
+        with pytest.raises(ResultsError, match=r"can't make .*file/.*Not a directory.*--output"):
+            make()
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A report in whose place a directory stands is an error with its path."""
+    store = store_of(tmp_path)
+    (store.path / "report.md").mkdir()
+    with pytest.raises(ResultsError, match=r"can't write .*report\.md: Is a directory"):
+        store.write_text("report.md", "x")
+
+
+def test_a_run_is_never_written_over(tmp_path: Path) -> None:
+    """Creating a run where one is already is refused, and the old one stays as it is."""
+    store = store_of(tmp_path, [SAMPLE])
+    with pytest.raises(ResultsError, match=r"holds a run already.*--resume"):
+        store_of(tmp_path, seed=99)
+    assert seconds(load(store.path)) == [2.0]
+    assert load(store.path).run.seed == 0
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_run_ids_never_collide(tmp_path: Path) -> None:
+    """Fifty runs that begin in the same second, in many threads, have fifty directories."""
+    with ThreadPoolExecutor(16) as pool:
+        ids = list(pool.map(lambda _: new_run_id("smoke", tmp_path), range(50)))
+    assert len(set(ids)) == 50
+    assert {path.name for path in tmp_path.iterdir()} == set(ids)
+    assert all("smoke" in name for name in ids)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../up", "/etc/x", "a/b", "a b\nc", "\0", "", "." * 300, "日本"]
+)
+def test_a_suites_name_cannot_lead_out_of_the_output(name: str, tmp_path: Path) -> None:
+    """Whatever the suite is called, its run is a directory right in the output."""
+    output = tmp_path / "deep" / "results"
+    found = new_run_id(name, output)
+    assert (output / found).resolve().parent == output.resolve()
+    assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
+    store = RunStore.create(output, dataclasses.replace(builders.run([CASE]), id=found))
+    assert load(store.path).run.id == found
+
+
+def test_two_cases_of_one_backend_are_kept_apart(tmp_path: Path) -> None:
+    """Records find the names of their own case, not of another with the same backend."""
+    cases: list[Case] = [builders.case(workload=name) for name in ("merge", "svd")]
+    store = RunStore.create(tmp_path, builders.run(cases))
+    for number, case in enumerate(cases):
+        append(store, builders.sample(case, float(number)))
+    samples = load(store.path).samples
+    assert samples["workload"].tolist() == ["merge", "svd"]
