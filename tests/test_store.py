@@ -417,7 +417,7 @@ def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> No
     store = RunStore.create(tmp_path, builders.run([case], environment={"cpu": {"model": "x"}}))
     file = store.path / "run.json"
     original = file.read_text()
-    outcomes = set()
+    n_read, refusals = 0, []
     for path in leaves(json.loads(original)):
         content = json.loads(original)
         place = content
@@ -426,10 +426,12 @@ def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> No
         place[path[-1]] = value
         file.write_text(json.dumps(content))
         try:
-            outcomes.add(type(load(store.path)).__name__)
+            n_read += isinstance(load(store.path), RunData)
         except ResultsError as error:
-            outcomes.add(str(error).partition(":")[0])
-    assert outcomes == {"RunData", f"{file} is damaged", *outcomes & {f"{file} has schema version"}}
+            refusals.append(str(error))
+    assert n_read
+    assert refusals
+    assert all(refusal.startswith(str(file)) for refusal in refusals)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PAR1" + b"\0" * 64 + b"PAR1"])

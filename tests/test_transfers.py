@@ -123,7 +123,7 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
     class Counting:
         def run(self, function, *args, **kwargs):
             answer = client.run(function, *args, **kwargs)
-            sizes.extend(len(rows) for rows in answer.values() if isinstance(rows, list))
+            sizes.extend(len(text) for text in answer.values() if isinstance(text, str))
             return answer
 
     found = list(transfers.collect(Counting(), cluster.names, **WHERE))
@@ -131,8 +131,8 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
     assert len(records) == count
     assert [record.nbytes for record in records] == list(range(count))
     assert {(record.src, record.dst, record.n_keys) for record in records} == {("0", "1", 2)}
-    assert sum(sizes) == count
-    assert max(sizes) <= transfers.CHUNK <= count / 4
+    assert len(sizes) >= 5
+    assert 1_000_000 < max(sizes) < 4_000_000
     # Shorter than the millisecond at which Dask's own duration ends.
     assert {record.stop_s - record.start_s for record in records} == {2.0**-12}
 

@@ -25,22 +25,6 @@ def _doubling(last: int) -> tuple[int, ...]:
     return tuple(1 << exponent for exponent in range(last.bit_length()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PingPongParams:
-    """The options of ``commbench run pingpong``."""
-
-    sizes: tuple[int, ...] = field(
-        default=_doubling(4 << 20),
-        metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
-    )
-    layers: tuple[str, ...] = field(
-        default=("comm",), metadata={"help": "comm: Dask's read and write of one array"}
-    )
-    seconds_per_size: float = field(
-        default=1.0, metadata={"help": "stop a size after this long, if ten messages are timed"}
-    )
-
-
 class PingPong(PairWorkload):
     """Latency and bandwidth of one connection between two processes on one host."""
 
@@ -48,9 +32,23 @@ class PingPong(PairWorkload):
     summary = "latency and bandwidth against message size between two processes"
     # A tenth of osu_latency's: here a small message takes 100 times as long as there.
     defaults: ClassVar[Mapping[str, int]] = {"iterations": 1000, "warmups": 100}
-    Params = PingPongParams
 
-    def __init__(self, params: PingPongParams, context: Context) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run pingpong``."""
+
+        sizes: tuple[int, ...] = field(
+            default=_doubling(4 << 20),
+            metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
+        )
+        layers: tuple[str, ...] = field(
+            default=("comm",), metadata={"help": "comm: Dask's read and write of one array"}
+        )
+        seconds_per_size: float = field(
+            default=1.0, metadata={"help": "stop a size after this long, if ten messages are timed"}
+        )
+
+    def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
         if not params.sizes:
             raise UsageError("pingpong: sizes is empty; give at least one, for example --sizes 1")

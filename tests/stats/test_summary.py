@@ -1,0 +1,316 @@
+"""Medians of launches, intervals that hold what they promise, and verdicts only where they do."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable
+from itertools import product
+
+import builders
+import numpy as np
+import pytest
+from builders import message, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench import stats
+from commbench.model import Case, ClusterSpec, Record
+from commbench.store import RunData
+
+Recorded = Callable[..., RunData]
+
+
+def level_by_counting(n: int, k: int) -> float:
+    """Return P(k-th smallest ≤ median ≤ k-th largest) by going through all 2^n outcomes."""
+    # Each value falls below the distribution's median or not, like a coin.
+    hits = sum(k <= sum(below) <= n - k for below in product((0, 1), repeat=n))
+    return hits / 2**n
+
+
+@pytest.mark.parametrize("n", range(1, 15))
+def test_the_level_is_what_counting_all_outcomes_gives(n: int) -> None:
+    """The interval's probability is exact, for any continuous distribution."""
+    k, level = stats.median_interval(n)
+    assert level == pytest.approx(level_by_counting(n, k), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", range(1, 15))
+def test_the_interval_is_the_narrowest_that_reaches_95_percent(n: int) -> None:
+    """The next narrower interval falls short; where none reaches 95 %, it is the widest."""
+    k, level = stats.median_interval(n)
+    if level >= 0.95:
+        assert k == n // 2 or level_by_counting(n, k + 1) < 0.95
+    else:
+        assert (k, n < 6) == (1, True)
+
+
+@pytest.mark.parametrize("n", [6, 9, 20, 51])
+@pytest.mark.parametrize("skew", [0.1, 2.0])
+def test_the_interval_holds_the_median_as_often_as_it_says(n: int, skew: float) -> None:
+    """In 40,000 simulated runs of skewed times the share of hits is the level, 95 % or more."""
+    medians = np.random.default_rng(n).lognormal(0.0, skew, (40_000, n))
+    medians.sort(axis=1)
+    k, level = stats.median_interval(n)
+    hits = (medians[:, k - 1] <= 1.0) & (medians[:, -k] >= 1.0)
+    assert level >= 0.95
+    # Four standard deviations of a share of 40,000.
+    assert hits.mean() == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 40_000))
+
+
+def test_six_launches_cover_the_median_in_96_percent_of_runs(recorded: Recorded) -> None:
+    """Through the whole pipeline: 500 cases of six launches, each with a cluster of its own."""
+    dice = random.Random(1)
+    cases = [builders.case(params={"number": number}) for number in range(500)]
+    records = [
+        sample(case, luck * dice.uniform(0.99, 1.01), launch=launch, iteration=iteration)
+        for case in cases
+        for launch in range(6)
+        for luck in [dice.lognormvariate(0.0, 0.5)]
+        for iteration in range(2)
+    ]
+    table = stats.summaries(recorded(cases, records))
+    hits = (table.ci_low_s <= 1.0) & (table.ci_high_s >= 1.0)
+    assert (table.confidence == 0.96875).all()
+    assert hits.mean() >= 0.96
+
+
+runs = st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=9)
+
+
+@given(runs)
+@settings(max_examples=40, deadline=None)
+def test_a_summary_is_what_a_pocket_calculator_finds(
+    recorded: Recorded, launches: list[list[float]]
+) -> None:
+    """Median of medians, order statistics and percentiles agree with the definitions."""
+    case = builders.case()
+    (row,) = stats.summaries(
+        recorded(
+            [case],
+            [
+                sample(case, value, launch=launch, iteration=iteration)
+                for launch, values in enumerate(launches)
+                for iteration, value in enumerate(values)
+            ],
+        )
+    ).itertuples()
+    medians = sorted(statistics.median(values) for values in launches)
+    pooled = sorted(value for values in launches for value in values)
+    k, level = stats.median_interval(len(medians))
+    assert (row.n_launches, row.n_samples) == (len(launches), len(pooled))
+    assert row.median_s == pytest.approx(statistics.median(medians), rel=1e-12)
+    expected = (medians[k - 1], medians[-k]) if level else (math.nan, math.nan)
+    assert (row.ci_low_s, row.ci_high_s) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert row.confidence == level
+    for quantile, name in ((5, "p5"), (25, "p25"), (75, "p75"), (95, "p95"), (99, "p99")):
+        place = (len(pooled) - 1) * quantile / 100
+        low, high = pooled[math.floor(place)], pooled[math.ceil(place)]
+        assert getattr(row, f"{name}_s") == pytest.approx(low + (high - low) * (place % 1))
+    assert (row.min_s, row.max_s) == (pooled[0], pooled[-1])
+    assert row.throughput_Bps == pytest.approx(row.payload_bytes / row.median_s)
+
+
+def test_a_launch_with_many_samples_weighs_no_more_than_one_with_few(recorded: Recorded) -> None:
+    """A hundred fast samples of one launch don't outvote two slow launches."""
+    case = builders.case()
+    records = [sample(case, 1.0, iteration=iteration) for iteration in range(100)]
+    records += [sample(case, 3.0, launch=launch) for launch in (1, 2)]
+    run = recorded([case], records)
+    (row,) = stats.summaries(run).itertuples()
+    assert row.median_s == 3.0
+    assert (row.n_launches, row.n_samples) == (3, 102)
+    assert run.samples["seconds"].median() == 1.0
+    assert stats.launch_medians(run)["median_s"].tolist() == [1.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("field", [{"warmup": True}, {"verified": False}])
+def test_warm_ups_and_unverified_samples_count_nowhere(
+    field: dict[str, bool], recorded: Recorded
+) -> None:
+    """A sample that is a warm-up, or was not verified, moves no number and adds no launch."""
+    case = builders.case()
+    good = [sample(case, 1.0), sample(case, 1.0, launch=1)]
+    bad = [sample(case, 99.0, iteration=1, **field), sample(case, 99.0, launch=2, **field)]
+    (row,) = stats.summaries(recorded([case], good + bad)).itertuples()
+    assert (row.n_launches, row.n_samples) == (2, 2)
+    assert row.median_s == row.min_s == row.max_s == 1.0
+    assert row.cpu_s == 2.0
+
+
+def test_each_message_size_has_a_row_of_its_own(recorded: Recorded) -> None:
+    """Sizes are not mixed, and stand in their order, not in the order of their text."""
+    case = builders.case("tcp", "pingpong")
+    records = [
+        message(case, 1e-6 * size, size, launch=launch)
+        for size in (1024, 1, 9)
+        for launch in range(2)
+    ]
+    table = stats.summaries(recorded([case], records))
+    assert table["payload_bytes"].tolist() == [1, 9, 1024]
+    assert table["median_s"].tolist() == pytest.approx([1e-6, 9e-6, 1024e-6])
+    assert table["throughput_Bps"].tolist() == pytest.approx([1e6] * 3)
+    assert table["n_launches"].tolist() == [2, 2, 2]
+
+
+def test_rows_stand_in_the_order_of_the_suite(recorded: Recorded) -> None:
+    """The first backend of the suite comes first, whatever its name or its time."""
+    cases = [builders.case(name) for name in ("ucx", "tcp", "ucx:shm")]
+    run = recorded(cases, [sample(case, 3.0 - place) for place, case in enumerate(cases)])
+    assert stats.summaries(run)["backend"].tolist() == ["ucx", "tcp", "ucx:shm"]
+    assert stats.launch_medians(run)["backend"].tolist() == ["ucx", "tcp", "ucx:shm"]
+
+
+def test_constant_times_have_an_interval_of_no_width(recorded: Recorded) -> None:
+    """Six equal launches: one number everywhere, with its 97 %."""
+    case = builders.case()
+    run = recorded([case], [sample(case, 2.0, launch=launch) for launch in range(6)])
+    (row,) = stats.summaries(run).itertuples()
+    names = "median ci_low ci_high min p5 p25 p75 p95 p99 max"
+    assert {getattr(row, f"{name}_s") for name in names.split()} == {2.0}
+    assert row.confidence == 0.96875
+
+
+def test_one_launch_allows_no_interval(recorded: Recorded) -> None:
+    """However many samples it has, one launch gives a median without an interval."""
+    case = builders.case()
+    run = recorded([case], [sample(case, 1.0 + n, iteration=n) for n in range(50)])
+    (row,) = stats.summaries(run).itertuples()
+    assert row.confidence == 0
+    assert math.isnan(row.ci_low_s)
+    assert math.isnan(row.ci_high_s)
+    assert row.median_s == 25.5
+
+
+@pytest.mark.parametrize("records", [[], [builders.failure(builders.case())]])
+def test_a_run_without_samples_has_no_rows(records: list[Record], recorded: Recorded) -> None:
+    """Nothing measured, or failures only: empty tables with all their columns."""
+    full = recorded(
+        [builders.case()], [sample(builders.case(), 1.0), builders.idle(builders.case())]
+    )
+    empty = recorded([builders.case()], records)
+    for derive in (stats.summaries, stats.launch_medians, stats.idle_cores):
+        assert len(derive(empty)) == 0
+        assert list(derive(empty).columns) == list(derive(full).columns)
+    assert stats.comparisons(empty) == []
+
+
+def test_a_sample_that_is_no_number_is_left_out_and_told(recorded: Recorded) -> None:
+    """NaN seconds in a results file end up in a note, in no count and in no percentile."""
+    case = builders.case()
+    run = recorded([case], [sample(case, math.nan), sample(case, 1.0), sample(case, math.inf)])
+    (row,) = stats.summaries(run).itertuples()
+    assert (row.n_samples, row.median_s, row.p99_s) == (1, 1.0, 1.0)
+    assert len(run.notes) == 2
+
+
+def verdict(recorded: Recorded, baseline: list[float], candidate: list[float]) -> object:
+    """Return the comparison of two backends by their launches' medians."""
+    one, two = builders.case("tcp"), builders.case("ucx")
+    records = [sample(one, value, launch=n) for n, value in enumerate(baseline)]
+    records += [sample(two, value, launch=n) for n, value in enumerate(candidate)]
+    (found,) = stats.comparisons(recorded([one, two], records))
+    return found
+
+
+def test_a_ratio_above_one_is_slower(recorded: Recorded) -> None:
+    """The ratio is the candidate's time over the baseline's, with limits from both intervals."""
+    found = verdict(recorded, [1.0, 1.0, 1.0, 1.0, 1.0, 1.1], [3.0, 3.0, 3.0, 3.0, 3.0, 3.3])
+    assert (found.baseline, found.candidate, found.verdict) == ("tcp", "ucx", "slower")
+    assert (found.ratio, found.ci_low, found.ci_high) == pytest.approx((3.0, 3.0 / 1.1, 3.3))
+    assert (found.baseline_id, found.candidate_id) == (
+        builders.case("tcp").id, builders.case("ucx").id,
+    )  # fmt: skip
+
+
+def test_a_ratio_below_one_is_faster(recorded: Recorded) -> None:
+    """The same data the other way around give the inverse ratio and the inverse verdict."""
+    found = verdict(recorded, [3.0, 3.0, 3.0, 3.0, 3.0, 3.3], [1.0, 1.0, 1.0, 1.0, 1.0, 1.1])
+    assert found.verdict == "faster"
+    assert (found.ratio, found.ci_low, found.ci_high) == pytest.approx((1 / 3, 1 / 3.3, 1.1 / 3))
+
+
+@pytest.mark.parametrize(("n_baseline", "n_candidate"), [(5, 6), (6, 5), (1, 1), (5, 50)])
+def test_there_is_no_verdict_without_two_intervals_of_95_percent(
+    n_baseline: int, n_candidate: int, recorded: Recorded
+) -> None:
+    """A hundredfold difference is inconclusive where either side has fewer than six launches."""
+    found = verdict(recorded, [1.0] * n_baseline, [100.0] * n_candidate)
+    assert found.verdict == "inconclusive"
+    assert found.ratio == 100.0
+
+
+def test_touching_intervals_are_inconclusive(recorded: Recorded) -> None:
+    """One shared value between the intervals is enough to withhold the verdict."""
+    found = verdict(recorded, [1.0, 1.0, 1.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 3.0, 3.0, 3.0])
+    assert (found.verdict, found.ci_low) == ("inconclusive", 1.0)
+
+
+def test_equal_backends_are_rarely_told_apart(recorded: Recorded) -> None:
+    """Of 300 pairs of backends with the same distribution, at most one in twenty gets a verdict."""
+    dice = random.Random(2)
+    pairs = [
+        [builders.case(name, params={"number": number}) for name in ("tcp", "ucx")]
+        for number in range(300)
+    ]
+    cases = [case for pair in pairs for case in pair]
+    records = [
+        sample(case, dice.lognormvariate(0, 0.3), launch=launch)
+        for case in cases
+        for launch in range(6)
+    ]
+    found = stats.comparisons(recorded(cases, records))
+    assert len(found) == 300
+    assert sum(c.verdict != "inconclusive" for c in found) <= 15
+
+
+def test_a_baseline_of_no_time_gives_no_ratio(recorded: Recorded) -> None:
+    """Zero seconds, as a clock too coarse for them gives, are neither divided by nor beaten."""
+    found = verdict(recorded, [0.0] * 6, [1.0] * 6)
+    assert math.isnan(found.ratio)
+    assert found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"params": {"rows": 2}},
+        {"workload": "svd"},
+        {"cluster": ClusterSpec(n_workers=3)},
+        {"cluster": ClusterSpec(device="gpu")},
+        {"cluster": ClusterSpec(env={"UCX_TLS": "tcp"})},
+    ],
+)
+def test_only_what_differs_in_its_backend_alone_is_compared(
+    other: dict[str, object], recorded: Recorded
+) -> None:
+    """Two cases of other parameters, workload or cluster are never set against each other."""
+    cases: list[Case] = [
+        builders.case("tcp", params={"rows": 1}),
+        builders.case("ucx", **({"params": {"rows": 1}} | other)),
+    ]
+    run = recorded(cases, [sample(case, 1.0, launch=n) for case in cases for n in range(6)])
+    assert stats.comparisons(run) == []
+
+
+def test_message_sizes_are_compared_one_by_one(recorded: Recorded) -> None:
+    """Each size has a ratio of its own, against the same size of the first backend."""
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
+    records = [
+        message(case, size * (1 + place * size), size, launch=launch)
+        for place, case in enumerate(cases)
+        for size in (1, 4)
+        for launch in range(6)
+    ]
+    found = stats.comparisons(recorded(cases, records))
+    assert {c.payload_bytes: c.ratio for c in found} == {1: 2.0, 4: 5.0}
+
+
+def test_idle_cores_are_cpu_seconds_per_second(recorded: Recorded) -> None:
+    """The median over launches of CPU time over wall time; a window of no length tells nothing."""
+    one, two = builders.case("tcp"), builders.case("ucx")
+    records = [builders.idle(one, cpu, seconds=2.0, launch=n) for n, cpu in enumerate((4, 1, 2))]
+    run = recorded([one, two], [*records, builders.idle(two, 1.0, seconds=0.0)])
+    table = stats.idle_cores(run)
+    assert table["idle_cores"].tolist() == pytest.approx([1.0, math.nan], nan_ok=True)
