@@ -207,7 +207,10 @@ def _content(data: Any) -> Any:
 
 def _write_reports(results: RunStore) -> None:
     """Write ``report.md`` and the figures next to the records."""
+    from functools import partial
+
     from commbench import load
+    from commbench.plots import style
 
     data = load(results.path)
     figures = []
@@ -218,7 +221,7 @@ def _write_reports(results: RunStore) -> None:
             click.echo(f"the figure {name} could not be drawn: {error!r}", err=True)
             continue
         if figure is not None:
-            results.write_figure(name, figure)
+            results.write_figure(name, partial(style.save, figure))
             figures.append(f"![{name}](figures/{name}.png)")
     text = registry.load("report", "markdown")(_content(data))
     results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")

@@ -33,7 +33,13 @@ class _Parsed(click.ParamType[Any, Any]):
 
 
 def _listed(parse: Any) -> Any:
-    return lambda text: tuple(parse(item.strip()) for item in text.split(",") if item.strip())
+    def parse_list(text: str) -> tuple[Any, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items:
+            raise UsageError(f"{text!r} names nothing; leave the option out for its default")
+        return tuple(parse(item) for item in items)
+
+    return parse_list
 
 
 BYTES = _Parsed("size", units.parse_bytes)

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from commbench.records import decode, decode_launch, encode
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 _TABLES = {"TransferRecord": "transfers", "TaskRecord": "tasks"}
@@ -99,13 +99,13 @@ class RunStore:
             raise self._refused(path, error) from error
         return path
 
-    def write_figure(self, name: str, figure: Figure) -> None:
-        """Write a matplotlib figure as ``figures/<name>.svg`` and ``.png``."""
+    def write_figure(self, name: str, save: Callable[[Path], None]) -> None:
+        """Let `save` write ``figures/<name>.svg`` and ``.png``, each to the path it is given."""
         folder = self.path / "figures"
         try:
             folder.mkdir(exist_ok=True)
             for suffix in ("svg", "png"):
-                figure.savefig(folder / f"{name}.{suffix}")
+                save(folder / f"{name}.{suffix}")
         except OSError as error:
             raise self._refused(folder, error) from error
 

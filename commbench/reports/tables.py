@@ -32,7 +32,8 @@ class Table:
 
 def printable(text: str) -> str:
     """Return `text` without what would steer a terminal: a results file may come from anywhere."""
-    return re.sub(r"[^\t\n -~\xa0-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
+    lines = text.replace("\r\n", "\n")
+    return re.sub(r"[^\t\n -~\xa0-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
 
 
 def heading(content: Content) -> str:

@@ -1,0 +1,356 @@
+"""A backend's name decides what is set, what is refused and what is called a contradiction."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench import environment, registry
+from commbench.backends import parse
+from commbench.backends.base import Backend
+from commbench.backends.tcp import TcpBackend
+from commbench.backends.ucx import UcxBackend
+from commbench.errors import UnknownNameError, UsageError
+
+OPTIONS = ("tcp", "shm", "nvlink", "ib")
+SCRATCH = Path("/scratch")
+LOG = {
+    "UCX_LOG_LEVEL": "info",
+    "UCX_LOG_FILE": "/scratch/ucx-%p.log",
+    "UCX_WARN_UNUSED_ENV_VARS": "n",
+}
+TCP, SHM, IB, NVLINK = "tcp/eth0", "sysv/memory", "rc_mlx5/mlx5_0:1", "cuda_ipc/cuda"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Return a function that makes this a machine with, by default, everything."""
+
+    def pretend(
+        *, missing: str = "", gpus: int = 1, rdma: int = 1, wheel: bool = False, verbs: bool = True
+    ) -> None:
+        real = importlib.util.find_spec
+
+        def find_spec(name: str, *rest: Any) -> Any:
+            if name in ("ucxx", "distributed_ucxx"):
+                return None if name == missing else SimpleNamespace(name=name)
+            return real(name, *rest)
+
+        tools = tmp_path / "libucx" / "bin"
+        (tmp_path / "libucx" / "lib" / "ucx").mkdir(parents=True)
+        if verbs:
+            (tmp_path / "libucx" / "lib" / "ucx" / "libuct_ib.so.0").touch()
+        monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+        monkeypatch.setattr(environment, "gpus", lambda: [{}] * gpus)
+        monkeypatch.setattr(environment, "rdma_devices", lambda: [{}] * rdma)
+        monkeypatch.setattr(environment, "ucx_tools", lambda: tools if wheel else None)
+
+    return pretend
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(OPTIONS), min_size=1, max_size=6))
+def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None:
+    """Order and repetition of transports don't make another backend."""
+    name = parse(f"ucx:{'+'.join(options)}").name
+    assert name == "ucx:" + "+".join(option for option in OPTIONS if option in options)
+    assert parse(name).name == name
+
+
+@pytest.mark.parametrize("name", ["tcp", "ucx", "ucx:shm", "fake", "fake:slow"])
+def test_a_name_is_its_own_name(name: str) -> None:
+    """Parsing gives back the name, white space around it or not."""
+    assert parse(name).name == parse(f"  {name}\n").name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "unknown backend ''; known: "),
+        (":", "unknown backend ''; known: "),
+        ("tcpp", r"unknown backend 'tcpp' \(did you mean 'tcp'\?\); known: .*tcp"),
+        ("TCP", "unknown backend 'TCP'"),
+        ("ucx shm", "unknown backend 'ucx shm'"),
+        ("ucx+shm", r"unknown backend 'ucx\+shm'"),
+        ("ucx:rdma", "unknown transport 'rdma' in backend 'ucx:rdma'; known: tcp, shm, nvlink, ib"),
+        ("ucx:", "unknown transport '' in backend 'ucx:'"),
+        ("ucx:shm+", r"unknown transport '' in backend 'ucx:shm\+'"),
+        ("ucx:shm,ib", "unknown transport 'shm,ib'"),
+        ("ucx:SHM", "unknown transport 'SHM'"),
+        ("tcp:shm", "backend tcp takes no options, got 'shm'; write tcp"),
+        ("tcp:", "backend tcp takes no options"),
+        ("fake:nothing", "unknown fault 'nothing'; known: crash"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_with_the_known_ones(name: str, message: str) -> None:
+    """The message says which part is wrong and what would be right."""
+    with pytest.raises(UsageError, match=message):
+        parse(name)
+
+
+def test_an_unknown_backend_is_an_unknown_name() -> None:
+    """Callers can tell a wrong name from a wrong option."""
+    with pytest.raises(UnknownNameError):
+        parse("nonsense")
+
+
+@pytest.mark.parametrize("name", registry.names("backend"))
+def test_every_backend_keeps_to_the_protocol(name: str) -> None:
+    """What a backend says of itself has the types that the harness relies on."""
+    backend = parse(name)
+    assert isinstance(backend, Backend)
+    assert (backend.name, backend.head) == (name, name)
+    assert backend.protocol.isalnum()
+    assert "\n" not in backend.settings()
+    assert backend.settings()
+    for device in ("cpu", "gpu"):
+        variables = backend.environment(device, SCRATCH)
+        assert all(type(text) is str for pair in variables.items() for text in pair)
+    assert dict(backend.dask_config()) == {}
+
+
+# --- settings --------------------------------------------------------------------------------
+
+SETTINGS = {
+    ("ucx", "cpu"): {},
+    ("ucx", "gpu"): {},
+    ("ucx:tcp", "cpu"): {"UCX_TLS": "tcp"},
+    ("ucx:tcp", "gpu"): {"UCX_TLS": "tcp,cuda_copy"},
+    ("ucx:shm", "cpu"): {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"},
+    ("ucx:shm", "gpu"): {"UCX_TLS": "tcp,sm,cuda_copy", "UCX_MM_ERROR_HANDLING": "y"},
+    ("ucx:ib", "cpu"): {"UCX_TLS": "tcp,rc"},
+    ("ucx:ib", "gpu"): {"UCX_TLS": "tcp,rc,cuda_copy"},
+    ("ucx:nvlink", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc"},
+    ("ucx:tcp+nvlink", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc"},
+    ("ucx:tcp+nvlink+ib", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc,rc"},
+    ("ucx:tcp+shm+nvlink+ib", "gpu"): {
+        "UCX_TLS": "tcp,sm,cuda_copy,cuda_ipc,rc",
+        "UCX_MM_ERROR_HANDLING": "y",
+    },
+}
+
+
+@pytest.mark.parametrize(("place", "variables"), SETTINGS.items())
+def test_the_name_decides_the_environment(
+    place: tuple[str, str], variables: dict[str, str]
+) -> None:
+    """Each combination sets exactly its transports, and logs; plain ucx sets no transport."""
+    name, device = place
+    assert parse(name).environment(device, SCRATCH) == LOG | variables
+
+
+def test_every_list_of_transports_has_a_listener() -> None:
+    """No combination leaves out tcp, on which connections begin, or names one twice."""
+    for count in range(1, 5):
+        for options in permutations(OPTIONS, count):
+            for device in ("cpu", "gpu"):
+                found = parse(f"ucx:{'+'.join(options)}").environment(device, SCRATCH)
+                names = found["UCX_TLS"].split(",")
+                assert names[0] == "tcp"
+                assert len(names) == len(set(names))
+
+
+def test_tcp_sets_nothing() -> None:
+    """The baseline is what every Dask user has."""
+    assert parse("tcp").environment("gpu", SCRATCH) == {}
+    assert parse("tcp").settings() == "nothing: Dask's default"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ucx", "nothing: UCX's default under Dask"),
+        ("ucx:shm", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
+        ("ucx:nvlink", "UCX_TLS=tcp,cuda_copy,cuda_ipc"),
+    ],
+)
+def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
+    """The line says what a shell would have to set."""
+    assert parse(name).settings() == settings
+
+
+# --- contradictions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "transport", "says"),
+    [
+        ("ucx", "tcp/lo", "tcp's numbers"),
+        ("ucx", TCP, "UCX_MM_ERROR_HANDLING=y"),
+        ("ucx", SHM, ""),
+        ("ucx", IB, ""),
+        ("ucx", NVLINK, ""),
+        ("ucx:tcp", TCP, ""),
+        ("ucx:tcp", SHM, SHM),
+        ("ucx:shm", "sysv/memory", ""),
+        ("ucx:shm", "posix/memory", ""),
+        ("ucx:shm", "cma/memory", ""),
+        ("ucx:shm", "xpmem/memory", ""),
+        ("ucx:shm", "tcp/lo", "tcp/lo"),
+        ("ucx:shm", "", "an unknown transport"),
+        ("ucx:shm", "mystery/0", "mystery/0"),
+        ("ucx:nvlink", NVLINK, ""),
+        ("ucx:nvlink", "cuda_copy/cuda", "cuda_copy/cuda"),
+        ("ucx:ib", IB, ""),
+        ("ucx:ib", "rc_verbs/mlx5_0:1", ""),
+        ("ucx:ib", TCP, TCP),
+        ("ucx:tcp+shm", SHM, ""),
+        ("ucx:tcp+shm", "tcp/lo", "not over shm"),
+        ("ucx:tcp+nvlink+ib", IB, ""),
+        ("ucx:tcp+nvlink+ib", TCP, "not over nvlink+ib"),
+        ("ucx:tcp+nvlink+ib", SHM, SHM),
+        ("tcp", TCP, ""),
+    ],
+)
+def test_bytes_on_another_transport_contradict_the_name(
+    name: str, transport: str, says: str
+) -> None:
+    """A name is contradicted exactly where its bytes travel on something that it doesn't say."""
+    found = parse(name).contradiction(transport)
+    assert bool(found) == bool(says)
+    assert says in found
+    assert not found or (found.startswith(name) and "\n" not in found)
+
+
+def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a connection whose endpoint has these lanes."""
+    monkeypatch.setattr("commbench.backends.ucx._query_lanes", lambda _: lanes)
+    return SimpleNamespace(ep=SimpleNamespace(_ep=SimpleNamespace(handle=1)))
+
+
+@pytest.mark.parametrize(
+    ("lanes", "name"),
+    [
+        ([TCP, SHM], SHM),
+        ([SHM, TCP], SHM),
+        ([TCP, SHM, IB, NVLINK], NVLINK),
+        (["cuda_copy/cuda", TCP], TCP),
+        (["self/memory"], ""),
+        ([], ""),
+    ],
+)
+def test_the_fastest_lane_names_the_transport(
+    lanes: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all lanes of an endpoint the fastest family's is named, and all are the evidence."""
+    monkeypatch.delenv("UCX_LOG_FILE", raising=False)
+    found = UcxBackend.transport(endpoint(lanes, monkeypatch))
+    assert found.name == name
+    assert found.evidence == f"ucp_ep_query: {' '.join(lanes)}"
+
+
+def test_ucx_s_own_log_is_part_of_the_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of this process's log about that transport is quoted, if there is one."""
+    import os
+
+    log = tmp_path / f"ucx-{os.getpid()}.log"
+    line = "[1.5] [host:1:0] ucp_worker.c:1 UCX  INFO  ucp_context_0 intra-node cfg#{} tag({})"
+    lines = [line.format(0, SHM), line.format(1, SHM), line.format(2, TCP), "tag(sysv/memory)"]
+    log.write_bytes("\n".join(lines).encode() + b"\n\xff\n")
+    monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
+    found = UcxBackend.transport(endpoint([SHM, TCP], monkeypatch))
+    assert found.evidence.endswith(f"; log: ucp_context_0 intra-node cfg#1 tag({SHM})")
+
+
+@pytest.mark.parametrize(
+    ("local", "peer", "name"),
+    [
+        ("tcp://127.0.0.1:5", "tcp://127.0.0.1:6", "tcp/lo"),
+        ("tcp://10.0.0.1:5", "tcp://10.0.0.1:6", "tcp/lo"),
+        ("tcp://10.0.0.1:5", "tcp://10.0.0.2:6", "tcp/ib0"),
+        ("tcp://[fd00::1]:5", "tcp://[fd00::2]:6", "tcp/eth0"),
+        ("tcp://192.168.0.9:5", "tcp://192.168.0.8:6", "tcp"),
+    ],
+)
+def test_tcp_names_the_interface_of_its_socket(
+    local: str, peer: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host talks with itself over lo, with others over the interface that has its address."""
+    addresses = {"lo": "127.0.0.1", "eth0": "fd00::1", "ib0": "10.0.0.1"}
+    monkeypatch.setattr(
+        psutil,
+        "net_if_addrs",
+        lambda: {key: [SimpleNamespace(address=text)] for key, text in addresses.items()},
+    )
+    found = TcpBackend.transport(SimpleNamespace(local_address=local, peer_address=peer))
+    assert found.name == name
+    assert local in found.evidence
+    assert peer in found.evidence
+
+
+# --- availability ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib"])
+def test_a_machine_with_everything_lacks_nothing(name: str, machine: Callable[..., None]) -> None:
+    """GPU, RDMA and packages are there: every combination can be measured."""
+    machine()
+    assert parse(name).unavailable("gpu") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "lacks", "reason", "remedy"),
+    [
+        ("ucx", "cpu", {"missing": "ucxx"}, "the package ucxx is", "pip install"),
+        ("ucx:ib", "gpu", {"missing": "distributed_ucxx"}, "distributed_ucxx", "commbench[ucx]"),
+        ("ucx:nvlink", "gpu", {"gpus": 0}, "no NVIDIA GPU is visible", "drop nvlink"),
+        ("ucx:tcp+nvlink", "cpu", {}, "NVLink carries GPU memory only", "--device gpu"),
+        ("ucx:ib", "cpu", {"rdma": 0}, "no RDMA device is present", "drop ib"),
+        ("ucx:tcp+ib", "cpu", {"wheel": True, "verbs": False}, "built without InfiniBand", "conda"),
+        ("fake", "gpu", {}, "CPUs only", "--device cpu"),
+    ],
+)
+def test_what_is_missing_is_told_with_a_remedy(
+    name: str, device: str, lacks: dict[str, Any], reason: str, remedy: str,
+    machine: Callable[..., None],
+) -> None:  # fmt: skip
+    """The answer names what the machine lacks, and what would change that."""
+    machine(**lacks)
+    problem = parse(name).unavailable(device)
+    assert problem is not None
+    assert reason in problem.reason
+    assert remedy in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("ucx", {"gpus": 0, "rdma": 0}),
+        ("ucx:tcp+shm", {"gpus": 0, "rdma": 0, "wheel": True, "verbs": False}),
+        ("ucx:ib", {"gpus": 0, "wheel": True}),
+        ("tcp", {"missing": "ucxx", "gpus": 0, "rdma": 0}),
+    ],
+)
+def test_only_what_the_name_asks_for_must_be_there(
+    name: str, lacks: dict[str, Any], machine: Callable[..., None]
+) -> None:
+    """A missing GPU or RDMA device is no obstacle for a backend that does not need it."""
+    machine(**lacks)
+    assert parse(name).unavailable("cpu") is None
+
+
+def test_asking_loads_neither_ucx_nor_mpi() -> None:
+    """Whether every backend is available is found out without importing what it needs."""
+    code = (
+        "import sys; from commbench import registry; from commbench.backends import parse\n"
+        "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
+        "    parse(name).unavailable('gpu'); parse(name).settings()\n"
+        "heavy = {'ucxx', 'distributed_ucxx', 'mpi4py', 'distributed', 'cupy', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

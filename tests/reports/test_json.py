@@ -1,0 +1,123 @@
+"""The JSON report is valid everywhere, and has the keys that others rely on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import builders
+import pytest
+from builders import failure, launches, log_count, message, sample, transfer, transport, wire
+
+from commbench.reports.content import Content
+
+Reported = Callable[..., Content]
+json_report = importlib.import_module("commbench.reports.json")
+CASES = [
+    builders.case("tcp", params={"rows": 3, "sizes": [1, 2]}),
+    builders.case("ucx", params={"rows": 3, "sizes": [1, 2]}),
+    builders.case("tcp", "pingpong"),
+]
+TOP = ["run", "warnings", "cases", "pairs", "comparisons", "transports", "coverage", "failures"]
+KEYS = {
+    "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
+    "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
+    "pairs": "case_id backend src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps",
+    "comparisons": "baseline candidate baseline_id candidate_id workload ratio ci_low ci_high "
+    "verdict",
+    "transports": "case_id backend src dst transport evidence contradiction",
+    "coverage": "case_id backend logged_bytes wire_bytes coverage n_started n_lost self_bytes",
+    "failures": "case_id backend launch stage message",
+}
+
+
+def strict(text: str) -> Any:
+    """Return the parsed report; NaN and infinity, which JSON does not have, are errors."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def report(reported: Reported) -> Any:
+    """Return the report of a run that has everything."""
+    records = [record for case in CASES[:2] for record in launches(case, [1.5] * 6)]
+    records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
+    records += [transfer(CASES[0], 0, 1), wire(CASES[0], 8_000_000), log_count(CASES[0])]
+    records += [transport(CASES[0]), failure(CASES[1], "<it> | broke\n\udc80", launch=6)]
+    content = reported(
+        CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3
+    )
+    return strict(json_report.render(content))
+
+
+def test_the_top_has_the_documented_keys(report: Any) -> None:
+    """Consumers find every section, in the documented order."""
+    assert list(report) == TOP
+
+
+@pytest.mark.parametrize("section", KEYS)
+def test_every_section_has_the_documented_keys(section: str, report: Any) -> None:
+    """Every row of a section has the keys that consumers rely on."""
+    assert report[section]
+    for row in report[section]:
+        assert set(KEYS[section].split()) <= set(row)
+
+
+def test_the_run_says_how_to_run_it_again(report: Any) -> None:
+    """Suite, seed, version and the environment as it was recorded, unknown numbers as null."""
+    run = report["run"]
+    assert (run["suite"], run["seed"], run["schema_version"]) == ("made-up", 3, 1)
+    assert run["min_transfer_bytes"] == 1_000_000
+    assert run["environment"] == {"load_average": [None], "cpu": {"model": "x"}}
+
+
+def test_sizes_are_named_where_they_are_messages(report: Any) -> None:
+    """A ping-pong's rows have their message size, a workload's don't."""
+    sizes = {(row["workload"], row.get("message_bytes")) for row in report["cases"]}
+    assert sizes == {("merge", None), ("pingpong", 1), ("pingpong", 1024)}
+
+
+def test_numbers_are_in_base_units(report: Any) -> None:
+    """Seconds and bytes per second, as they are in the records."""
+    row = report["cases"][0]
+    assert row["params"] == {"rows": 3, "sizes": [1, 2]}
+    assert row["median_s"] == row["ci_low_s"] == row["ci_high_s"] == 1.5
+    assert row["throughput_Bps"] == pytest.approx(800_000_000 / 1.5)
+    assert report["pairs"][0]["q50_Bps"] == 8e6
+    assert report["coverage"][0]["coverage"] == 1.0
+
+
+def test_what_is_unknown_is_null(report: Any) -> None:
+    """One launch has no interval, and no wire no cost per byte: null, not NaN and not 0."""
+    pingpong = report["cases"][-1]
+    assert (pingpong["ci_low_s"], pingpong["ci_high_s"], pingpong["confidence"]) == (None, None, 0)
+    assert pingpong["idle_cores"] is None
+    assert report["cases"][1]["cpu_s_per_GB"] is None
+
+
+def test_failures_keep_their_message(report: Any) -> None:
+    """Text is text, whatever it holds, in Unicode that every parser takes."""
+    (row,) = report["failures"]
+    assert row["message"] == "<it> | broke\n?"
+    assert row["launch"] == 6
+
+
+def test_an_empty_run_is_empty_lists(reported: Reported) -> None:
+    """Nothing measured: every section is there, without a row."""
+    report = strict(json_report.render(reported(CASES)))
+    assert list(report) == TOP
+    assert {name: report[name] for name in KEYS} == {name: [] for name in KEYS}
+
+
+def test_a_ratio_without_interval_has_null_limits(reported: Reported) -> None:
+    """One launch each: a ratio, no limits, no verdict."""
+    records = [sample(case, 1.0 + place) for place, case in enumerate(CASES[:2])]
+    (row,) = strict(json_report.render(reported(CASES, records)))["comparisons"]
+    assert (row["ratio"], row["ci_low"], row["ci_high"]) == (2.0, None, None)
+    assert (row["verdict"], row["candidate_id"]) == ("inconclusive", CASES[1].id)

@@ -1,0 +1,102 @@
+"""Unions and divisions of time agree with going through every stretch of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench.stats.intervals import divide, newly_busy, spans_in
+
+spans = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))),
+    max_size=12,
+)
+
+
+def ticks(some: list[tuple[int, int]]) -> set[int]:
+    """Return every whole second that one of the spans covers."""
+    return {second for start, stop in some for second in range(start, stop)}
+
+
+def array(some: list[tuple[int, int]]) -> np.ndarray:
+    """Return the spans in the shape (n, 2)."""
+    return np.array(some, dtype=float).reshape(-1, 2)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), spans), max_size=4))
+def test_newly_busy_adds_up_to_the_union_of_each_window(
+    windows: list[tuple[int, list[tuple[int, int]]]],
+) -> None:
+    """Per window the seconds are those of its union, however its spans overlap or are sorted."""
+    window = np.array([name for name, some in windows for _ in some], dtype=int)
+    every = array([span for _, some in windows for span in some])
+    order = np.random.default_rng(0).permutation(len(window))
+    new = np.empty(len(window))
+    new[order] = newly_busy(window[order], every[order, 0], every[order, 1])
+    assert (new >= 0).all()
+    for name in set(window):
+        together = [span for other, some in windows if other == name for span in some]
+        assert new[window == name].sum() == pytest.approx(len(ticks(together)), abs=1e-9)
+
+
+@given(spans, st.integers(1, 50), st.randoms(use_true_random=False))
+def test_a_span_that_ends_before_it_begins_is_no_time(
+    good: list[tuple[int, int]], length: int, dice: object
+) -> None:
+    """Backward and empty spans add nothing, and hide nothing of the others."""
+    bad = [(start + length, start) for start, _ in good] + [(5, 5)]
+    mixed = array(good + bad)
+    new = newly_busy(np.zeros(len(mixed), dtype=int), mixed[:, 0], mixed[:, 1])
+    assert new.sum() == pytest.approx(len(ticks(good)), abs=1e-9)
+    assert (new[len(good) :] == 0).all()
+
+
+@given(spans, spans, st.integers(1, 60))
+def test_divide_agrees_with_counting_seconds(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], length: int
+) -> None:
+    """Every second of the window is in the first only, in both, in the second only or neither."""
+    inside = [
+        [(start, min(stop, length)) for start, stop in some if start < length]
+        for some in (first, second)
+    ]
+    one, two = map(ticks, inside)
+    expected = (len(one - two), len(one & two), len(two - one), length - len(one | two))
+    assert divide(float(length), *map(array, inside)) == expected
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
+)
+def test_parts_are_never_negative_and_add_up(
+    first: list[tuple[float, float]], second: list[tuple[float, float]]
+) -> None:
+    """Whatever the digits, rounding makes no part negative and loses no time."""
+    sorted_spans = [
+        array([(min(pair), max(pair)) for pair in some if pair[0] != pair[1]])
+        for some in (first, second)
+    ]
+    parts = divide(10.0, *sorted_spans)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(10.0, abs=1e-12)
+
+
+def test_spans_are_cut_to_the_window_and_count_from_its_begin() -> None:
+    """What lies outside is cut off, what lies outside altogether or is empty is left out."""
+    import pandas as pd
+
+    table = pd.DataFrame(
+        {
+            "start_s": [90.0, 101.0, 108.0, 50.0, 104.0, 106.0],
+            "stop_s": [101, 103, 120, 60, 104, 105],
+        }
+    )
+    assert spans_in(table, 100.0, 10.0).tolist() == [[0, 1], [1, 3], [8, 10]]
+
+
+def test_no_table_is_no_spans() -> None:
+    """A worker that did nothing has an array of the right shape."""
+    assert spans_in(None, 0.0, 1.0).shape == (0, 2)

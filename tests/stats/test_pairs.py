@@ -1,0 +1,283 @@
+"""Bandwidth of a pair is bytes over time, in its direction; coverage says what was not seen."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+from builders import EPOCH, log_count, transfer, wire
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench import stats
+from commbench.store import RunData
+
+Recorded = Callable[..., RunData]
+MB = 1_000_000
+CASE = builders.case(n_workers=3)
+
+
+def union_by_brute_force(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union: every stretch between two ends is covered or not."""
+    ends = sorted({end for span in spans for end in span})
+    return sum(
+        stop - start
+        for start, stop in pairwise(ends)
+        if any(low <= start and stop <= high for low, high in spans)
+    )
+
+
+entries = st.lists(
+    st.fixed_dictionaries(
+        {
+            "src": st.sampled_from("012"),
+            "dst": st.sampled_from("012"),
+            "launch": st.integers(0, 1),
+            "iteration": st.integers(-1, 2),
+            "nbytes": st.integers(0, 4 * MB),
+            "start": st.integers(0, 400).map(lambda ticks: ticks / 64),
+            # Backwards and not at all, too; 64ths of seconds are exact at the epoch.
+            "ticks": st.integers(-3, 100),
+        }
+    ),
+    max_size=25,
+)
+
+
+@given(entries)
+@settings(max_examples=60, deadline=None)
+def test_pairs_are_what_their_definitions_say(
+    recorded: Recorded, entries: list[dict[str, Any]]
+) -> None:
+    """Counts, quantiles, means, busy time and concurrency agree with a count by hand."""
+    groups = defaultdict(list)
+    records = []
+    for entry in entries:
+        place = {key: entry[key] for key in ("src", "dst", "launch", "iteration")}
+        stop = entry["start"] + entry["ticks"] / 64
+        records.append(transfer(CASE, entry["start"], stop, entry["nbytes"], **place))
+        if entry["iteration"] >= 0 and entry["nbytes"] >= MB:
+            groups[entry["src"], entry["dst"]].append((entry, stop))
+    table = stats.pairs(recorded([CASE], records))
+    assert [(row.src, row.dst) for row in table.itertuples()] == sorted(groups)
+    assert not np.isinf(table.select_dtypes("number").to_numpy(dtype=float)).any()
+    for row in table.itertuples():
+        found = groups[row.src, row.dst]
+        timed = [(entry, stop) for entry, stop in found if stop > entry["start"]]
+        assert (row.n, row.n_untimed) == (len(found), len(found) - len(timed))
+        assert row.bytes == sum(entry["nbytes"] for entry, _ in found)
+        quantiles = (row.q25_Bps, row.q50_Bps, row.q75_Bps)
+        derived = (*quantiles, row.mean_Bps, row.busy_Bps, row.concurrency)
+        if not timed:
+            assert all(map(math.isnan, derived))
+            continue
+        bandwidths = [entry["nbytes"] / (stop - entry["start"]) for entry, stop in timed]
+        assert quantiles == pytest.approx(np.quantile(bandwidths, [0.25, 0.5, 0.75]), rel=1e-9)
+        nbytes = sum(entry["nbytes"] for entry, _ in timed)
+        total = sum(stop - entry["start"] for entry, stop in timed)
+        busy = sum(
+            union_by_brute_force([(e["start"], stop) for e, stop in timed if e["launch"] == launch])
+            for launch in (0, 1)
+        )
+        assert row.mean_Bps == pytest.approx(nbytes / total, rel=1e-9)
+        assert row.busy_Bps == pytest.approx(nbytes / busy, rel=1e-9)
+        assert row.concurrency == pytest.approx(total / busy, rel=1e-9)
+        assert row.concurrency > 1 - 1e-9
+
+
+def test_the_direction_is_from_the_sender_to_the_receiver(recorded: Recorded) -> None:
+    """A fast way there and a slow way back stay apart, under the names they have in the log."""
+    records = [
+        transfer(CASE, 0, 1, 80 * MB, src="0", dst="1"),
+        transfer(CASE, 0, 1, 20 * MB, src="1", dst="0"),
+    ]
+    table = stats.pairs(recorded([CASE], records)).set_index(["src", "dst"])
+    assert table.loc[("0", "1"), "q50_Bps"] == 80e6
+    assert table.loc[("1", "0"), "q50_Bps"] == 20e6
+
+
+@pytest.mark.parametrize(("nbytes", "n"), [(MB - 1, 0), (MB, 1), (MB + 1, 1)])
+def test_a_transfer_of_exactly_the_least_size_counts(
+    nbytes: int, n: int, recorded: Recorded
+) -> None:
+    """The filter is inclusive: at 1 MB a transfer is in, one byte below it is out."""
+    assert len(stats.pairs(recorded([CASE], [transfer(CASE, 0, 1, nbytes)]))) == n
+
+
+@pytest.mark.parametrize("least", [0, 1, 5 * MB, 2**62, 10**30])
+def test_the_least_size_is_the_runs_own(least: int, recorded: Recorded) -> None:
+    """Whatever was asked for as the least size decides, however large."""
+    run = recorded([CASE], [transfer(CASE, 0, 1, 5 * MB)], min_transfer_bytes=least)
+    assert len(stats.pairs(run)) == (least <= 5 * MB)
+
+
+def test_warm_ups_are_in_no_bandwidth(recorded: Recorded) -> None:
+    """A slow transfer of a warm-up moves neither counts nor quantiles."""
+    records = [transfer(CASE, 0, 100, 5 * MB, iteration=-1), transfer(CASE, 0, 1, 5 * MB)]
+    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    assert (row.n, row.bytes, row.q25_Bps, row.busy_Bps) == (1, 5 * MB, 5e6, 5e6)
+
+
+@pytest.mark.parametrize("stop", [0.0, -1e-9, -3600.0])
+def test_a_clock_that_stands_or_goes_back_makes_no_bandwidth(
+    stop: float, recorded: Recorded
+) -> None:
+    """A transfer without duration is counted as such, and flatters no other."""
+    good, bad = transfer(CASE, 0, 2, 5 * MB), transfer(CASE, 0, stop, 95 * MB)
+    (row,) = stats.pairs(recorded([CASE], [good, bad])).itertuples()
+    assert (row.n, row.n_untimed, row.bytes) == (2, 1, 100 * MB)
+    assert {row.q25_Bps, row.q50_Bps, row.q75_Bps, row.mean_Bps, row.busy_Bps} == {2.5e6}
+    assert row.concurrency == 1.0
+
+
+def test_overlapping_transfers_share_their_time(recorded: Recorded) -> None:
+    """Two fetches at once make the pair twice as fast as either of them."""
+    records = [transfer(CASE, 0, 2, 10 * MB), transfer(CASE, 0, 2, 10 * MB)]
+    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    assert (row.q50_Bps, row.mean_Bps, row.busy_Bps, row.concurrency) == (5e6, 5e6, 10e6, 2.0)
+
+
+def test_what_overlaps_from_one_iteration_into_the_next_is_busy_once(recorded: Recorded) -> None:
+    """A fetch that was begun in one iteration and logged in the next is no second time."""
+    records = [
+        transfer(CASE, 0, 2, 10 * MB, iteration=0),
+        transfer(CASE, 1, 3, 10 * MB, iteration=1),
+    ]
+    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    assert row.busy_Bps == pytest.approx(20e6 / 3)
+
+
+def test_launches_at_the_same_time_of_other_clocks_are_busy_apart(recorded: Recorded) -> None:
+    """Two launches whose clocks overlap did not share a link."""
+    records = [transfer(CASE, 0, 2, 10 * MB, launch=launch) for launch in (0, 1)]
+    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    assert (row.busy_Bps, row.concurrency) == (5e6, 1.0)
+
+
+def test_microseconds_are_not_lost_in_the_epoch(recorded: Recorded) -> None:
+    """A thousand short transfers of a day-long run keep the digits that their clock had."""
+    records = [
+        transfer(CASE, 87.0 * number, 87.0 * number + 2**-11, MB, launch=number % 7)
+        for number in range(1000)
+    ]
+    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    exact = MB * 2**11
+    assert (row.q50_Bps, row.mean_Bps) == pytest.approx((exact, exact), rel=1e-12)
+    assert row.busy_Bps == pytest.approx(exact, rel=1e-6)
+    assert EPOCH + 87.0 * 999 + 2**-11 > EPOCH + 87.0 * 999
+
+
+def test_cases_and_their_pairs_stand_in_order(recorded: Recorded) -> None:
+    """Rows follow the suite, then sender and receiver; cases don't mix."""
+    cases = [builders.case(name, n_workers=3) for name in ("ucx", "tcp")]
+    records = [
+        transfer(case, 0, 1 + place, 10 * MB, src=src, dst=dst)
+        for place, case in enumerate(cases)
+        for src, dst in ("21", "01", "10")
+    ]
+    table = stats.pairs(recorded(cases, reversed(records)))
+    assert table["backend"].tolist() == ["ucx"] * 3 + ["tcp"] * 3
+    assert (table["src"] + table["dst"]).tolist() == ["01", "10", "21"] * 2
+    assert table["q50_Bps"].tolist() == [10e6] * 3 + [5e6] * 3
+
+
+def test_a_run_without_transfers_has_no_pairs(recorded: Recorded) -> None:
+    """The table is empty, with all of its columns."""
+    empty = stats.pairs(recorded([CASE]))
+    full = stats.pairs(recorded([CASE], [transfer(CASE, 0, 1)]))
+    assert len(empty) == 0
+    assert list(empty.columns) == list(full.columns)
+
+
+# --- coverage --------------------------------------------------------------------------------
+
+
+def coverage_of(run: RunData) -> Any:
+    """Return the only row."""
+    (row,) = stats.coverage(run).itertuples()
+    return row
+
+
+def test_coverage_is_logged_over_wire(recorded: Recorded) -> None:
+    """Bytes in the logs, whatever their size, over bytes that workers wrote to each other."""
+    records = [
+        transfer(CASE, 0, 1, 30), transfer(CASE, 0, 1, 45, launch=1, src="2"),
+        wire(CASE, 60), wire(CASE, 40, src="1", dst="0", launch=1),
+        log_count(CASE, n_started=1, n_logged=1), log_count(CASE, "1", n_started=1, n_logged=1),
+    ]  # fmt: skip
+    row = coverage_of(recorded([CASE], records))
+    assert (row.logged_bytes, row.wire_bytes, row.coverage) == (75, 100, 0.75)
+    assert (row.n_started, row.n_logged, row.n_lost) == (2, 2, 0)
+
+
+def test_a_peer_to_peer_shuffle_is_covered_by_nothing(recorded: Recorded) -> None:
+    """Bytes on the wire that no log saw are a coverage of 0, not an unknown one."""
+    row = coverage_of(recorded([CASE], [wire(CASE, 100), log_count(CASE)]))
+    assert (row.logged_bytes, row.wire_bytes, row.coverage) == (0, 100, 0.0)
+
+
+def test_bytes_to_oneself_are_told_apart(recorded: Recorded) -> None:
+    """What a worker sent to itself crosses no link: it is not in the bytes on the wire."""
+    records = [wire(CASE, 70, src="1", dst="1"), wire(CASE, 30), transfer(CASE, 0, 1, 30)]
+    row = coverage_of(recorded([CASE], records))
+    assert (row.self_bytes, row.wire_bytes, row.coverage) == (70, 30, 1.0)
+
+
+def test_only_the_loopback_interface_is_called_loopback(recorded: Recorded) -> None:
+    """Bytes of another interface are not added to those of lo."""
+    records = [
+        builders.network(CASE, 5), builders.network(CASE, 6, launch=1),
+        builders.network(CASE, 100, interface="eth0"), wire(CASE, 1),
+    ]  # fmt: skip
+    assert coverage_of(recorded([CASE], records)).loopback_bytes == 11
+
+
+def test_warm_ups_are_in_no_coverage(recorded: Recorded) -> None:
+    """Whatever was counted in a warm-up is left out on both sides."""
+    warm = {"iteration": -1}
+    records = [
+        transfer(CASE, 0, 1, 500, **warm), wire(CASE, 500, **warm),
+        wire(CASE, 500, src="0", dst="0", **warm), builders.network(CASE, 500, **warm),
+        log_count(CASE, n_started=9, **warm), wire(CASE, 4), transfer(CASE, 0, 1, 3),
+        log_count(CASE, n_started=1, n_logged=1),
+    ]  # fmt: skip
+    row = coverage_of(recorded([CASE], records))
+    assert (row.coverage, row.self_bytes, row.loopback_bytes, row.n_lost) == (0.75, 0, 0, 0)
+
+
+def test_what_no_count_explains_is_lost(recorded: Recorded) -> None:
+    """Of ten fetches two are logged, one was refused, one failed, one goes on: five are lost."""
+    counts = {"n_started": 10, "n_logged": 2, "n_busy": 1, "n_failed": 1, "n_in_flight": 1}
+    records = [log_count(CASE, **counts), transfer(CASE, 0, 1, 5), transfer(CASE, 1, 2, 5)]
+    row = coverage_of(recorded([CASE], records))
+    assert (row.n_started, row.n_busy, row.n_failed, row.n_in_flight) == (10, 1, 1, 1)
+    assert row.n_lost == 5
+
+
+def test_entries_that_never_arrived_are_lost_though_the_worker_logged_them(
+    recorded: Recorded,
+) -> None:
+    """What counts is the record that was stored, not what the worker says it had logged."""
+    records = [log_count(CASE, n_started=10, n_logged=10), transfer(CASE, 0, 1, 5)]
+    assert coverage_of(recorded([CASE], records)).n_lost == 9
+
+
+def test_nothing_on_the_wire_is_no_coverage(recorded: Recorded) -> None:
+    """Without a byte to cover there is no share of them."""
+    assert math.isnan(coverage_of(recorded([CASE], [log_count(CASE)])).coverage)
+
+
+def test_cases_without_traffic_records_have_no_row(recorded: Recorded) -> None:
+    """A ping-pong, which has no transfer log, is not said to be covered by 0 %."""
+    other = builders.case("ucx")
+    run = recorded([other, CASE], [builders.sample(other, 1.0), wire(CASE, 1)])
+    assert stats.coverage(run)["case_id"].tolist() == [CASE.id]
+    empty = stats.coverage(recorded([CASE]))
+    assert len(empty) == 0
+    assert list(empty.columns) == list(stats.coverage(run).columns)

@@ -1,0 +1,61 @@
+"""Imports go one way, and the command line costs next to nothing until it measures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+HEAVY = ("numpy", "pandas", "dask", "distributed", "matplotlib", "pyarrow", "scipy")
+LIGHT = (["--help"], ["--version"], ["list"], ["run", "--help"], ["report", "--help"])
+
+
+def test_imports_go_one_way() -> None:
+    """The layers that pyproject.toml draws hold, and every module has its place in them."""
+    command = [SCRIPTS / "lint-imports", "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Contracts: 1 kept, 0 broken." in done.stdout
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
+    """Help and lists are shown without NumPy, pandas, Dask and the like."""
+    code = (
+        "import sys\n"
+        "from commbench.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        f"print(sorted({set(HEAVY)} & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert done.stderr == "[]\n"
+
+
+def cpu_seconds(command: list[str | Path]) -> float:
+    """Return the CPU time that a command takes with all its children, user and system."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"]], ids=" ".join)
+def test_a_light_command_answers_at_once(arguments: list[str]) -> None:
+    """The best of three takes less than 0.3 s of CPU time, on however busy a machine."""
+    assert min(cpu_seconds([SCRIPTS / "commbench", *arguments]) for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize("name", ["store", "stats", "suite", "backends", "reports.content"])
+def test_no_module_imports_heavily_by_itself(name: str) -> None:
+    """Importing a part of the pipeline costs none of what using it needs."""
+    code = f"import sys, commbench.{name}; print(sorted({set(HEAVY)} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

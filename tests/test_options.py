@@ -1,0 +1,134 @@
+"""A workload's parameters are options of the command line, read as strictly as a suite is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from commbench import environment, options, registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """One parameter of every type."""
+
+    rows: int = field(default=7, metadata={"help": "rows"})
+    size: int = field(default=8, metadata={"help": "size", "unit": "bytes"})
+    share: float = field(default=0.5, metadata={"help": "share"})
+    deep: bool = field(default=False, metadata={"help": "deep"})
+    label: str = field(default="x", metadata={"help": "label"})
+    how: Literal["tasks", "p2p"] = field(default="p2p", metadata={"help": "how"})
+    sizes: tuple[int, ...] = field(default=(1, 2), metadata={"help": "sizes", "unit": "bytes"})
+    names: tuple[str, ...] = field(default=("a",), metadata={"help": "names"})
+    long_list: tuple[int, ...] = field(default=tuple(range(50)), metadata={"help": "long"})
+
+
+@pytest.fixture
+def read() -> Callable[..., Any]:
+    """Return a function that parses a command line and returns its values, or its complaint."""
+
+    def read(*arguments: str) -> Any:
+        found: dict[str, Any] = {}
+        parameters = [*options.of_params(Params), *options.run_options()]
+        command = click.Command("x", params=parameters, callback=found.update)
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code in (0, 2), result.output
+        return found if result.exit_code == 0 and found else result.output
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (("--rows", "3"), "rows", 3),
+        (("--size", "8MiB"), "size", 8 << 20),
+        (("--share", "0.25"), "share", 0.25),
+        (("--deep", "yes"), "deep", True),
+        (("--how", "tasks"), "how", "tasks"),
+        (("--sizes", "1, 1KiB,8MiB"), "sizes", (1, 1024, 8 << 20)),
+        (("--names", "a,b"), "names", ("a", "b")),
+        (("--long-list", "3"), "long_list", (3,)),
+        (("--backends", "tcp,ucx:tcp+shm"), "backends", ("tcp", "ucx:tcp+shm")),
+        (("--timeout", "1.5min"), "timeout", 90.0),
+        (("--min-transfer", "1KiB"), "min_transfer", 1024),
+        ((), "rows", None),
+        ((), "min_transfer", 1_000_000),
+    ],
+)
+def test_an_option_has_the_type_of_its_field(
+    arguments: tuple[str, ...], name: str, value: Any, read: Callable[..., Any]
+) -> None:
+    """What is written becomes the parameter's type; what is not written stays open."""
+    assert read(*arguments)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rows", "1e6"), "'1e6' is not a valid integer"),
+        (("--how", "p3p"), "'p3p' is not one of 'tasks', 'p2p'"),
+        (("--size", "1.5B"), "'1.5B' is not a whole number of bytes"),
+        (("--sizes", "1,x"), "'x' is not a number of bytes"),
+        (("--sizes", ","), "',' names nothing"),
+        (("--backends", " , "), "' , ' names nothing"),
+        (("--backends", ""), "'' names nothing"),
+        (("--timeout", "nan"), "'nan' is not a duration"),
+        (("--min-transfer", "-1"), "'-1' is not a number of bytes"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_option(
+    arguments: tuple[str, ...], says: str, read: Callable[..., Any]
+) -> None:
+    """The complaint names the option and what was written; nothing falls back to a default."""
+    output = read(*arguments)
+    assert says in output
+    assert f"'{arguments[0]}'" in output
+
+
+def test_help_shows_every_default(read: Callable[..., Any]) -> None:
+    """Each option says what happens without it, long lists in short."""
+    text = " ".join(read("--help").split())
+    for default in ("7", "0.5", "False", "p2p", "1,2", "0,1,2,3,…,49"):
+        assert f"[default: {default}]" in text
+
+
+@pytest.mark.parametrize("name", registry.names("workload"))
+def test_every_workloads_parameters_are_options(name: str) -> None:
+    """Each field has an option of its name, with a help text and no clash with ours."""
+    kind = registry.load("workload", name)
+    found = options.of_params(kind.Params)
+    assert [option.name for option in found] == [f.name for f in dataclasses.fields(kind.Params)]
+    assert all(option.help for option in found)
+    taken = {option.name for option in (*options.run_options(), *options.cluster_options(kind))}
+    assert taken.isdisjoint(option.name for option in found)
+
+
+@pytest.mark.parametrize(
+    ("cupy", "gpus", "device"), [(True, 1, "gpu"), (True, 0, "cpu"), (False, 1, "cpu")]
+)
+def test_auto_is_gpu_only_where_it_can_be(
+    cupy: bool, gpus: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--device auto`` needs a GPU and CuPy; what is named outright is taken as it is."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if cupy else None)
+    monkeypatch.setattr(environment, "gpus", lambda: [{}] * gpus)
+    assert options.cluster({"device": "auto"}).device == device
+    assert options.cluster({"device": "gpu", "workers": 3}).device == "gpu"
+    assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
+
+
+def test_only_what_was_given_overrides() -> None:
+    """Zero is given, None is not; the timeout takes the name that cases have for it."""
+    given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout"))
+    assert options.replication(given) == {}
+    assert options.replication({**given, "warmups": 0, "timeout": 5.0}) == {
+        "warmups": 0, "timeout_s": 5.0,
+    }  # fmt: skip
