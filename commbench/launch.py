@@ -42,7 +42,8 @@ def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
         from commbench.measure.cluster import measure_cluster
 
         launcher = registry.load("launcher", case.cluster.launcher)()
-        with launcher.start(case.cluster, backend.protocol, scratch) as cluster:
+        running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
+        with running as cluster:
             measure_cluster(launch, workload, backend, cluster, emit)
     elif isinstance(workload, PairWorkload):
         from commbench.measure.pair import measure_pair

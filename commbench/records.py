@@ -8,11 +8,14 @@ import json
 import math
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import model
 from commbench.errors import ResultsError
 from commbench.model import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -37,7 +40,7 @@ FIELDS = {
 _MAX_NOTES = 5
 _FITS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int and -(2**63) <= value < 2**63,
-    "float": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "float": lambda value: math.isfinite(value) if type(value) is float else _FITS["int"](value),
     "bool": lambda value: type(value) is bool,
     "str": lambda value: type(value) is str,
 }
@@ -114,18 +117,10 @@ def read(
     ResultsError
         Where the file exists but can't be read.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ResultsError(f"can't read {path}: {error}") from error
-    begin = done["n_bytes"] if done else 0
-    if done and mark(content[:begin]) != done:
-        begin = 0
-    *lines, unfinished = content[begin:].split(b"\n")
+    content, first_line = _content(path, done)
+    *lines, unfinished = content.split(b"\n")
     found, bad = [], []
-    for number, line in enumerate(lines, start=content.count(b"\n", 0, begin) + 1):
+    for number, line in enumerate(lines, start=first_line):
         if not line:
             continue
         try:
@@ -141,6 +136,55 @@ def read(
     if unfinished:
         notes.append(f"{path.name} ends in a line that was cut short; it is left out")
     return found
+
+
+def read_columns(path: Path, kind: str, done: Any = None) -> pa.Table | None:
+    """Return what ``read`` does as a table, where every line is a sound record of this `kind`.
+
+    Many times faster and leaner than ``read``, which alone can tell what is wrong otherwise.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import json as pa_json
+
+    content, _ = _content(path, done)
+    types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": pa.string()}
+    fields = {"record": "str", **FIELDS[kind]}
+    if not content.endswith(b"\n"):
+        return None
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(content),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=pa.schema({name: types[kept] for name, kept in fields.items()}),
+                unexpected_field_behavior="error",
+            ),
+        )
+    except (pa.ArrowException, ValueError):
+        return None
+    numbers = [name for name, kept in fields.items() if kept == "float"]
+    sound = (
+        # It would take two records on one line, which only a mishap can have put there.
+        table.num_rows == content.count(b"\n")
+        and all(column.null_count == 0 for column in table.columns)
+        and pc.all(pc.equal(table["record"], kind)).as_py()
+        and all(pc.all(pc.is_finite(table[name])).as_py() for name in numbers)
+    )
+    return table.drop_columns(["record"]) if sound else None
+
+
+def _content(path: Path, done: Any) -> tuple[bytes, int]:
+    """Return what stands in the file behind the lines `done`, and its first line's number."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return b"", 1
+    except OSError as error:
+        raise ResultsError(f"can't read {path}: {error}") from error
+    begin = done["n_bytes"] if done else 0
+    if done and mark(content[:begin]) != done:
+        begin = 0
+    return content[begin:], content.count(b"\n", 0, begin) + 1
 
 
 def mark(lines: bytes) -> dict[str, Any]:

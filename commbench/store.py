@@ -298,7 +298,12 @@ def _read_table(path: Path, kind: str, notes: list[str]) -> pd.DataFrame:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ResultsError(f"can't read {parquet}: {error}") from error
     done = table.attrs.pop("lines", None) if table is not None else None
-    rows = records.read(path / f"{name}.jsonl", [kind], notes, done)
+    lines = path / f"{name}.jsonl"
+    columns = records.read_columns(lines, kind, done)
+    if columns is not None:
+        added = columns.to_pandas().astype(_frame([], kind).dtypes)
+    else:
+        added = _frame(records.read(lines, [kind], notes, done), kind)
     if table is None:
-        return _frame(rows, kind)
-    return pd.concat([table, _frame(rows, kind)], ignore_index=True) if rows else table
+        return added
+    return pd.concat([table, added], ignore_index=True) if len(added) else table

@@ -122,12 +122,13 @@ def test_the_smallest_transfer_that_counts_can_be_changed(good):
     assert report["run"]["min_transfer_bytes"] == 8_100_000
 
 
-def test_resuming_a_run_that_is_complete_launches_nothing(good, never_launched, monkeypatch):
+def test_resuming_a_run_that_is_complete_launches_nothing(good):
     """A complete run has nothing left to run, and is reported."""
-    monkeypatch.setattr(runner, "run_plan", lambda plan, logs: (launch for launch in plan))
+    before = processes.records(good[1], "LaunchEnd")
     result = commbench("run", "--resume", good[1])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == str(good[1])
+    assert processes.records(good[1], "LaunchEnd") == before
 
 
 def test_a_failed_launch_is_status_1_and_one_message(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,10 +41,14 @@ class Launcher(ABC):
     """The entry point's name."""
 
     @abstractmethod
-    def start(self, spec: ClusterSpec, protocol: str, scratch: Path) -> RunningCluster:
+    def start(
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
         """Start the cluster that `spec` asks for and wait for all its workers.
 
-        Every process inherits the environment of this one. `scratch` takes its logs.
+        Every process inherits the environment of this one. `scratch` takes its logs. The modules
+        `preload` are imported in every process before it communicates: a backend that polls
+        would slow their import manifold.
 
         Raises
         ------

@@ -7,11 +7,13 @@ nanny: a worker that dies must void the launch, not come back and blur it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +29,37 @@ _CLOSE_SECONDS = 10.0
 class LocalCluster(RunningCluster):
     """A running scheduler and its workers."""
 
-    def __init__(self, spec: ClusterSpec, protocol: str, scratch: Path) -> None:
+    def __init__(
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._scratch = scratch
         self._deadline = time.monotonic() + _START_SECONDS
         try:
-            self._start(spec, protocol)
+            self._start(spec, protocol, preload)
         except BaseException:
             self._stop()
             raise
 
-    def _start(self, spec: ClusterSpec, protocol: str) -> None:
+    def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         from distributed import Client
 
         contact = self._scratch / "scheduler.json"
+        preloads = [word for module in preload for word in ("--preload", module)]
         self._spawn(
             "scheduler", "--scheduler-file", contact, "--protocol", protocol,
-            "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+            "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *preloads,
         )  # fmt: skip
-        self._until(contact.exists, "the scheduler did not start")
         for index in range(spec.n_workers):
             self._spawn(
                 "worker", "--scheduler-file", contact, "--protocol", protocol,
                 "--host", "127.0.0.1", "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker),
-                "--memory-limit", str(_memory_limit(spec.n_workers)),
+                "--memory-limit", str(_memory_limit(spec.n_workers)), *preloads,
             )  # fmt: skip
+        for module in preload:
+            importlib.import_module(module)
+        self._until(contact.exists, "the scheduler did not start")
         # It waits for the scheduler to have written the whole file.
         self.client = Client(scheduler_file=str(contact), timeout=_START_SECONDS)
         self._until(
@@ -112,8 +119,10 @@ class LocalLauncher(Launcher):
 
     name = "local"
 
-    def start(self, spec: ClusterSpec, protocol: str, scratch: Path) -> RunningCluster:  # noqa: D102
-        return LocalCluster(spec, protocol, scratch)
+    def start(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
+        return LocalCluster(spec, protocol, scratch, preload)
 
 
 def _nanny_environment() -> dict[str, str]:

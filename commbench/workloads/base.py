@@ -59,6 +59,9 @@ class ClusterWorkload(Workload):
     waits for it (the sample), then calls ``check``.
     """
 
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that every process of the cluster imports before it communicates."""
+
     @property
     @abstractmethod
     def payload_bytes(self) -> int:

@@ -37,6 +37,7 @@ class Merge(ClusterWorkload):
 
     name = "merge"
     summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
+    preload = ("dask.dataframe",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

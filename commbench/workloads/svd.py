@@ -49,6 +49,7 @@ class Svd(ClusterWorkload):
 
     name = "svd"
     summary = "singular value decomposition of a tall and skinny array"
+    preload = ("dask.array.linalg",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

@@ -48,6 +48,7 @@ class TransposeSum(ClusterWorkload):
 
     name = "transpose-sum"
     summary = "x + x.T: each chunk of a square array meets its mirror image"
+    preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

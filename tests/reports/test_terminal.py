@@ -188,3 +188,19 @@ def test_colour_on_a_terminal_unless_unwanted(
     text = rendered(wide, 80, monkeypatch)
     assert ("\x1b[33m" in text) == coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", text) == plain
+
+
+def test_many_backends_have_room_side_by_side(
+    reported: Reported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six columns with long names fit into 80, their titles on several lines."""
+    names = [*LONG_NAMES, "ucx:tcp+nvlink+ib", "ucx:shm+nvlink+ib"]
+    cases = [builders.case(name, "pingpong") for name in names]
+    records = [message(case, 123.4e-6, size) for case in cases for size in (1, 1 << 20)]
+    lines = rendered(reported(cases, records), 80, monkeypatch).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.sub(r"\s+", " ", next(line for line in lines if line.startswith("1 MiB"))) == (
+        "1 MiB" + " 123 µs" * 6
+    )
+    for name in names:
+        assert any(name.rpartition("+")[2] in line for line in lines)
