@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(READY)  ## The main job: merge over tcp, ucx and ucx:shm, two workers
-	$(BIN)/commbench run merge --backends tcp,ucx,ucx:shm --workers 2 --skip-unavailable
+	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm --workers 2 --skip-unavailable
 
 test: lint  ## Lint, types, import layers and the tests
 	$(BIN)/python -m pytest -q

@@ -140,14 +140,14 @@ def _resume(path: Path) -> int:
     """Run what is missing of the run in `path` and return the exit status."""
     from commbench import load, store
     from commbench import suite as suites
+    from commbench.stats.selection import good_launches
 
-    ends = load(path).ends
+    data = load(path)
     results = store.RunStore.reopen(path)
-    used = ends.groupby("case_id")["launch"].max() + 1
-    done = ends[ends["ok"].astype(bool)].groupby("case_id").size()
+    done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
     suite = _available(results.run.suite, skip=False)
-    missing = suites.plan(suite, results.run.seed + len(ends), done=done.to_dict())
-    return _carry_out(results, suites.shift(missing, used.to_dict()))
+    missing = suites.plan(suite, results.run.seed + len(data.ends), done=done)
+    return _carry_out(results, suites.shift(missing, data.launches_begun()))
 
 
 def _available(suite: Suite, *, skip: bool) -> Suite:

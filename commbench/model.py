@@ -275,7 +275,8 @@ Record = (
 class Summary:
     """The samples of one case, or of one message size of it.
 
-    ``median_s`` is the median over launches of each launch's median; the interval holds the
+    Only the ``n_launches`` that ended well count; where it is 0, all is of launches that were cut
+    short. ``median_s`` is the median over launches of each launch's median; the interval holds the
     true median with probability ``confidence`` (one launch allows none: nan, nan and 0). The
     percentiles are over all measured samples.
     """

@@ -237,6 +237,15 @@ class RunData:
     ends: pd.DataFrame
     notes: tuple[str, ...]
 
+    def launches_begun(self) -> dict[str, int]:
+        """Return by case id how many launch indices are taken, also by launches cut short."""
+        import pandas as pd
+
+        tables = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
+        taken = pd.concat([table[["case_id", "launch"]] for table in tables])
+        return {str(case_id): int(last) + 1 for case_id, last in
+                taken.groupby("case_id")["launch"].max().items()}  # fmt: skip
+
     @classmethod
     def read(cls, path: Path) -> RunData:
         """Read everything that the directory holds, also of a run that was cut short."""

@@ -219,8 +219,14 @@ def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> l
 
 def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
     """Return `launches` with indices from ``used[case id]`` on, as a resumed run needs them."""
+    n_blocks = max(used.values(), default=0)
     return [
-        replace(launch, index=launch.index + used.get(launch.case.id, 0)) for launch in launches
+        replace(
+            launch,
+            index=launch.index + used.get(launch.case.id, 0),
+            block=launch.block + n_blocks,
+        )
+        for launch in launches
     ]
 
 

@@ -160,7 +160,7 @@ USAGE = {
     "frac-match": (("--frac-match", "2"), "merge", "frac_match is 2.0; it must be above 0"),
     "shuffle": (("--shuffle", "disk"), "merge", "'tasks', 'p2p'"),
     "sizes": (("--sizes", "1,zz"), "pingpong", "zz"),
-    "no sizes": (("--sizes", ","), "pingpong", "sizes is empty"),
+    "no sizes": (("--sizes", ","), "pingpong", "',' names nothing"),
     "size 0": (("--sizes", "1,0"), "pingpong", "a message size of 0 B can't be sent"),
     "layers": (("--layers", "comm,wires"), "pingpong", "unknown layer 'wires'"),
     "seconds per size": (("--seconds-per-size", "0"), "pingpong", "must be above 0"),

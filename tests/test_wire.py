@@ -206,21 +206,21 @@ def test_a_write_that_a_class_inherits_counts_once(monkeypatch):
 
 @pytest.mark.skipif(BACKEND != "tcp", reason="these are the tests that are run there")
 @pytest.mark.parametrize(
-    ("name", "selection"),
+    ("name", "files", "selection"),
     [
-        ("ucx:shm", "known_payload or carries_it or restores"),
-        pytest.param("ucx:shm", "", marks=pytest.mark.slow),
-        pytest.param("ucx", "", marks=pytest.mark.slow),
+        ("ucx:shm", ("test_wire.py",), "known_payload or carries_it or restores"),
+        pytest.param("ucx:shm", ("test_wire.py", "test_transfers.py"), "", marks=pytest.mark.slow),
+        pytest.param("ucx", ("test_wire.py", "test_transfers.py"), "", marks=pytest.mark.slow),
     ],
 )
-def test_it_is_the_same_over_ucx(name, selection):
+def test_it_is_the_same_over_ucx(name, files, selection):
     """The tests of this file and of the transfer log pass on a cluster over ucx, too."""
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
-    files = [Path(__file__), Path(__file__).with_name("test_transfers.py")]
+    paths = [Path(__file__).with_name(file) for file in files]
     # UCX in this process would keep a core busy to the end of the session.
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", selection],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, "-k", selection],
         env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
     )  # fmt: skip

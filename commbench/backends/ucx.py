@@ -33,8 +33,8 @@ _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "i
 # UCX's transports by the family that users speak of, fastest first.
 _FAMILIES = {
     "nvlink": ("cuda_ipc",),
-    "ib": ("rc_verbs", "rc_mlx5", "dc_mlx5", "ud_verbs", "ud_mlx5", "rc", "dc", "ud"),
     "shm": ("xpmem", "cma", "knem", "sysv", "posix"),
+    "ib": ("rc_verbs", "rc_mlx5", "dc_mlx5", "ud_verbs", "ud_mlx5", "rc", "dc", "ud"),
     "tcp": ("tcp",),
 }
 
@@ -104,6 +104,10 @@ class UcxBackend(Backend):
 
     def contradiction(self, transport: str) -> str:  # noqa: D102
         family = _family(transport)
+        if not family:
+            return f"{self.name} moves its bytes over {transport or 'an unknown transport'}"
+        if not self.options and transport != "tcp/lo" and family == "tcp":
+            return f"{self.name} moves its bytes over {transport}: tcp, with UCX's overhead"
         if not self.options and family == "tcp":
             return (
                 f"{self.name} moves its bytes over {transport}: these are tcp's numbers with UCX's "
@@ -111,7 +115,7 @@ class UcxBackend(Backend):
                 "refuses unless UCX_MM_ERROR_HANDLING=y; ucx:shm sets it"
             )
         if self.options and family not in self.options:
-            return f"{self.name} moves its bytes over {transport or 'an unknown transport'}"
+            return f"{self.name} moves its bytes over {transport}"
         if len(self.options) > 1 and family == "tcp":
             wanted = "+".join(option for option in self.options if option != "tcp")
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"

@@ -13,7 +13,7 @@ Emit = Callable[[Record], None]
 _SETTLE_SECONDS = 0.5
 
 
-def measure_idle(launch: Launch, pids: Sequence[int], seconds: float = 2.0) -> IdleCost:
+def measure_idle(launch: Launch, pids: Sequence[int], seconds: float = 1.0) -> IdleCost:
     """Return the CPU time that the processes `pids` burn while nothing is asked of them."""
     time.sleep(_SETTLE_SECONDS)
     began, cpu_began = time.perf_counter(), cpu.seconds(pids)

@@ -84,7 +84,13 @@ def _warnings(
             f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
             f"commbench run --resume {data.path}"
         )
-    weak = summaries[summaries["confidence"] < stats.CONFIDENCE]
+    for row in summaries[summaries["n_launches"] == 0].drop_duplicates("case_id").itertuples():
+        found.append(
+            f"{tasks[row.case_id]} over {row.backend}: no launch ended well; the median is of "
+            "launches that were cut short, and is nothing to quote"
+        )
+    weak = summaries[summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")]
+    weak = weak[weak["n_launches"] > 0]
     if len(weak):
         n_launches = int(weak["n_launches"].min())
         found.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commbench.stats.intervals import newly_busy
-from commbench.stats.selection import in_suite_order
+from commbench.stats.selection import counted, in_suite_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +37,8 @@ def pairs(run: RunData) -> pd.DataFrame:
     import pandas as pd
 
     key = ["case_id", "src", "dst"]
-    log = run.transfers
-    log = log[(log["iteration"] >= 0) & (log["nbytes"] >= run.run.min_transfer_bytes)]
+    log = counted(run.transfers, run)
+    log = log[log["nbytes"] >= run.run.min_transfer_bytes]
     seconds = log["stop_s"] - log["start_s"]
     timed = seconds > 0
     # Two launches may not share a clock: each is a stretch of time of its own.
@@ -90,16 +90,14 @@ def coverage(run: RunData) -> pd.DataFrame:
     """
     import pandas as pd
 
+    tables = [
+        counted(table, run) for table in (run.wire, run.transfers, run.log_counts, run.network)
+    ]
     rows = []
     for case in run.run.suite.cases:
-        wire = run.wire[(run.wire.case_id == case.id) & (run.wire.iteration >= 0)]
-        log = run.transfers[(run.transfers.case_id == case.id) & (run.transfers.iteration >= 0)]
-        counts = run.log_counts[
-            (run.log_counts.case_id == case.id) & (run.log_counts.iteration >= 0)
-        ]
+        wire, log, counts, network = (table[table.case_id == case.id] for table in tables)
         if wire.empty and log.empty and counts.empty:
             continue
-        network = run.network[(run.network.case_id == case.id) & (run.network.iteration >= 0)]
         own = wire.src == wire.dst
         totals = {
             name: int(counts[name].sum())

@@ -12,9 +12,30 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 
-def measured(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return the samples that count: verified, and no warm-up."""
+def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
+    """Return the rows of `table` that count: of measured iterations and launches that ended well.
+
+    A launch that was cut short has told of its first iterations only, and the fast ones come
+    first. Where no launch of a case ended well, all of its rows count, and no interval does.
+    """
+    rows = table[table["iteration"] >= 0]
+    good = good_launches(run)
+    keep = ~rows["case_id"].isin(list(good))
+    for case_id, launches in good.items():
+        keep |= (rows["case_id"] == case_id) & rows["launch"].isin(launches)
+    return rows[keep]
+
+
+def measured(run: RunData) -> pd.DataFrame:
+    """Return the samples that count: those of ``counted``, verified, and no warm-up."""
+    samples = counted(run.samples, run)
     return samples[~samples["warmup"].astype(bool) & samples["verified"].astype(bool)]
+
+
+def good_launches(run: RunData) -> dict[str, list[int]]:
+    """Return by case id the launches that ended well; a case without any is not there."""
+    ends = run.ends[run.ends["ok"].astype(bool)]
+    return {str(case_id): list(group) for case_id, group in ends.groupby("case_id")["launch"]}
 
 
 def in_suite_order(

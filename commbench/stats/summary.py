@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commbench.model import Case, Comparison, Summary
-from commbench.stats.selection import in_suite_order, measured
+from commbench.stats.selection import good_launches, in_suite_order, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def launch_medians(run: RunData) -> pd.DataFrame:
         Columns case_id, workload, backend, layer, payload_bytes, launch, median_s, in the
         order of the suite's cases.
     """
-    samples = measured(run.samples)
+    samples = measured(run)
     grouped = samples.groupby([*_GROUP, "workload", "backend", "launch"], sort=True)
     medians = grouped["seconds"].median().rename("median_s").reset_index()
     return in_suite_order(medians, run)
@@ -75,15 +75,16 @@ def summaries(run: RunData) -> pd.DataFrame:
     """
     import pandas as pd
 
-    medians = launch_medians(run)
+    medians, good = launch_medians(run), good_launches(run)
     rows = []
-    for (case_id, layer, payload_bytes), group in measured(run.samples).groupby(_GROUP):
+    for (case_id, layer, payload_bytes), group in measured(run).groupby(_GROUP):
         here = (
             (medians.case_id == case_id)
             & (medians.layer == layer)
             & (medians.payload_bytes == payload_bytes)
         )
-        summary = _summarize(case_id, layer, payload_bytes, group, medians[here].median_s)
+        n_good = len(good.get(case_id, ()))
+        summary = _summarize(case_id, layer, payload_bytes, group, medians[here].median_s, n_good)
         names = {"workload": group.workload.iloc[0], "backend": group.backend.iloc[0]}
         rows.append({**names, **vars(summary), "throughput_Bps": summary.throughput_Bps})
     columns = ["workload", "backend", *Summary.__dataclass_fields__, "throughput_Bps"]
@@ -91,19 +92,20 @@ def summaries(run: RunData) -> pd.DataFrame:
 
 
 def _summarize(
-    case_id: str, layer: str, payload_bytes: int, samples: pd.DataFrame, medians: pd.Series[float]
-) -> Summary:
+    case_id: str, layer: str, payload_bytes: int, samples: pd.DataFrame,
+    medians: pd.Series[float], n_good: int,
+) -> Summary:  # fmt: skip
     import numpy as np
 
     sorted_medians = np.sort(medians.to_numpy())
-    k, level = median_interval(len(sorted_medians))
+    k, level = median_interval(len(sorted_medians)) if n_good else (1, 0.0)
     seconds = samples["seconds"].to_numpy()
     p5, p25, p75, p95, p99 = np.quantile(seconds, [0.05, 0.25, 0.75, 0.95, 0.99]).tolist()
     return Summary(
         case_id=case_id,
         layer=layer,
         payload_bytes=int(payload_bytes),
-        n_launches=len(sorted_medians),
+        n_launches=len(sorted_medians) if n_good else 0,
         n_samples=len(seconds),
         median_s=float(np.median(sorted_medians)),
         ci_low_s=float(sorted_medians[k - 1]) if level else float("nan"),

@@ -52,6 +52,8 @@ class PingPong(PairWorkload):
         super().__init__(params, context)
         if not params.sizes:
             raise UsageError("pingpong: sizes is empty; give at least one, for example --sizes 1")
+        if len(set(params.sizes)) < len(params.sizes):
+            raise UsageError("pingpong: sizes names a size twice; each is measured once")
         for size in params.sizes:
             if size < 1:
                 raise UsageError(f"pingpong: a message size of {size} B can't be sent; at least 1")

@@ -188,8 +188,8 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
 @pytest.mark.parametrize(
     ("name", "transport", "says"),
     [
-        ("ucx", "tcp/lo", "tcp's numbers"),
-        ("ucx", TCP, "UCX_MM_ERROR_HANDLING=y"),
+        ("ucx", "tcp/lo", "UCX_MM_ERROR_HANDLING=y"),
+        ("ucx", TCP, TCP),
         ("ucx", SHM, ""),
         ("ucx", IB, ""),
         ("ucx", NVLINK, ""),

@@ -92,7 +92,7 @@ def test_a_contradicted_transport_is_the_first_thing_that_is_said(reported: Repo
         "samples.jsonl line",
         "failed",
         "--resume",
-        "interval",
+        "ended well",
         "clocks",
         "missing",
         "saw",

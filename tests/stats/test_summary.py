@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import builders
@@ -20,6 +20,39 @@ from commbench.model import Case, ClusterSpec, Record
 from commbench.store import RunData
 
 Recorded = Callable[..., RunData]
+
+
+@pytest.fixture(scope="session", name="recorded")
+def _recorded_and_ended(recorded: Recorded) -> Recorded:
+    """Return what stores records, with a good end for each launch that has none."""
+
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: object) -> RunData:
+        return recorded(cases, builders.ended(records), **given)
+
+    return build
+
+
+def test_launches_that_were_cut_short_do_not_count(recorded: Recorded) -> None:
+    """A launch that failed after one fast sample changes no median and earns no interval."""
+    case = builders.case()
+    good = builders.launches(case, [2.0] * 5)
+    cut = [sample(case, 0.1, launch=5), builders.end(case, launch=5, ok=False)]
+    (row,) = stats.summaries(recorded([case], good + cut)).itertuples()
+    assert (row.n_launches, row.n_samples) == (5, 15)
+    assert row.median_s == pytest.approx(2.0)
+    assert row.confidence < 0.95
+
+
+def test_a_case_without_a_good_launch_is_shown_without_an_interval(recorded: Recorded) -> None:
+    """What was measured before every launch was cut short is still there, as such."""
+    case = builders.case()
+    records = [
+        *(sample(case, 2.0, launch=launch) for launch in range(6)),
+        *(builders.end(case, launch=launch, ok=False) for launch in range(6)),
+    ]
+    (row,) = stats.summaries(recorded([case], records)).itertuples()
+    assert (row.n_launches, row.median_s, row.confidence) == (0, 2.0, 0.0)
+    assert math.isnan(row.ci_low_s)
 
 
 def level_by_counting(n: int, k: int) -> float:
