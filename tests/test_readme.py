@@ -1,0 +1,32 @@
+"""The README shows what commbench says, and points where something is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
+
+
+def test_the_readme_shows_the_report_of_its_reference_run():
+    """The report in the README is what ``commbench report`` prints at 80 columns today."""
+    readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```\n(merge · .*?)\n```", readme, re.DOTALL)[1]
+    run = re.search(r"results/reference/[\w-]+", readme)[0]
+    command = [sys.executable, "-m", "commbench.cli", "report", str(_ROOT / run)]
+    said = subprocess.check_output(command, env={**os.environ, "COLUMNS": "80"}, text=True)
+    lines = [line.rstrip() for line in said.splitlines()]
+    assert "\n".join(lines).startswith(shown)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_every_link_within_the_project_leads_somewhere(page):
+    """Files that a page links to or shows exist."""
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
