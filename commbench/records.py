@@ -155,7 +155,9 @@ def read_columns(path: Path, kind: str, done: Any = None) -> pa.Table | None:
     try:
         table = pa_json.read_json(
             pa.BufferReader(content),
-            parse_options=pa_json.ParseOptions(
+            # One thread: many would hold many blocks at once, and are no faster on few cores.
+            pa_json.ReadOptions(use_threads=False),
+            pa_json.ParseOptions(
                 explicit_schema=pa.schema({name: types[kept] for name, kept in fields.items()}),
                 unexpected_field_behavior="error",
             ),
@@ -170,7 +172,7 @@ def read_columns(path: Path, kind: str, done: Any = None) -> pa.Table | None:
         and pc.all(pc.equal(table["record"], kind)).as_py()
         and all(pc.all(pc.is_finite(table[name])).as_py() for name in numbers)
     )
-    return table.drop_columns(["record"]) if sound else None
+    return table.drop_columns(["record"]).combine_chunks() if sound else None
 
 
 def _content(path: Path, done: Any) -> tuple[bytes, int]:

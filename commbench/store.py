@@ -310,7 +310,9 @@ def _read_table(path: Path, kind: str, notes: list[str]) -> pd.DataFrame:
     lines = path / f"{name}.jsonl"
     columns = records.read_columns(lines, kind, done)
     if columns is not None:
-        added = columns.to_pandas().astype(_frame([], kind).dtypes)
+        added = columns.to_pandas(split_blocks=True, self_destruct=True)
+        del columns
+        added = added.astype(_frame([], kind).dtypes)
     else:
         added = _frame(records.read(lines, [kind], notes, done), kind)
     if table is None:

@@ -290,10 +290,10 @@ def test_a_workload_of_a_third_party_that_goes_wrong(how, stage, words, line, tm
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_the_run_in_order(number, line):
-    """Ctrl-C, SIGTERM and SIGHUP end a run within seconds, with a report and how to go on."""
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: in seconds, with a report and how to go on."""
     running = line.start("run", "merge", "--backends", "fake:hang", "--launches", "2")
     running.until_record("Sample")
     running.find("launch")
@@ -386,7 +386,6 @@ def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
     assert line.report(last.run)["failures"] == []
 
 
-@pytest.mark.xfail(strict=True, reason="cli._resume: counts the launches that ended, only")
 def test_a_resumed_run_gives_no_number_twice(resumed):
     """The launches that were cut short keep their numbers to themselves."""
     samples = processes.records(resumed[1].run, "Sample")

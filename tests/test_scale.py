@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,17 @@ from commbench import store, suite
 from commbench.model import ClusterSpec, Run
 
 _SECONDS, _PEAK_BYTES = 10.0, 1_000_000_000
+# wait4's maximum would be this process's own, before the child replaced it: the kernel's high-water
+# mark of the new memory image is what counts.
+_REPORT = """
+import re, sys
+from commbench.cli import main
+try:
+    main(["report", sys.argv[1], "--format", "json"])
+finally:
+    status = open("/proc/self/status").read()
+    sys.stderr.write(str(1024 * int(re.search(r"VmHWM:\\s*([0-9]+)", status)[1])))
+"""
 
 
 def _generate(output, n_records: int, n_workers: int, *, ended: bool):
@@ -58,14 +68,14 @@ def _generate(output, n_records: int, n_workers: int, *, ended: bool):
 def test_a_million_transfers_are_reported_in_ten_seconds_and_a_gigabyte(tmp_path, ended):
     """1,000,000 records over 256 workers become the pair report in under 10 s and 1 GB."""
     path = _generate(tmp_path, 1_000_000, 256, ended=ended)
-    command = [sys.executable, "-m", "commbench.cli", "report", str(path), "--format", "json"]
     with (tmp_path / "report.json").open("wb") as output:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output)
-        _, status, usage = os.wait4(process.pid, 0)
+        process = subprocess.run(
+            [sys.executable, "-c", _REPORT, str(path)], stdout=output, stderr=subprocess.PIPE,
+            check=False,
+        )  # fmt: skip
         seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-    peak = usage.ru_maxrss * 1024
+    peak = int(process.stderr.split()[-1])
     print(f"{seconds:.1f} s, {peak / 1e6:.0f} MB")
     assert process.returncode == 0
     assert (tmp_path / "report.json").read_text().count('"q50_Bps"') > 60_000

@@ -294,7 +294,7 @@ def test_the_idle_cost_comes_first_and_covers_every_process(moves):
     """Before anything is measured the cost of the idle cluster is, client and scheduler too."""
     assert isinstance(moves[0], IdleCost)
     assert moves[0].n_processes == 4
-    assert moves[0].seconds >= 2
+    assert moves[0].seconds > 0.5
     assert 0 < moves[0].cpu_seconds < 4
 
 

@@ -7,9 +7,11 @@ import time
 import zlib
 
 import processes
+import psutil
 import pytest
+from distributed.comm import CommClosedError
 
-from commbench import backends
+from commbench import backends, process
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import pair
@@ -143,6 +145,17 @@ class Stale(PingPong):
         return self.replies[0]
 
 
+class StaleOnce(PingPong):
+    """The third reply is the one before; all others are right."""
+
+    replies = ()
+
+    async def exchange(self, comm, payload):
+        """Exchange, and return what was received last time where it is the third."""
+        self.replies = (*self.replies, (await super().exchange(comm, payload)).copy())
+        return self.replies[1 if len(self.replies) == 3 else -1]
+
+
 class Short(PingPong):
     """The reply lacks its last byte."""
 
@@ -167,6 +180,7 @@ class Foreign(PingPong):
         (Corrupted, 3 * MiB, "to a message of 3145728 B differs"),
         (Stale, 1, "to a message of 1 B differs"),
         (Stale, 100, "to a message of 100 B differs"),
+        (StaleOnce, 100, "to a message of 100 B differs"),
         (Short, 100, r"sent ndarray of shape \(100,\), uint8, .* answered .* \(99,\)"),
         (Foreign, 100, "the peer answered b['\"]"),
     ],
@@ -222,7 +236,7 @@ def test_nothing_is_left_after_an_error(measure, monkeypatch):
 
         async def exchange(self, comm, payload):
             """Exchange, and look."""
-            seen.extend(process.role for process in tag.processes())
+            seen.extend(found.role for found in tag.processes())
             return await super().exchange(comm, payload)
 
     with pytest.raises(VerificationError):
@@ -247,6 +261,35 @@ def test_a_peer_that_does_not_start_is_told_with_its_last_words(measure):
     assert "unknown backend 'unheard-of'" in message
 
 
+class LosesPeer(PingPong):
+    """The peer dies, and its connection closes before anybody is told of the death."""
+
+    async def exchange(self, comm, payload):
+        """Kill the peer and behave like a closed connection."""
+        (peer,) = psutil.Process().children()
+        peer.kill()
+        raise CommClosedError("in <TCP>: Stream is closed")
+
+
+def test_a_closed_connection_is_not_told_before_the_death_behind_it(measure, monkeypatch):
+    """Where the peer died, that is what is told, and not merely that a stream is closed."""
+    monkeypatch.setattr("commbench.process._on_death", None)
+    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 2.0)
+    told = []
+
+    def report(message):
+        told.append(message)
+        # The launch would end here; without it, the error goes its way.
+        process.on_death(report)
+
+    process.on_death(report)
+    with pytest.raises(CommClosedError):
+        measure(LosesPeer)
+    (message,) = told
+    assert message.startswith("peer (process ")
+    assert "was killed by SIGKILL while it was needed" in message
+
+
 class Busy(PingPong):
     """Every exchange uses 20 ms of the processor."""
 
@@ -260,7 +303,7 @@ class Busy(PingPong):
 
 def test_cpu_seconds_are_both_ends(measure):
     """The CPU time of a message is the mean over its size, without the warm-ups'."""
-    found = samples_of(measure(Busy, sizes=(64,), iterations=20, warmups=40))
+    found = samples_of(measure(Busy, sizes=(64,), iterations=15, warmups=15))
     (cpu_seconds,) = {s.cpu_seconds for s in found}
     assert 0.02 < cpu_seconds < 0.035
 
