@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import __version__, options, registry
-from commbench.errors import CommbenchError, UnavailableError, UsageError
+from commbench.errors import CommbenchError, UnavailableError, UnwritableError, UsageError
 from commbench.model import Run, Suite
 
 if TYPE_CHECKING:
@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 
 
 class _Complaint(click.ClickException):
+    """What the caller can put right, as one message."""
+
     exit_code = 2
+
+
+class _Unwritten(click.ClickException):
+    """What the disk didn't take, as one message."""
+
+    exit_code = 1
+
+
+def _told(error: CommbenchError) -> click.ClickException:
+    kind = _Unwritten if isinstance(error, UnwritableError) else _Complaint
+    return kind(str(error))
 
 
 class _Group(click.Group):
@@ -33,7 +46,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except CommbenchError as error:
-            raise _Complaint(str(error)) from error
+            raise _told(error) from error
 
 
 class _RunGroup(_Group):
@@ -50,7 +63,7 @@ class _RunGroup(_Group):
                 return _suite_command(Path(cmd_name))
             return _workload_command(cmd_name)
         except UsageError as error:
-            raise _Complaint(str(error)) from error
+            raise _told(error) from error
 
 
 @click.group("commbench", cls=_Group)

@@ -7,7 +7,8 @@
     │   ├── UnknownNameError     a name that no entry point carries
     │   ├── SuiteError           a suite file, with the path of the offending key
     │   └── UnavailableError     this machine lacks what the backend or device needs
-    ├── ResultsError             a results directory that can't be read or written
+    ├── ResultsError             a results directory that can't be read
+    │   └── UnwritableError      one that can't be written
     ├── VerificationError        a workload computed something wrong
     └── LaunchError              a launch could not be brought to its end
 
@@ -27,6 +28,7 @@ __all__ = [
     "SuiteError",
     "UnavailableError",
     "UnknownNameError",
+    "UnwritableError",
     "UsageError",
     "VerificationError",
 ]
@@ -96,7 +98,11 @@ pip install 'commbench[ucx]'"
 
 
 class ResultsError(CommbenchError):
-    """A results directory that is missing, foreign, of another version or can't be written."""
+    """A results directory that is missing, foreign or of another version."""
+
+
+class UnwritableError(ResultsError):
+    """Results that the disk doesn't take; what it took before is kept."""
 
 
 class VerificationError(CommbenchError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends, process, store
-from commbench.errors import ResultsError
+from commbench.errors import UnwritableError
 from commbench.launch import LOG
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
@@ -50,7 +50,7 @@ def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
 
     Raises
     ------
-    ResultsError
+    UnwritableError
         Where `logs` can't be written.
     """
     for launch in plan:
@@ -88,7 +88,7 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
         (scratch / TEMPORARY).mkdir(parents=True, exist_ok=True)
         output = log.open("wb")
     except OSError as error:
-        raise ResultsError(
+        raise UnwritableError(
             f"can't write the logs of a launch to {scratch}: {error.strerror}; make room, then go "
             f"on with --resume {scratch.parent.parent}"
         ) from error

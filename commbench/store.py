@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from commbench import model, records
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record, Run
 from commbench.records import decode, decode_launch, encode
 
@@ -133,8 +133,8 @@ class RunStore:
             except OSError as error:
                 raise self._refused(temporary, error) from error
 
-    def _refused(self, path: Path, error: OSError) -> ResultsError:
-        return ResultsError(
+    def _refused(self, path: Path, error: OSError) -> UnwritableError:
+        return UnwritableError(
             f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
             f"{self.path}; make room, then go on with commbench run --resume {self.path}"
         )
@@ -157,8 +157,8 @@ def _write_whole(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _not_made(path: Path, error: OSError) -> ResultsError:
-    return ResultsError(
+def _not_made(path: Path, error: OSError) -> UnwritableError:
+    return UnwritableError(
         f"can't make {path}: {error.strerror or error}; choose another --output, or make room"
     )
 

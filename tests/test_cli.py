@@ -315,7 +315,6 @@ def test_a_failed_launch_is_run_again_on_resume(tmp_path, monkeypatch):
     assert [case["n_launches"] for case in report["cases"]] == [3, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="cli.py: every CommbenchError ends with status 2")
 def test_results_that_cannot_be_written_are_status_1(tmp_path, never_launched):
     """An output directory that can't be made is told with its name, before anything starts."""
     (tmp_path / "file").write_text("")

@@ -348,14 +348,19 @@ def test_plain_ucx_is_tcp_and_says_so(over_ucx):
         assert "ucx:shm" in used.contradiction
 
 
-def test_shared_memory_is_not_slower_than_tcp(over_ucx):
-    """At 8 MiB the fastest messages over shared memory are faster than those over tcp."""
-    # Not the medians: on busy cores UCX's progress can stall for tens of milliseconds.
-    fastest = {
-        name: min(sample.seconds for sample in samples_of(records))
+def test_shared_memory_is_faster_than_tcp(over_ucx):
+    """At 8 MiB the median over shared memory is below that over tcp, given two cores."""
+    measured = [s for s in samples_of(over_ucx["ucx:shm"]) if not s.warmup]
+    round_trip_s = 2 * statistics.mean(s.seconds for s in measured)
+    n_cores = measured[0].cpu_seconds / round_trip_s
+    if n_cores < 1.5:
+        # The ends take turns at filling and emptying a ring of 512 KiB, both of them polling.
+        pytest.skip(f"the machine is busy: the two ends had {n_cores:.2f} cores between them")
+    medians = {
+        name: statistics.median(s.seconds for s in samples_of(records) if not s.warmup)
         for name, records in over_ucx.items()
     }
-    assert fastest["ucx:shm"] < fastest["ucx"]
+    assert medians["ucx:shm"] < medians["ucx"]
 
 
 def test_the_variables_of_ucx_stay_in_the_launches(over_ucx):
