@@ -7,8 +7,10 @@ runs on the cluster between the two readings of the clock.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from commbench import cpu, transfers, wire
@@ -51,15 +53,15 @@ def measure_cluster(
     client, case = cluster.client, launch.case
     client.register_plugin(transfers.TransferLog())
     client.register_plugin(wire.WireMeter())
-    # The first call makes the scheduler record its task stream; later ones read it.
+    # The first call makes the scheduler record its task stream.
     client.get_task_stream()
     emit(measure_idle(launch, cluster.pids))
     workload.prepare(client)
     for iteration in range(-case.warmups, case.iterations):
         # What the preparation and the check of the last result moved is none of this window.
-        _drain(client, cluster)
+        n_tasks_before = _drain(client, cluster)
         sample, result, network = _time_once(launch, iteration, workload, cluster)
-        records = list(_collect(launch, iteration, sample, cluster)) + network
+        records = list(_collect(launch, iteration, n_tasks_before, cluster)) + network
         workload.check(client, result)
         emit(sample)
         for record in records:
@@ -155,14 +157,17 @@ def _network_counters() -> dict[str, int]:
     }
 
 
-def _drain(client: Any, cluster: RunningCluster) -> None:
+def _drain(client: Any, cluster: RunningCluster) -> int:
+    """Throw away what was logged so far and return how many tasks the scheduler has seen."""
     for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
         pass
     client.run(wire.take)
+    n_tasks: int = client.run_on_scheduler(_n_tasks)
+    return n_tasks
 
 
 def _collect(
-    launch: Launch, iteration: int, sample: Sample, cluster: RunningCluster
+    launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
 ) -> Iterator[Record]:
     client, names = cluster.client, cluster.names
     common: dict[str, Any] = {
@@ -177,23 +182,39 @@ def _collect(
                 **common, src=names[address], dst=peer, nbytes=nbytes, n_messages=n_messages
             )
     yield from transfers.collect(client, names, **common)
-    for task in client.get_task_stream(start=sample.started_at_s):
-        for bar in task["startstops"]:
+    for address, thread, name, bars in json.loads(
+        client.run_on_scheduler(_tasks_since, n_tasks_before)
+    ):
+        for action, start_s, stop_s in bars:
             yield TaskRecord(
-                **common,
-                worker=names[task["worker"]],
-                thread=task["thread"] or 0,
-                name=_prefix(task["key"]),
-                action=bar["action"],
-                start_s=bar["start"],
-                stop_s=bar["stop"],
-            )
+                **common, worker=names[address], thread=thread, name=name, action=action,
+                start_s=start_s, stop_s=stop_s,
+            )  # fmt: skip
 
 
-def _prefix(key: Any) -> str:
+def _n_tasks(dask_scheduler: Any) -> int:
+    n_tasks: int = dask_scheduler.plugins["task-stream"].index
+    return n_tasks
+
+
+def _tasks_since(n_tasks_before: int, dask_scheduler: Any) -> str:
+    # By number, not by time: a worker's clock, as the scheduler corrects it, is off by
+    # milliseconds, and a task of the preparation would pass for one of the iteration.
     from dask.utils import key_split
 
-    return str(key_split(key))
+    stream = dask_scheduler.plugins["task-stream"]
+    n_new = min(stream.index - n_tasks_before, len(stream.buffer))
+    return json.dumps(
+        [
+            (
+                task["worker"],
+                task["thread"] or 0,
+                str(key_split(task["key"])),
+                [(bar["action"], bar["start"], bar["stop"]) for bar in task["startstops"]],
+            )
+            for task in islice(stream.buffer, len(stream.buffer) - n_new, None)
+        ]
+    )
 
 
 def _transports(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
