@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -207,6 +208,8 @@ class Engine:
         loop = self.loop
         if spin:
             self._delay = 0.0
+            # On a busy machine the peer may be waiting for this very core.
+            os.sched_yield()
             self._handle = loop.call_soon(self._turn)
         elif self._transfers or self._listening:
             self._sleeping = True
