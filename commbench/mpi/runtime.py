@@ -119,8 +119,9 @@ def _start() -> Runtime:
             f"this process has loaded two MPI libraries ({' and '.join(libraries)})",
             "leave one of them out of this process",
         )
-    library = " ".join(mpi.Get_library_version().replace(",", " ").split()[:3]).rstrip("\0")
-    is_mpich = library.startswith("MPICH")
+    vendor, version = mpi.get_vendor()
+    library = f"{vendor} {'.'.join(map(str, version))}"
+    is_mpich = vendor == "MPICH"
     if mpi.Is_finalized():
         raise UnavailableError(WHAT, "MPI has been finalized", "close the cluster before that")
     manager = None
