@@ -31,6 +31,7 @@ from typing import Any
 from commbench.errors import UnavailableError
 from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
+from commbench.mpi.survival import outlive_peers
 from commbench.mpi.tags import TagAllocator
 
 __all__ = ["Runtime", "runtime"]
@@ -135,6 +136,8 @@ def _start() -> Runtime:
             "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
             "or let mpi:// initialise MPI",
         )
+    if is_mpich:
+        outlive_peers()
     size = mpi.COMM_WORLD.Get_size()
     managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)
     if size > 1:
