@@ -64,6 +64,11 @@ class Line(asyncio.Protocol):
         The event loop that it lives in.
     on_made
         Called with the line once it is connected.
+
+    Attributes
+    ----------
+    error
+        Why the connection is gone, if it is.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Any = None) -> None:
@@ -74,7 +79,7 @@ class Line(asyncio.Protocol):
         self._messages: list[tuple[Kind, dict[str, Any]]] = []
         self._reader: asyncio.Future[None] | None = None
         self._handler: RecordHandler | None = None
-        self._error: OSError | None = None
+        self.error: OSError | None = None
         self.local_address = self.peer_address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -135,8 +140,8 @@ class Line(asyncio.Protocol):
         self._fail(OSError(str(exc) if exc else "the peer closed the connection"))
 
     def _fail(self, error: OSError) -> None:
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
             if self._reader is not None and not self._reader.done():
                 self._reader.set_result(None)
             if self._handler is not None:
@@ -160,8 +165,8 @@ class Line(asyncio.Protocol):
             Where the peer refuses, with its reason.
         """
         while not self._messages:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             self._reader = self._loop.create_future()
             await self._reader
         kind, body = self._messages.pop(0)
@@ -174,8 +179,8 @@ class Line(asyncio.Protocol):
     def attach(self, handler: RecordHandler) -> None:
         """End the handshake: from now on records come, and go to `handler`."""
         self._handler = handler
-        if self._error is not None:
-            handler.on_lost(str(self._error))
+        if self.error is not None:
+            handler.on_lost(str(self.error))
         else:
             self.data_received(b"")
 

@@ -6,6 +6,10 @@ several connections the pair meets over, so that crossing connections can't wait
 It offers a place that no other pair uses, the other end says that it is coming, and both make the
 call in a thread of its own.
 
+A process meets one peer at a time, for MPICH crashes where several threads accept and connect at
+once. Nobody waits in a circle for that: each meeting takes the turn of the process with the
+smaller name first, then that of the other.
+
 elastic
     ``MPI_Comm_accept`` and ``MPI_Comm_connect`` on a port opened for this meeting.
 world
@@ -28,6 +32,7 @@ from distributed.comm.core import FatalCommClosedError
 from commbench.mpi.handshake import Hello, Kind
 from commbench.mpi.line import Line
 from commbench.mpi.runtime import Runtime
+from commbench.mpi.turn import Turn
 
 __all__ = ["how_to_pair", "share_communicator"]
 
@@ -39,6 +44,7 @@ Place = Future[tuple[Any, int]]
 
 _places: dict[str, Place] = {}
 _lock = threading.Lock()
+_turn = Turn()
 
 
 def how_to_pair(own: Runtime, peer: Hello) -> str:
@@ -100,39 +106,43 @@ async def _accept(own: Runtime, peer: Hello, mode: str, line: Line) -> tuple[Any
 
 async def _offer(own: Runtime, peer: Hello, mode: str, line: Line, place: Place) -> None:
     try:
-        if mode == "world":
-            line.send(Kind.OFFER)
-            await line.receive(Kind.COMING)
-            _meet(place, lambda: _group(own, peer))
-            return
-        with own.lock:
-            port = own.mpi.Open_port()
-        line.send(Kind.OFFER, port=port)
-        try:
-            await line.receive(Kind.COMING)
-        except BaseException:
-            own.mpi.Close_port(port)
-            raise
-
-        def accept() -> tuple[Any, int]:
-            try:
-                return _intercommunicator(own, "Accept", port)
-            finally:
-                own.mpi.Close_port(port)
-
-        _meet(place, accept)
+        await _turn.take()
     except BaseException as error:
+        place.set_exception(OSError(repr(error)))
+        raise
+    place.add_done_callback(lambda _: _turn.give_back())
+    port = own.mpi.Open_port() if mode == "elastic" else ""
+    try:
+        line.send(Kind.OFFER, port=port)
+        await line.receive(Kind.COMING)
+    except BaseException as error:
+        if port:
+            own.mpi.Close_port(port)
         place.set_exception(error if isinstance(error, OSError) else OSError(repr(error)))
         raise
+
+    def accept() -> tuple[Any, int]:
+        try:
+            return _intercommunicator(own, "Accept", port)
+        finally:
+            own.mpi.Close_port(port)
+
+    _meet(place, accept if port else lambda: _group(own, peer))
 
 
 async def _follow(own: Runtime, peer: Hello, mode: str, line: Line) -> tuple[Any, int]:
     kind, body = await line.receive(Kind.OFFER, Kind.READY)
     if kind is Kind.OFFER:
         port = str(body.get("port"))
+        await _turn.take()
+        if line.error is not None:
+            # To go there now would be to wait for nobody.
+            _turn.give_back()
+            raise line.error
         with _lock:
             # An earlier one is void: the acceptor offers again only where that failed.
             place = _places[peer.process] = Future()
+        place.add_done_callback(lambda _: _turn.give_back())
         line.send(Kind.COMING)
         if mode == "world":
             _meet(place, lambda: _group(own, peer))
