@@ -48,6 +48,7 @@ async def _introduce(line: Line, own: Runtime, tag: int, *, connects: bool) -> t
         library=own.library,
         world=own.world,
         rank=own.rank,
+        pid=own.pid,
         tag=tag,
     )
     if connects:
@@ -88,6 +89,7 @@ async def _establish(
         line,
         communicator,
         rank,
+        peer_pid=hello.pid,
         send_tag=hello.tag,
         receive_tag=tag,
         mpi=own.mpi,

@@ -18,11 +18,15 @@ from typing import Any
 
 from distributed.protocol.utils import host_array
 
-from commbench.mpi import wire
+from commbench.mpi import survival, wire
 from commbench.mpi.engine import Engine, Transfer
 from commbench.mpi.line import Line, Record
 
 __all__ = ["Channel", "ChannelClosed"]
+
+SEND_SECONDS_PER_BYTE = 1e-9
+RECEIVE_SECONDS_PER_BYTE = 10e-9
+"""How long a transfer is polled at every turn. Within a host it is the receiver that copies."""
 
 GRACE_S = 1.0
 """How long to look for the announced messages of a peer that closed, and whose line is gone."""
@@ -45,6 +49,8 @@ class Channel:
         Connected to the peer, its handshake done.
     communicator, rank
         Where the peer is.
+    peer_pid
+        The process at the other end.
     send_tag, receive_tag
         As the peer and this end have allocated them.
     mpi
@@ -59,6 +65,7 @@ class Channel:
         line: Line,
         communicator: Any,
         rank: int,
+        peer_pid: int,
         send_tag: int,
         receive_tag: int,
         mpi: Any,
@@ -68,6 +75,7 @@ class Channel:
         self._line = line
         self._communicator = communicator
         self._rank = rank
+        self._peer_pid = peer_pid
         self._send_tag = send_tag
         self._receive_tag = receive_tag
         self._byte = mpi.BYTE
@@ -113,13 +121,13 @@ class Channel:
                 requests.append(send((buffer, byte), rank, tag))
         except Exception as error:
             # What has left already can't be taken back, and announces what won't come.
-            self._engine.park(Transfer(requests, (header, large), self._on_sent))
+            self._engine.park(Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent))
             self._fail(f"MPI could not send: {error}")
             raise
         self._n_sent += 1
-        transfer = Transfer(requests, (header, large), self._on_sent)
+        transfer = Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent)
         self._sending.add(transfer)
-        self._engine.start(transfer, nbytes)
+        self._engine.start(transfer)
         if self._peer_rests:
             self._peer_rests = False
             self._line.record(Record.RING, self._n_sent)
@@ -202,15 +210,21 @@ class Channel:
         self._start([request], header, self._on_header, nbytes)
 
     def _start(self, requests: list[Any], buffers: Any, then: Any, nbytes: int) -> None:
+        n_failures = survival.n_failures(self._peer_pid)
+
         def on_done(_: Transfer, error: BaseException | None) -> None:
             self._incoming = None
             if error is not None:
                 self._fail(f"MPI could not receive: {error}")
+            elif survival.n_failures(self._peer_pid) != n_failures:
+                self._fail("the peer went away in the middle of a message")
             elif self._ended is None:
                 then(buffers)
 
-        self._incoming = Transfer(requests, buffers, on_done)
-        self._engine.start(self._incoming, nbytes)
+        self._incoming = Transfer(
+            requests, buffers, nbytes, RECEIVE_SECONDS_PER_BYTE, on_done
+        )
+        self._engine.start(self._incoming)
 
     def _on_header(self, header: memoryview) -> None:
         try:
@@ -303,11 +317,10 @@ class Channel:
         elif not self._sending:
             self._end("the connection is closed")
             self._line.close()
-            self._release()
 
     def on_lost(self, reason: str) -> None:
         """The line is gone: the peer died, or both ends have closed."""
-        if self._peer_closed and self.expects() and not self._closing:
+        if self._peer_closed and self.expects():
             # Its last messages may lie in shared memory still.
             self._engine.loop.call_later(GRACE_S, self._end, reason)
         else:
@@ -322,6 +335,8 @@ class Channel:
             return
         self._ended = reason
         self._engine.ignore(self)
+        if self._peer_closed and not self.expects() and self._incoming is None:
+            self._release()
         if self._incoming is not None:
             self._incoming.cancel()
             self._engine.park(self._incoming)

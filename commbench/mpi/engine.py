@@ -25,8 +25,11 @@ SPIN_S = 300e-6
 About what a sleep and a doorbell cost, so that it never costs more than twice the better choice.
 """
 TRANSFER_SPIN_S = 2e-3
-SECONDS_PER_BYTE = 1e-9
-"""A transfer is polled at every turn for as long as it may take at 1 GB/s."""
+BULK = 64 * 1024
+BULK_SHARE = 0.1
+"""Each call to MPI moves a fragment of a large message, of half a MB or less. Where one takes
+longer than that, we therefore don't just look from time to time, but give it this share of a core.
+"""
 FIRST_DELAY_S = 1e-3
 """The event loop's clock has steps of 1 ms."""
 MAX_DELAY_S = 20e-3
@@ -43,16 +46,22 @@ class Transfer:
         In the order in which MPI will complete them, or nearly so.
     buffers
         Kept until the requests are complete.
+    nbytes
+        Of all of them.
+    seconds_per_byte
+        How long they are worth being polled at every turn.
     on_done
         Called once, with this and the error if there was one.
     """
 
-    __slots__ = ("_error", "_on_done", "_requests", "buffers", "spin_until")
+    __slots__ = ("_error", "_on_done", "_requests", "buffers", "nbytes", "seconds_per_byte", "spin_until")
 
     def __init__(
         self,
         requests: list[Any],
         buffers: Any,
+        nbytes: int,
+        seconds_per_byte: float,
         on_done: Callable[[Transfer, BaseException | None], None],
     ) -> None:
         # Only the first that is incomplete needs a test: all of them have to complete anyway.
@@ -60,6 +69,8 @@ class Transfer:
         self._on_done = on_done
         self._error: BaseException | None = None
         self.buffers = buffers
+        self.nbytes = nbytes
+        self.seconds_per_byte = seconds_per_byte
         self.spin_until = 0.0
 
     def advance(self) -> bool:
@@ -140,12 +151,13 @@ class Engine:
         assert loop is not None, "the event loop is gone"
         return loop
 
-    def start(self, transfer: Transfer, nbytes: int) -> None:
+    def start(self, transfer: Transfer) -> None:
         """See `transfer` to its end, which may be now."""
         if transfer.advance():
             transfer.finish()
             return
-        transfer.spin_until = time.perf_counter() + TRANSFER_SPIN_S + nbytes * SECONDS_PER_BYTE
+        allowance = TRANSFER_SPIN_S + transfer.nbytes * transfer.seconds_per_byte
+        transfer.spin_until = time.perf_counter() + allowance
         self._transfers.append(transfer)
         self._wake()
 
@@ -182,6 +194,10 @@ class Engine:
         self._sleeping = False
         if self._transfers:
             self._advance()
+            if self._delay and any([t.nbytes >= BULK for t in self._transfers]):
+                until = time.perf_counter() + self._delay * BULK_SHARE
+                while self._transfers and time.perf_counter() < until:
+                    self._advance()
         now = time.perf_counter()
         spin = any([transfer.spin_until > now for transfer in self._transfers])
         for channel in list(self._listening):

@@ -57,6 +57,8 @@ class Hello:
     ----------
     process, mode, library, world, rank
         As in :class:`commbench.mpi.runtime.Runtime`.
+    pid
+        Of this process.
     tag
         The tag that this end receives on.
     """
@@ -66,6 +68,7 @@ class Hello:
     library: str
     world: str
     rank: int
+    pid: int
     tag: int
 
     @classmethod

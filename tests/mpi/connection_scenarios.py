@@ -85,7 +85,8 @@ async def kill_sender() -> None:
                 timer = threading.Timer(delay, os.kill, (victim.process.pid, signal.SIGKILL))
                 timer.start()
                 try:
-                    await asyncio.wait_for(reading, 5)
+                    received = (await asyncio.wait_for(reading, 5))["x"]
+                    assert (received == payload(GIB)).all(), "torn"
                 except CommClosedError:
                     killed_in_the_middle += 1
                     assert comm.closed()
@@ -193,7 +194,7 @@ def strange_inputs(number: int) -> list[bytes]:
     hello = handshake.encode(
         handshake.Kind.HELLO,
         {"process": "ff" * 16, "mode": "elastic", "library": "MPICH 9", "world": "", "rank": 0,
-         "tag": 1},
+         "pid": 1, "tag": 1},
     )  # fmt: skip
     inputs: list[bytes] = []
     while len(inputs) < number:
