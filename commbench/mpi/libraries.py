@@ -48,15 +48,15 @@ def check_before_loading_mpi() -> None:
     """
     if "mpi4py.MPI" in sys.modules:
         return
-    if ucp := loaded("libucp"):
-        raise UnavailableError(
-            WHAT,
-            f"this process has already loaded UCX ({ucp[0]}), and MPI may bring a UCX of its own",
-            "use mpi:// and ucx:// (ucxx) in different processes",
-        )
     if libmpi := loaded("libmpi"):
         raise UnavailableError(
             WHAT,
             f"this process has already loaded an MPI library ({libmpi[0]}), but not with mpi4py",
             "import mpi4py.MPI before what loads that library, or leave it out of this process",
+        )
+    if ucp := loaded("libucp"):
+        raise UnavailableError(
+            WHAT,
+            f"this process has already loaded UCX ({ucp[0]}), and MPI may bring a UCX of its own",
+            "use mpi:// and ucx:// (ucxx) in different processes",
         )
