@@ -201,9 +201,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         self._bound = min(sockets, key=lambda sock: sock.family).getsockname()[:2]
         self._servers = [
-            await loop.create_server(
-                lambda: Line(loop, self._on_line), sock=sock, backlog=backlog
-            )
+            await loop.create_server(lambda: Line(loop, self._on_line), sock=sock, backlog=backlog)
             for sock in sockets
         ]
 
@@ -256,7 +254,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
             # The line closes by itself once the reason has been told.
             logger.warning("Refused %s: %s", line.peer_address, error)
             return None
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             logger.info("No mpi:// connection from %s: %r", line.peer_address, error)
             line.abort()
             return None

@@ -22,7 +22,7 @@ from commbench.mpi import survival, wire
 from commbench.mpi.engine import Engine, Transfer
 from commbench.mpi.line import Line, Record
 
-__all__ = ["Channel", "ChannelClosed"]
+__all__ = ["Channel", "ChannelClosedError"]
 
 SEND_SECONDS_PER_BYTE = 1e-9
 RECEIVE_SECONDS_PER_BYTE = 10e-9
@@ -34,7 +34,7 @@ GRACE_S = 1.0
 Buffer = bytes | bytearray | memoryview
 
 
-class ChannelClosed(OSError):
+class ChannelClosedError(OSError):
     """There is nothing more to read, or nobody to write to."""
 
 
@@ -108,11 +108,11 @@ class Channel:
 
         Raises
         ------
-        ChannelClosed
+        ChannelClosedError
             Where this end or the peer has closed.
         """
         if self._closing or self._peer_closed or self._ended is not None:
-            raise ChannelClosed(self._ended or "the connection is closed")
+            raise ChannelClosedError(self._ended or "the connection is closed")
         header, large, nbytes = wire.pack(frames)
         send, rank, tag, byte = self._communicator.Isend, self._rank, self._send_tag, self._byte
         requests = []
@@ -121,7 +121,9 @@ class Channel:
                 requests.append(send((buffer, byte), rank, tag))
         except Exception as error:
             # What has left already can't be taken back, and announces what won't come.
-            self._engine.park(Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent))
+            self._engine.park(
+                Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent)
+            )
             self._fail(f"MPI could not send: {error}")
             raise
         self._n_sent += 1
@@ -148,7 +150,7 @@ class Channel:
 
         Raises
         ------
-        ChannelClosed
+        ChannelClosedError
             Where there is none left to come.
         """
         assert self._reader is None, "already reading"
@@ -156,7 +158,7 @@ class Channel:
             self._look()
         if self._message is None:
             if (reason := self._why_no_more()) is not None:
-                raise ChannelClosed(reason)
+                raise ChannelClosedError(reason)
             self._reader = self._engine.loop.create_future()
             try:
                 if self._incoming is None:
@@ -168,7 +170,7 @@ class Channel:
                     self._engine.ignore(self)
         message, self._message = self._message, None
         if message is None:
-            raise ChannelClosed(self._why_no_more() or "the connection is closed")
+            raise ChannelClosedError(self._why_no_more() or "the connection is closed")
         if self._peer_closed:
             self._settle()
         return message
@@ -221,9 +223,7 @@ class Channel:
             elif self._ended is None:
                 then(buffers)
 
-        self._incoming = Transfer(
-            requests, buffers, nbytes, RECEIVE_SECONDS_PER_BYTE, on_done
-        )
+        self._incoming = Transfer(requests, buffers, nbytes, RECEIVE_SECONDS_PER_BYTE, on_done)
         self._engine.start(self._incoming)
 
     def _on_header(self, header: memoryview) -> None:
@@ -263,7 +263,7 @@ class Channel:
     @property
     def closed(self) -> bool:
         """Whether nothing more can be read."""
-        return self._closing or self._message is None and self._why_no_more() is not None
+        return self._closing or (self._message is None and self._why_no_more() is not None)
 
     def close(self) -> None:
         """Send no more, and drop what still arrives."""
@@ -319,7 +319,7 @@ class Channel:
             self._line.close()
 
     def on_lost(self, reason: str) -> None:
-        """The line is gone: the peer died, or both ends have closed."""
+        """Take note that the line is gone: the peer died, or both ends have closed."""
         if self._peer_closed and self.expects():
             # Its last messages may lie in shared memory still.
             self._engine.loop.call_later(GRACE_S, self._end, reason)

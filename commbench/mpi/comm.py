@@ -12,7 +12,7 @@ from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 from distributed.utils import ensure_memoryview
 
-from commbench.mpi.channel import Channel, ChannelClosed
+from commbench.mpi.channel import Channel, ChannelClosedError
 
 __all__ = ["MPIComm"]
 
@@ -87,7 +87,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         """
         try:
             frames = await self._channel.receive()
-        except ChannelClosed as error:
+        except ChannelClosedError as error:
             self.abort()
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
@@ -131,7 +131,7 @@ class MPIComm(Comm):  # type: ignore[misc]
             return self._channel.send(
                 [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
             )
-        except ChannelClosed as error:
+        except ChannelClosedError as error:
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
             self.abort()

@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 __all__ = ["Engine", "Listening", "Transfer"]
 
@@ -54,7 +54,15 @@ class Transfer:
         Called once, with this and the error if there was one.
     """
 
-    __slots__ = ("_error", "_on_done", "_requests", "buffers", "nbytes", "seconds_per_byte", "spin_until")
+    __slots__ = (
+        "_error",
+        "_on_done",
+        "_requests",
+        "buffers",
+        "nbytes",
+        "seconds_per_byte",
+        "spin_until",
+    )
 
     def __init__(
         self,
@@ -90,7 +98,7 @@ class Transfer:
         for request in self._requests:
             try:
                 request.Cancel()
-            except Exception:  # noqa: BLE001 - as above
+            except Exception:
                 logger.debug("MPI can't cancel %s", request, exc_info=True)
 
     def finish(self) -> None:
@@ -115,15 +123,9 @@ class Listening(Protocol):
 
 
 class Engine:
-    """Polls MPI on behalf of the channels of one event loop.
+    """Polls MPI on behalf of the channels of one event loop."""
 
-    Attributes
-    ----------
-    loop
-        The event loop; every method must be called in its thread.
-    """
-
-    _engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = (
+    _engines: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine]] = (
         weakref.WeakKeyDictionary()
     )
 
@@ -147,6 +149,7 @@ class Engine:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop; every method must be called in its thread."""
         loop = self._loop()
         assert loop is not None, "the event loop is gone"
         return loop
@@ -194,12 +197,12 @@ class Engine:
         self._sleeping = False
         if self._transfers:
             self._advance()
-            if self._delay and any([t.nbytes >= BULK for t in self._transfers]):
+            if self._delay and any(t.nbytes >= BULK for t in self._transfers):
                 until = time.perf_counter() + self._delay * BULK_SHARE
                 while self._transfers and time.perf_counter() < until:
                     self._advance()
         now = time.perf_counter()
-        spin = any([transfer.spin_until > now for transfer in self._transfers])
+        spin = any(transfer.spin_until > now for transfer in self._transfers)
         for channel in list(self._listening):
             if not channel.poll():
                 self._listening.pop(channel, None)

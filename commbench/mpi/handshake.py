@@ -23,7 +23,17 @@ import json
 import struct
 from typing import Any
 
-__all__ = ["HEADER", "MAX_BODY", "Hello", "Kind", "ProtocolError", "RefusedError", "decode_body", "decode_header", "encode"]
+__all__ = [
+    "HEADER",
+    "MAX_BODY",
+    "Hello",
+    "Kind",
+    "ProtocolError",
+    "RefusedError",
+    "decode_body",
+    "decode_header",
+    "encode",
+]
 
 MAGIC = b"DMPI"
 VERSION = 1
@@ -103,12 +113,12 @@ _FIELDS = dataclasses.fields(Hello)
 
 
 def encode(kind: Kind, body: dict[str, Any]) -> bytes:
-    """Return one message as bytes.
+    r"""Return one message as bytes.
 
     Examples
     --------
     >>> encode(Kind.READY, {})
-    b'DMPI\\x01\\x00\\x05\\x00\\x02\\x00\\x00\\x00{}'
+    b'DMPI\x01\x00\x05\x00\x02\x00\x00\x00{}'
     """
     text = json.dumps(body).encode()
     if len(text) > MAX_BODY:

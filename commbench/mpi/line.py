@@ -49,10 +49,10 @@ class RecordHandler(Protocol):
     """What a line reports to: the channel."""
 
     def on_record(self, record: Record, count: int) -> None:
-        """The peer sent a record."""
+        """Take a record from the peer."""
 
     def on_lost(self, reason: str) -> None:
-        """The connection is gone."""
+        """Take note that the connection is gone."""
 
 
 class Line(asyncio.Protocol):

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _FATAL = 0
 _STOP, _CONTINUE = 0, 1
-_HANDLER = ctypes.CFUNCTYPE(
+_handler_type = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_char_p,  # file
     ctypes.c_uint,  # line
@@ -47,8 +47,7 @@ def n_failures(pid: int) -> int:
     return _lost[pid] + _lost[_ANY]
 
 
-@_HANDLER
-def _handler(
+def _keep_fatal(
     file: bytes, line: int, function: bytes, level: int, config: int, text: bytes, arguments: int
 ) -> int:
     """See ``ucs_log_func_t`` in UCX's ``ucs/debug/log_def.h``."""
@@ -63,6 +62,9 @@ def _handler(
     place = f"{file.decode(errors='replace')}:{line}, {function.decode(errors='replace')}"
     logger.warning("UCX lost a peer: %s (%s)", message, place)
     return _STOP
+
+
+_handler = _handler_type(_keep_fatal)
 
 
 def outlive_peers() -> bool:

@@ -36,8 +36,7 @@ def run_kit(protocol: str, names: list[str], bound_s: float) -> dict[str, str | 
         pytest.skip(f"{NEEDS[protocol]} is not installed")
     done = subprocess.run(
         [sys.executable, str(KIT), protocol, *names],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=bound_s,
         env={**os.environ, "UCX_WARN_UNUSED_ENV_VARS": "n"},

@@ -74,7 +74,7 @@ def exercise(client: Client) -> None:
 
 
 def processes_with_nannies() -> None:
-    """A LocalCluster of processes does everything, restarts, retires, and leaves nothing running."""
+    """A LocalCluster of processes does everything, restarts, retires, and leaves nothing."""
     children: list[psutil.Process] = []
     with cluster() as running, Client(running) as client:
         exercise(client)
@@ -83,7 +83,7 @@ def processes_with_nannies() -> None:
         client.retire_workers(list(client.scheduler_info()["workers"])[:1])
         until(lambda: client.submit(lambda: 1, pure=False).result() == 1, "work after a retirement")
         children = psutil.Process().children(recursive=True)
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=10)
     assert all("resource_tracker" in " ".join(p.cmdline()) for p in alive), alive
 
 

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import distributed.protocol.numpy
+import distributed.protocol.numpy  # noqa: F401 - registers arrays
 import numpy as np
 import psutil
 from distributed.comm import CommClosedError, connect, listen
@@ -84,7 +84,8 @@ class Peer:
 
     def end(self) -> None:
         """End the process."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()

@@ -31,7 +31,9 @@ async def converse(peer: Peer, seed: int, until: float) -> int:
             elif kind == "echo":
                 numbers = [rng.random() for _ in range(rng.randint(1, 20))]
                 for number in numbers:
-                    await comm.write({"op": "echo", "number": number, "pad": b"." * (nbytes % 9999)})
+                    await comm.write(
+                        {"op": "echo", "number": number, "pad": b"." * (nbytes % 9999)}
+                    )
                 for number in numbers:
                     assert (await comm.read())["number"] == number
             else:
