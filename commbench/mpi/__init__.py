@@ -7,7 +7,8 @@ One message goes through the modules like this::
 
     comm       distributed's Comm: serializes, and hands frames to its channel
     wire       frames <-> one header message and the large frames
-    channel    one direction each way over MPI: counts, drains, closes, survives a dead peer
+    channel    sends, counts, drains, closes, survives a dead peer
+    inbox      finds what arrives on the channel's tag and puts it together
     engine     polls MPI for every channel of an event loop, and rests when nothing is due
     line       the TCP connection beside each channel: handshake, doorbell, liveness, close
 
@@ -16,5 +17,6 @@ and a connection comes to be like this::
     backend    connector and listener of the address mpi://host:port
     handshake  who are you, which MPI do you have, which tag do you receive on
     pairing    the one communicator that two processes share
-    runtime    MPI itself, started at the first use (``pmi`` lets it start without mpiexec)
+    runtime    MPI itself, started at the first use: ``pmi`` lets it start without mpiexec,
+               ``libraries`` refuses a second one, ``survival`` outlives killed peers
 """

@@ -16,17 +16,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distributed.protocol.utils import host_array
-
-from commbench.mpi import survival, wire
+from commbench.mpi import wire
 from commbench.mpi.engine import Engine, Transfer
+from commbench.mpi.inbox import Inbox
 from commbench.mpi.line import Line, Record
 
 __all__ = ["Channel", "ChannelClosedError"]
-
-SEND_SECONDS_PER_BYTE = 1e-9
-RECEIVE_SECONDS_PER_BYTE = 10e-9
-"""How long a transfer is polled at every turn. Within a host it is the receiver that copies."""
 
 GRACE_S = 1.0
 """How long to look for the announced messages of a peer that closed, and whose line is gone."""
@@ -75,11 +70,8 @@ class Channel:
         self._line = line
         self._communicator = communicator
         self._rank = rank
-        self._peer_pid = peer_pid
         self._send_tag = send_tag
-        self._receive_tag = receive_tag
         self._byte = mpi.BYTE
-        self._status = mpi.Status()
         self._release = release
 
         self._n_sent = 0
@@ -89,7 +81,16 @@ class Channel:
 
         self._n_received = 0
         self._n_announced = 0
-        self._incoming: Transfer | None = None
+        self._inbox = Inbox(
+            engine,
+            communicator,
+            rank,
+            receive_tag,
+            peer_pid,
+            mpi,
+            on_message=self._on_message,
+            on_failure=self._fail,
+        )
         self._message: list[memoryview] | None = None
         self._reader: asyncio.Future[None] | None = None
         self.spin_until = 0.0
@@ -121,13 +122,11 @@ class Channel:
                 requests.append(send((buffer, byte), rank, tag))
         except Exception as error:
             # What has left already can't be taken back, and announces what won't come.
-            self._engine.park(
-                Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent)
-            )
+            self._engine.park(Transfer(requests, (header, large), nbytes, False, self._on_sent))
             self._fail(f"MPI could not send: {error}")
             raise
         self._n_sent += 1
-        transfer = Transfer(requests, (header, large), nbytes, SEND_SECONDS_PER_BYTE, self._on_sent)
+        transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
         self._sending.add(transfer)
         self._engine.start(transfer)
         if self._peer_rests:
@@ -154,14 +153,14 @@ class Channel:
             Where there is none left to come.
         """
         assert self._reader is None, "already reading"
-        if self._message is None and self._incoming is None and not self._closing:
+        if self._message is None and not self._inbox.busy and not self._closing:
             self._look()
         if self._message is None:
             if (reason := self._why_no_more()) is not None:
                 raise ChannelClosedError(reason)
             self._reader = self._engine.loop.create_future()
             try:
-                if self._incoming is None:
+                if not self._inbox.busy:
                     self._engine.listen(self)
                 await self._reader
             finally:
@@ -185,7 +184,7 @@ class Channel:
     def poll(self) -> bool:
         """Look for a message; return whether to go on looking."""
         self._look()
-        return self._incoming is None and (self._reader is not None or self._closing)
+        return not self._inbox.busy and (self._reader is not None or self._closing)
 
     def expects(self) -> bool:
         """Return whether the peer has announced more than has arrived."""
@@ -196,54 +195,8 @@ class Channel:
         self._line.record(Record.REST, self._n_received)
 
     def _look(self) -> None:
-        if self._incoming is not None or self._message is not None or self._ended is not None:
-            return
-        status = self._status
-        try:
-            message = self._communicator.Improbe(self._rank, self._receive_tag, status)
-            if message is None:
-                return
-            nbytes = status.Get_count(self._byte)
-            header = memoryview(bytearray(nbytes))
-            request = message.Irecv((header, self._byte))
-        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-            self._fail(f"MPI could not receive: {error}")
-            return
-        self._start([request], header, self._on_header, nbytes)
-
-    def _start(self, requests: list[Any], buffers: Any, then: Any, nbytes: int) -> None:
-        n_failures = survival.n_failures(self._peer_pid)
-
-        def on_done(_: Transfer, error: BaseException | None) -> None:
-            self._incoming = None
-            if error is not None:
-                self._fail(f"MPI could not receive: {error}")
-            elif survival.n_failures(self._peer_pid) != n_failures:
-                self._fail("the peer went away in the middle of a message")
-            elif self._ended is None:
-                then(buffers)
-
-        self._incoming = Transfer(requests, buffers, nbytes, RECEIVE_SECONDS_PER_BYTE, on_done)
-        self._engine.start(self._incoming)
-
-    def _on_header(self, header: memoryview) -> None:
-        try:
-            layout = wire.Layout(header)
-            buffers = [host_array(size) for size in layout.large_sizes]
-        except (ValueError, MemoryError) as error:
-            self._fail(f"what arrived can't be read: {error}")
-            return
-        if not buffers:
-            self._on_message(layout.frames(()))
-            return
-        receive, rank, tag = self._communicator.Irecv, self._rank, self._receive_tag
-        requests = [receive((buffer, self._byte), rank, tag) for buffer in buffers]
-        self._start(
-            requests,
-            buffers,
-            lambda buffers: self._on_message(layout.frames(buffers)),
-            sum(layout.large_sizes),
-        )
+        if not self._inbox.busy and self._message is None and self._ended is None:
+            self._inbox.look()
 
     def _on_message(self, frames: list[memoryview]) -> None:
         self._n_received += 1
@@ -297,12 +250,12 @@ class Channel:
                 self._wake_reader()
         if self._closing:
             self._linger()
-        elif self._reader is not None and self._incoming is None:
+        elif self._reader is not None and not self._inbox.busy:
             self._engine.listen(self)
         self._settle()
 
     def _linger(self) -> None:
-        if self._incoming is None and self.expects() and self._ended is None:
+        if not self._inbox.busy and self.expects() and self._ended is None:
             self._engine.listen(self)
         self._settle()
 
@@ -310,7 +263,7 @@ class Channel:
         # Where the peer has closed and nothing is left to read, this end closes, too.
         if self._ended is not None or not self._peer_closed or self.expects():
             return
-        if self._message is not None or self._incoming is not None:
+        if self._message is not None or self._inbox.busy:
             return
         if not self._closing:
             self.close()
@@ -335,11 +288,9 @@ class Channel:
             return
         self._ended = reason
         self._engine.ignore(self)
-        if self._peer_closed and not self.expects() and self._incoming is None:
+        if self._peer_closed and not self.expects() and not self._inbox.busy:
             self._release()
-        if self._incoming is not None:
-            self._incoming.cancel()
-            self._engine.park(self._incoming)
+        self._inbox.give_up()
         for transfer in self._sending:
             self._engine.park(transfer)
         if self._flushed is not None and not self._flushed.done():

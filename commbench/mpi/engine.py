@@ -25,6 +25,15 @@ SPIN_S = 300e-6
 About what a sleep and a doorbell cost, so that it never costs more than twice the better choice.
 """
 TRANSFER_SPIN_S = 2e-3
+RECEIVE_SECONDS_PER_BYTE = 10e-9
+SEND_SECONDS_PER_BYTE = 1e-9
+"""How long a transfer is polled at every turn."""
+CONTENDED_S = 200e-6
+CALM_S = 20e-3
+"""Where yielding the core took longer than that, others want it: for this long, don't spin.
+
+Who sleeps until the doorbell is woken at once; who yields waits until the others' time is up.
+"""
 BULK = 64 * 1024
 BULK_SHARE = 0.1
 """Each call to MPI moves a fragment of a large message, of half a MB or less. Where one takes
@@ -48,8 +57,8 @@ class Transfer:
         Kept until the requests are complete.
     nbytes
         Of all of them.
-    seconds_per_byte
-        How long they are worth being polled at every turn.
+    receives
+        Whether they receive: within a host that is where the work of a large message is done.
     on_done
         Called once, with this and the error if there was one.
     """
@@ -60,7 +69,7 @@ class Transfer:
         "_requests",
         "buffers",
         "nbytes",
-        "seconds_per_byte",
+        "receives",
         "spin_until",
     )
 
@@ -69,7 +78,7 @@ class Transfer:
         requests: list[Any],
         buffers: Any,
         nbytes: int,
-        seconds_per_byte: float,
+        receives: bool,
         on_done: Callable[[Transfer, BaseException | None], None],
     ) -> None:
         # Only the first that is incomplete needs a test: all of them have to complete anyway.
@@ -78,7 +87,7 @@ class Transfer:
         self._error: BaseException | None = None
         self.buffers = buffers
         self.nbytes = nbytes
-        self.seconds_per_byte = seconds_per_byte
+        self.receives = receives
         self.spin_until = 0.0
 
     def advance(self) -> bool:
@@ -138,6 +147,7 @@ class Engine:
         self._handle: asyncio.Handle | None = None
         self._sleeping = True
         self._delay = 0.0
+        self._contended_until = 0.0
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Engine:
@@ -159,7 +169,8 @@ class Engine:
         if transfer.advance():
             transfer.finish()
             return
-        allowance = TRANSFER_SPIN_S + transfer.nbytes * transfer.seconds_per_byte
+        per_byte = RECEIVE_SECONDS_PER_BYTE if transfer.receives else SEND_SECONDS_PER_BYTE
+        allowance = TRANSFER_SPIN_S + transfer.nbytes * per_byte
         transfer.spin_until = time.perf_counter() + allowance
         self._transfers.append(transfer)
         self._wake()
@@ -193,28 +204,37 @@ class Engine:
             self._handle = self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        # What is called below may start and end transfers and channels: so only mark, then act.
+        # What is called below may start and end transfers and channels.
         self._sleeping = False
-        if self._transfers:
-            self._advance()
-            if self._delay and any(t.nbytes >= BULK for t in self._transfers):
-                until = time.perf_counter() + self._delay * BULK_SHARE
-                while self._transfers and time.perf_counter() < until:
-                    self._advance()
+        idle = not (self._transfers and self._advance())
+        if self._delay and any(t.nbytes >= BULK for t in self._transfers):
+            until = time.perf_counter() + self._delay * BULK_SHARE
+            while self._transfers and time.perf_counter() < until:
+                self._advance()
         now = time.perf_counter()
-        spin = any(transfer.spin_until > now for transfer in self._transfers)
+        calm = now > self._contended_until
+        receiving = any(t.receives and t.spin_until > now for t in self._transfers)
+        spin = receiving or (calm and any(t.spin_until > now for t in self._transfers))
         for channel in list(self._listening):
             if not channel.poll():
                 self._listening.pop(channel, None)
-            elif channel.spin_until > now:
+                idle = False
+            elif channel.spin_until > now and (calm or channel.expects()):
+                # MPI needs more than one call to find what the peer has rung for.
                 spin = True
             elif not channel.expects():
                 self._listening.pop(channel, None)
                 self._resting.add(channel)
                 channel.rest()
+        if spin and idle and not receiving:
+            # On a busy machine the peer may be waiting for this very core.
+            os.sched_yield()
+            yielded = time.perf_counter()
+            if yielded - now > CONTENDED_S:
+                self._contended_until = yielded + CALM_S
         self._schedule(spin)
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
         incomplete: list[Transfer] = []
         done: list[Transfer] = []
         for transfer in self._transfers:
@@ -222,13 +242,12 @@ class Engine:
         self._transfers = incomplete
         for transfer in done:
             transfer.finish()
+        return bool(done)
 
     def _schedule(self, spin: bool) -> None:
         loop = self.loop
         if spin:
             self._delay = 0.0
-            # On a busy machine the peer may be waiting for this very core.
-            os.sched_yield()
             self._handle = loop.call_soon(self._turn)
         elif self._transfers or self._listening:
             self._sleeping = True

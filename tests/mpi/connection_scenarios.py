@@ -79,7 +79,7 @@ async def kill_sender() -> None:
                     if _ == 0:
                         assert (await comm.read())["x"].nbytes == GIB
                 reading = asyncio.ensure_future(comm.read())
-                while comm._channel._incoming is None and not reading.done():
+                while not comm._channel._inbox.busy and not reading.done():
                     await asyncio.sleep(0)
                 # From a thread: this one may be deep in the transfer.
                 timer = threading.Timer(delay, os.kill, (victim.process.pid, signal.SIGKILL))
@@ -163,7 +163,7 @@ async def aborted_transfers() -> None:
             comm = await connect(peer.address)
             await comm.write({"op": "send", "nbytes": 100_000_000})
             reading = asyncio.ensure_future(comm.read())
-            while comm._channel._incoming is None and not reading.done():
+            while not comm._channel._inbox.busy and not reading.done():
                 await asyncio.sleep(0)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
