@@ -213,8 +213,7 @@ class Engine:
                 self._advance()
         now = time.perf_counter()
         calm = now > self._contended_until
-        receiving = any(t.receives and t.spin_until > now for t in self._transfers)
-        spin = receiving or (calm and any(t.spin_until > now for t in self._transfers))
+        spin = False
         for channel in list(self._listening):
             if not channel.poll():
                 self._listening.pop(channel, None)
@@ -226,6 +225,9 @@ class Engine:
                 self._listening.pop(channel, None)
                 self._resting.add(channel)
                 channel.rest()
+        hot = [transfer for transfer in self._transfers if transfer.spin_until > now]
+        receiving = any(transfer.receives for transfer in hot)
+        spin = spin or receiving or (calm and bool(hot))
         if spin and idle and not receiving:
             # On a busy machine the peer may be waiting for this very core.
             os.sched_yield()
