@@ -28,8 +28,8 @@ TRANSFER_SPIN_S = 2e-3
 RECEIVE_SECONDS_PER_BYTE = 10e-9
 SEND_SECONDS_PER_BYTE = 1e-9
 """How long a transfer is polled at every turn."""
-CONTENDED_S = 200e-6
-CALM_S = 20e-3
+CONTENDED_S = 1e-3
+CALM_S = 10e-3
 """Where yielding the core took longer than that, others want it: for this long, don't spin.
 
 Who sleeps until the doorbell is woken at once; who yields waits until the others' time is up.
