@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "commbench needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ucx,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
 
 run: $(READY)  ## The main job: merge over tcp, ucx and ucx:shm, two workers

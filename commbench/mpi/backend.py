@@ -1,0 +1,300 @@
+"""``mpi://host:port``: connect, listen, and what distributed wants of a backend.
+
+The address is that of a TCP listener, with all of tcp's rules for hosts, ports and interfaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import dask
+from dask.utils import parse_timedelta
+from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.core import (
+    BaseListener,
+    CommClosedError,
+    Connector,
+    FatalCommClosedError,
+)
+from distributed.comm.tcp import BaseTCPBackend, RequireEncryptionMixin
+from distributed.comm.utils import ensure_concrete_host
+from tornado import netutil
+
+from commbench.errors import UnavailableError
+from commbench.mpi.channel import Channel
+from commbench.mpi.comm import MPIComm
+from commbench.mpi.engine import Engine
+from commbench.mpi.handshake import Hello, Kind, RefusedError
+from commbench.mpi.line import Line
+from commbench.mpi.pairing import how_to_pair, share_communicator
+from commbench.mpi.runtime import Runtime, runtime
+
+__all__ = ["MPIBackend", "MPIConnector", "MPIListener"]
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "mpi://"
+
+
+async def _introduce(line: Line, own: Runtime, tag: int, *, connects: bool) -> tuple[Hello, str]:
+    """Exchange greetings; return the peer's, and the mode that both ends have in common."""
+    greeting = Hello(
+        process=own.process,
+        mode=own.mode,
+        library=own.library,
+        world=own.world,
+        rank=own.rank,
+        pid=own.pid,
+        tag=tag,
+    )
+    if connects:
+        line.send(Kind.HELLO, **vars(greeting))
+    peer = Hello.parse((await line.receive(Kind.HELLO))[1])
+    if connects:
+        return peer, how_to_pair(own, peer)
+    try:
+        mode = how_to_pair(own, peer)
+    except FatalCommClosedError as error:
+        line.send(Kind.REFUSE, reason=str(error))
+        line.close()
+        raise
+    line.send(Kind.HELLO, **vars(greeting))
+    return peer, mode
+
+
+async def _establish(
+    line: Line, *, connects: bool, local: str, peer: str, deserialize: bool
+) -> MPIComm:
+    own = runtime()
+    tag = own.tags.allocate()
+    try:
+        hello, mode = await _introduce(line, own, tag, connects=connects)
+        if mode == "self":
+            communicator, rank = own.own, 0
+            if connects:
+                line.send(Kind.READY)
+            else:
+                await line.receive(Kind.READY)
+        else:
+            communicator, rank = await share_communicator(own, hello, mode, line)
+    except BaseException:
+        own.tags.release(tag)
+        raise
+    channel = Channel(
+        Engine.of(asyncio.get_running_loop()),
+        line,
+        communicator,
+        rank,
+        peer_pid=hello.pid,
+        send_tag=hello.tag,
+        receive_tag=tag,
+        mpi=own.mpi,
+        release=lambda: own.tags.release(tag),
+    )
+    return MPIComm(
+        channel,
+        local_address=PREFIX + local,
+        peer_address=PREFIX + peer,
+        deserialize=deserialize,
+        mode=mode,
+        library=own.library,
+    )
+
+
+class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
+    """Connects to ``mpi://`` addresses."""
+
+    prefix = PREFIX
+    encrypted = False
+
+    async def connect(
+        self, address: str, deserialize: bool = True, **connection_args: Any
+    ) -> MPIComm:
+        """Return a connection to the listener at `address`, given without ``mpi://``.
+
+        Raises
+        ------
+        UnavailableError
+            Where this process can't have MPI.
+        FatalCommClosedError
+            Where the two processes can't be paired, whatever the number of attempts.
+        CommClosedError
+            Where the peer can't be reached, or goes away.
+        """
+        self._check_encryption(address, connection_args)
+        host, port = parse_host_port(address)
+        runtime()
+        loop = asyncio.get_running_loop()
+        line = Line(loop)
+        try:
+            await loop.create_connection(lambda: line, host, port)
+            return await _establish(
+                line,
+                connects=True,
+                local=line.local_address,
+                peer=address,
+                deserialize=deserialize,
+            )
+        except RefusedError as error:
+            line.abort()
+            raise FatalCommClosedError(f"{PREFIX}{address} refuses: {error}") from error
+        except OSError as error:
+            line.abort()
+            if isinstance(error, CommClosedError):
+                raise
+            raise CommClosedError(f"in {self}: {type(error).__name__}: {error}") from error
+        except BaseException:
+            line.abort()
+            raise
+
+
+class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
+    """Listens on a TCP port for peers that want to talk MPI."""
+
+    prefix = PREFIX
+    encrypted = False
+
+    def __init__(
+        self,
+        address: str,
+        comm_handler: Callable[[MPIComm], Awaitable[None]],
+        deserialize: bool = True,
+        allow_offload: bool = True,
+        default_host: str | None = None,
+        default_port: int = 0,
+        **connection_args: Any,
+    ) -> None:
+        super().__init__()
+        self._check_encryption(address, connection_args)
+        self.ip, self.port = parse_host_port(address, default_port)
+        self.default_host = default_host
+        self.comm_handler = comm_handler
+        self.deserialize = deserialize
+        self.allow_offload = allow_offload
+        self._servers: list[asyncio.Server] | None = None
+        self._bound: tuple[str, int] | None = None
+        self._handshakes: set[asyncio.Task[MPIComm | None]] = set()
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start MPI and listen.
+
+        Raises
+        ------
+        UnavailableError
+            Where this process can't have MPI.
+        """
+        runtime()
+        backlog = int(dask.config.get("distributed.comm.socket-backlog"))
+        for attempt in range(5):
+            try:
+                sockets = netutil.bind_sockets(self.port, address=self.ip, backlog=backlog)
+                break
+            except OSError as error:
+                # An ephemeral port that is free for IPv4 may be taken for IPv6.
+                if self.port != 0 or error.errno != errno.EADDRINUSE or attempt == 4:
+                    raise
+        loop = asyncio.get_running_loop()
+        self._bound = min(sockets, key=lambda sock: sock.family).getsockname()[:2]
+        self._servers = [
+            await loop.create_server(lambda: Line(loop, self._on_line), sock=sock, backlog=backlog)
+            for sock in sockets
+        ]
+
+    def stop(self) -> None:
+        """Accept no more; what has not finished its handshake is refused."""
+        servers, self._servers = self._servers, None
+        for server in servers or ():
+            server.close()
+        for task in self._handshakes:
+            task.cancel()
+
+    def _on_line(self, line: Line) -> None:
+        if self._servers is None:
+            line.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._handle(line))
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+
+    async def _handle(self, line: Line) -> None:
+        handshake = asyncio.ensure_future(self._shake_hands(line))
+        self._handshakes.add(handshake)
+        try:
+            comm = await handshake
+        finally:
+            self._handshakes.discard(handshake)
+        if comm is None:
+            return
+        try:
+            await self.on_connection(comm)
+        except CommClosedError:
+            logger.info("%s went away in Dask's handshake", comm.peer_address)
+            return
+        await self.comm_handler(comm)
+
+    async def _shake_hands(self, line: Line) -> MPIComm | None:
+        timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+        try:
+            comm = await asyncio.wait_for(
+                _establish(
+                    line,
+                    connects=False,
+                    local=line.local_address,
+                    peer=line.peer_address,
+                    deserialize=self.deserialize,
+                ),
+                timeout,
+            )
+        except FatalCommClosedError as error:
+            # The line closes by itself once the reason has been told.
+            logger.warning("Refused %s: %s", line.peer_address, error)
+            return None
+        except (TimeoutError, OSError) as error:
+            logger.info("No mpi:// connection from %s: %r", line.peer_address, error)
+            line.abort()
+            return None
+        except asyncio.CancelledError:
+            line.abort()
+            return None
+        except UnavailableError as error:
+            logger.warning("%s", error)
+            line.abort()
+            return None
+        comm.allow_offload = self.allow_offload
+        return comm
+
+    def get_host_port(self) -> tuple[str, int]:
+        """Return what this listens on.
+
+        Raises
+        ------
+        ValueError
+            Before `start` and after `stop`.
+        """
+        if self._servers is None or self._bound is None:
+            raise ValueError("invalid operation on non-started MPIListener")
+        return self._bound
+
+    @property
+    def listen_address(self) -> str:
+        """The address, where ``0.0.0.0`` may stand for all interfaces."""
+        return PREFIX + str(unparse_host_port(*self.get_host_port()))
+
+    @property
+    def contact_address(self) -> str:
+        """An address that others can connect to."""
+        host, port = self.get_host_port()
+        host = ensure_concrete_host(host, default_host=self.default_host)
+        return PREFIX + str(unparse_host_port(host, port))
+
+
+class MPIBackend(BaseTCPBackend):  # type: ignore[misc]
+    """What distributed asks for when it meets ``mpi://``."""
+
+    _connector_class = MPIConnector
+    _listener_class = MPIListener

@@ -1,0 +1,161 @@
+"""distributed's ``Comm`` over a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import weakref
+from typing import Any
+
+from distributed.comm.core import Comm, CommClosedError
+from distributed.comm.utils import from_frames, to_frames
+from distributed.utils import ensure_memoryview
+
+from commbench.mpi.channel import Channel, ChannelClosedError
+
+__all__ = ["MPIComm"]
+
+logger = logging.getLogger(__name__)
+
+FLUSH_TIMEOUT_S = 10.0
+"""How long an orderly close waits for a peer that doesn't read."""
+
+UNSPLIT = 2**62
+"""MPI takes any size: frames that are not split need not be merged, which would copy them."""
+
+
+class MPIComm(Comm):  # type: ignore[misc]
+    """An established connection.
+
+    Parameters
+    ----------
+    channel
+        What carries it; the comm closes it.
+    local_address, peer_address
+        With ``mpi://``.
+    deserialize
+        Whether `read` deserializes what was marked with ``to_serialize``.
+    mode
+        How the two processes came together: ``"elastic"``, ``"world"`` or ``"self"``.
+    library
+        The MPI library.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        local_address: str,
+        peer_address: str,
+        deserialize: bool,
+        mode: str,
+        library: str,
+    ) -> None:
+        super().__init__(deserialize=deserialize)
+        # distributed.comm.core reads these two by their private names.
+        self._local_addr = local_address
+        self._peer_addr = peer_address
+        self._channel = channel
+        self._extra_info = {"mode": mode, "library": library}
+        loop = asyncio.get_running_loop()
+        self._finalizer = weakref.finalize(self, _close_dangling, channel, loop, repr(self))
+        self._finalizer.atexit = False
+
+    @property
+    def local_address(self) -> str:
+        """The address of this end."""
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        """The address of the other end."""
+        return self._peer_addr
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        """The mode and the MPI library."""
+        return self._extra_info
+
+    async def read(self, deserializers: Any = None) -> Any:
+        """Return the next message.
+
+        Raises
+        ------
+        CommClosedError
+            Where none will come.
+        """
+        try:
+            frames = await self._channel.receive()
+        except ChannelClosedError as error:
+            self.abort()
+            raise CommClosedError(f"in {self}: {error}") from error
+        except BaseException:
+            # Cancelled in the middle of a message: nobody could tell what the next one is.
+            self.abort()
+            raise
+        try:
+            return await from_frames(
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError as error:
+            self.abort()
+            raise CommClosedError("aborted on truncated data") from error
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        """Send a message and return its bytes, without waiting for the peer to read it.
+
+        Raises
+        ------
+        CommClosedError
+            Where the connection is closed.
+        """
+        if self._channel.closed:
+            raise CommClosedError(f"in {self}: the connection is closed")
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context={
+                "sender": self.local_info,
+                "recipient": self.remote_info,
+                **self.handshake_options,
+            },
+            frame_split_size=UNSPLIT,
+        )
+        try:
+            return self._channel.send(
+                [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
+            )
+        except ChannelClosedError as error:
+            raise CommClosedError(f"in {self}: {error}") from error
+        except BaseException:
+            self.abort()
+            raise
+
+    async def close(self) -> None:
+        """Close after everything written has left this process."""
+        self._finalizer.detach()
+        self._channel.close()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._channel.flush(), FLUSH_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._finalizer.detach()
+        self._channel.close()
+
+    def closed(self) -> bool:
+        """Whether nothing more can be read or written."""
+        return self._channel.closed
+
+
+def _close_dangling(channel: Channel, loop: asyncio.AbstractEventLoop, name: str) -> None:
+    if not channel.closed and not loop.is_closed():
+        logger.warning("Closing dangling connection in %s", name)
+        # The garbage collector may run in any thread.
+        loop.call_soon_threadsafe(channel.close)

@@ -1,0 +1,271 @@
+"""The progress engine: one per event loop, over all its channels.
+
+MPI moves nothing unless it is called. While a conversation is hot the engine calls it at every
+turn of the event loop; then it backs off; and when nothing is due but messages that the peer may
+or may not send, it tells the peers that it rests, stops, and waits for their doorbell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+__all__ = ["Engine", "Listening", "Transfer"]
+
+logger = logging.getLogger(__name__)
+
+SPIN_S = 300e-6
+"""How long to look for the next message at every turn before resting.
+
+About what a sleep and a doorbell cost, so that it never costs more than twice the better choice.
+"""
+TRANSFER_SPIN_S = 2e-3
+RECEIVE_SECONDS_PER_BYTE = 10e-9
+SEND_SECONDS_PER_BYTE = 1e-9
+"""How long a transfer is polled at every turn."""
+CONTENDED_S = 1e-3
+CALM_S = 10e-3
+"""Where yielding the core took longer than that, others want it: for this long, don't spin.
+
+Who sleeps until the doorbell is woken at once; who yields waits until the others' time is up.
+"""
+BULK = 64 * 1024
+BULK_SHARE = 0.1
+"""Each call to MPI moves a fragment of a large message, of half a MB or less. Where one takes
+longer than that, we therefore don't just look from time to time, but give it this share of a core.
+"""
+FIRST_DELAY_S = 1e-3
+"""The event loop's clock has steps of 1 ms."""
+MAX_DELAY_S = 20e-3
+SAFETY_S = 0.5
+"""While channels rest, MPI is called so often: for what libraries below have left to do."""
+
+
+class Transfer:
+    """Requests that belong together, and what they read or write.
+
+    Parameters
+    ----------
+    requests
+        In the order in which MPI will complete them, or nearly so.
+    buffers
+        Kept until the requests are complete.
+    nbytes
+        Of all of them.
+    receives
+        Whether they receive: within a host that is where the work of a large message is done.
+    on_done
+        Called once, with this and the error if there was one.
+    """
+
+    __slots__ = (
+        "_error",
+        "_on_done",
+        "_requests",
+        "buffers",
+        "nbytes",
+        "receives",
+        "spin_until",
+    )
+
+    def __init__(
+        self,
+        requests: list[Any],
+        buffers: Any,
+        nbytes: int,
+        receives: bool,
+        on_done: Callable[[Transfer, BaseException | None], None],
+    ) -> None:
+        # Only the first that is incomplete needs a test: all of them have to complete anyway.
+        self._requests = requests[::-1]
+        self._on_done = on_done
+        self._error: BaseException | None = None
+        self.buffers = buffers
+        self.nbytes = nbytes
+        self.receives = receives
+        self.spin_until = 0.0
+
+    def advance(self) -> bool:
+        """Call MPI; return whether all is complete."""
+        requests = self._requests
+        while requests:
+            try:
+                if not requests[-1].Test():
+                    return False
+            except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+                self._error = error
+            requests.pop()
+        return True
+
+    def cancel(self) -> None:
+        """Ask MPI to give up the receives: they still have to complete."""
+        for request in self._requests:
+            try:
+                request.Cancel()
+            except Exception:
+                logger.debug("MPI can't cancel %s", request, exc_info=True)
+
+    def finish(self) -> None:
+        """Report the end."""
+        self.buffers = None
+        self._on_done(self, self._error)
+
+
+class Listening(Protocol):
+    """A channel, as the engine sees it."""
+
+    spin_until: float
+
+    def poll(self) -> bool:
+        """Look for a message; return whether to go on looking."""
+
+    def expects(self) -> bool:
+        """Return whether a message is known to be under way."""
+
+    def rest(self) -> None:
+        """Tell the peer that nobody looks any more."""
+
+
+class Engine:
+    """Polls MPI on behalf of the channels of one event loop."""
+
+    _engines: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine]] = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._transfers: list[Transfer] = []
+        self._parked: list[Transfer] = []
+        self._listening: dict[Listening, None] = {}
+        self._resting: weakref.WeakSet[Listening] = weakref.WeakSet()
+        self._handle: asyncio.Handle | None = None
+        self._sleeping = True
+        self._delay = 0.0
+        self._contended_until = 0.0
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Engine:
+        """Return the engine of `loop`."""
+        engine = cls._engines.get(loop)
+        if engine is None:
+            engine = cls._engines[loop] = cls(loop)
+        return engine
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop; every method must be called in its thread."""
+        loop = self._loop()
+        assert loop is not None, "the event loop is gone"
+        return loop
+
+    def start(self, transfer: Transfer) -> None:
+        """See `transfer` to its end, which may be now."""
+        if transfer.advance():
+            transfer.finish()
+            return
+        per_byte = RECEIVE_SECONDS_PER_BYTE if transfer.receives else SEND_SECONDS_PER_BYTE
+        allowance = TRANSFER_SPIN_S + transfer.nbytes * per_byte
+        transfer.spin_until = time.perf_counter() + allowance
+        self._transfers.append(transfer)
+        self._wake()
+
+    def park(self, transfer: Transfer) -> None:
+        """Keep a transfer whose peer is gone, and its buffers: it may never complete."""
+        if transfer in self._transfers:
+            self._transfers.remove(transfer)
+        if not transfer.advance():
+            self._parked.append(transfer)
+            self._wake()
+
+    def listen(self, channel: Listening) -> None:
+        """Look for messages to `channel` until its `poll` says no, or it rests."""
+        channel.spin_until = time.perf_counter() + SPIN_S
+        self._listening[channel] = None
+        self._resting.discard(channel)
+        self._wake()
+
+    def ignore(self, channel: Listening) -> None:
+        """Stop looking."""
+        self._listening.pop(channel, None)
+        self._resting.discard(channel)
+
+    def _wake(self) -> None:
+        self._delay = 0.0
+        if self._sleeping:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._sleeping = False
+            self._handle = self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        # What is called below may start and end transfers and channels.
+        self._sleeping = False
+        idle = not (self._transfers and self._advance())
+        if self._delay and any(t.nbytes >= BULK for t in self._transfers):
+            until = time.perf_counter() + self._delay * BULK_SHARE
+            while self._transfers and time.perf_counter() < until:
+                self._advance()
+        now = time.perf_counter()
+        calm = now > self._contended_until
+        spin = False
+        for channel in list(self._listening):
+            if not channel.poll():
+                self._listening.pop(channel, None)
+                idle = False
+            elif channel.spin_until > now and (calm or channel.expects()):
+                # MPI needs more than one call to find what the peer has rung for.
+                spin = True
+            elif not channel.expects():
+                self._listening.pop(channel, None)
+                self._resting.add(channel)
+                channel.rest()
+        hot = [transfer for transfer in self._transfers if transfer.spin_until > now]
+        receiving = any(transfer.receives for transfer in hot)
+        spin = spin or receiving or (calm and bool(hot))
+        if spin and idle and not receiving:
+            # On a busy machine the peer may be waiting for this very core.
+            os.sched_yield()
+            yielded = time.perf_counter()
+            if yielded - now > CONTENDED_S:
+                self._contended_until = yielded + CALM_S
+        self._schedule(spin)
+
+    def _advance(self) -> bool:
+        incomplete: list[Transfer] = []
+        done: list[Transfer] = []
+        for transfer in self._transfers:
+            (done if transfer.advance() else incomplete).append(transfer)
+        self._transfers = incomplete
+        for transfer in done:
+            transfer.finish()
+        return bool(done)
+
+    def _schedule(self, spin: bool) -> None:
+        loop = self.loop
+        if spin:
+            self._delay = 0.0
+            self._handle = loop.call_soon(self._turn)
+        elif self._transfers or self._listening:
+            self._sleeping = True
+            self._delay = min(max(self._delay * 1.5, FIRST_DELAY_S), MAX_DELAY_S)
+            self._handle = loop.call_later(self._delay, self._turn)
+        elif self._resting or self._parked:
+            self._sleeping = True
+            self._handle = loop.call_later(SAFETY_S, self._check)
+        else:
+            self._sleeping = True
+            self._handle = None
+
+    def _check(self) -> None:
+        # Correct without it: every message is rung for. It lets MPI finish what it still owes
+        # the peers, such as the set-up of a connection.
+        for channel in list(self._resting):
+            channel.poll()
+        self._parked = [transfer for transfer in self._parked if not transfer.advance()]
+        self._turn()

@@ -1,0 +1,200 @@
+"""The TCP connection beside a channel: its handshake, doorbell, liveness and close.
+
+MPI never tells that a peer was killed, and a process that sleeps in its event loop doesn't notice
+an MPI message. This connection does both: the kernel closes it when the peer dies, and a *record*
+of 9 bytes wakes the peer up. Each record carries the number of messages that it is about, so that
+none of them depends on when it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import struct
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from distributed.comm.addressing import unparse_host_port
+from distributed.comm.tcp import set_tcp_timeout
+
+from commbench.mpi.handshake import (
+    HEADER,
+    Kind,
+    ProtocolError,
+    RefusedError,
+    decode_body,
+    decode_header,
+    encode,
+)
+
+__all__ = ["Line", "Record", "RecordHandler"]
+
+_RECORD = struct.Struct("<BQ")
+_MAX_UNREAD = 1024
+"""How many handshake messages may wait to be read: there are never that many."""
+
+
+class Record(enum.IntEnum):
+    """What one end tells the other once the channel is up."""
+
+    RING = 1
+    """I have sent you so many messages: look for them."""
+    REST = 2
+    """I have received so many messages and now go to sleep: ring for the next."""
+    CLOSE = 3
+    """I have sent you so many messages, and send no more."""
+
+
+class RecordHandler(Protocol):
+    """What a line reports to: the channel."""
+
+    def on_record(self, record: Record, count: int) -> None:
+        """Take a record from the peer."""
+
+    def on_lost(self, reason: str) -> None:
+        """Take note that the connection is gone."""
+
+
+class Line(asyncio.Protocol):
+    """One end of the connection.
+
+    Parameters
+    ----------
+    loop
+        The event loop that it lives in.
+    on_made
+        Called with the line once it is connected.
+
+    Attributes
+    ----------
+    error
+        Why the connection is gone, if it is.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Any = None) -> None:
+        self._loop = loop
+        self._on_made = on_made
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._messages: list[tuple[Kind, dict[str, Any]]] = []
+        self._reader: asyncio.Future[None] | None = None
+        self._handler: RecordHandler | None = None
+        self.error: OSError | None = None
+        self.local_address = self.peer_address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up as Dask's tcp does: its time-outs are what tells a dead host."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        set_tcp_timeout(SimpleNamespace(closed=lambda: False, socket=sock))
+        try:
+            self.local_address = unparse_host_port(*sock.getsockname()[:2])
+            self.peer_address = unparse_host_port(*sock.getpeername()[:2])
+        except OSError:
+            # The peer was gone before we looked: connection_lost comes next.
+            transport.abort()
+            return
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the handshake's messages apart; or the records, once a channel listens."""
+        self._received += data
+        try:
+            if self._handler is not None:
+                self._take_records(self._handler)
+            else:
+                self._take_messages()
+        except ProtocolError as error:
+            self._fail(error)
+            self.abort()
+
+    def _take_messages(self) -> None:
+        while len(self._received) >= HEADER.size:
+            kind, length = decode_header(self._received[: HEADER.size])
+            end = HEADER.size + length
+            if len(self._received) < end:
+                return
+            self._messages.append((kind, decode_body(self._received[HEADER.size : end])))
+            del self._received[:end]
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_result(None)
+            if kind is Kind.READY:
+                # What follows are records, for the channel that is about to be made.
+                return
+            if len(self._messages) > _MAX_UNREAD:
+                raise ProtocolError("a handshake without end")
+
+    def _take_records(self, handler: RecordHandler) -> None:
+        while len(self._received) >= _RECORD.size and self._transport is not None:
+            code, count = _RECORD.unpack_from(self._received)
+            del self._received[: _RECORD.size]
+            if code not in Record._value2member_map_:
+                raise ProtocolError(f"a record of kind {code}")
+            handler.on_record(Record(code), count)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits."""
+        self._transport = None
+        self._fail(OSError(str(exc) if exc else "the peer closed the connection"))
+
+    def _fail(self, error: OSError) -> None:
+        if self.error is None:
+            self.error = error
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_result(None)
+            if self._handler is not None:
+                self._handler.on_lost(str(error))
+
+    def send(self, kind: Kind, **body: Any) -> None:
+        """Send one message of the handshake."""
+        if self._transport is not None:
+            self._transport.write(encode(kind, body))
+
+    async def receive(self, *expected: Kind) -> tuple[Kind, dict[str, Any]]:
+        """Return the next message of the handshake.
+
+        Raises
+        ------
+        ProtocolError
+            Where it is not of an expected kind.
+        OSError
+            Where the connection ends.
+        RefusedError
+            Where the peer refuses, with its reason.
+        """
+        while not self._messages:
+            if self.error is not None:
+                raise self.error
+            self._reader = self._loop.create_future()
+            await self._reader
+        kind, body = self._messages.pop(0)
+        if kind is Kind.REFUSE:
+            raise RefusedError(str(body.get("reason")))
+        if kind not in expected:
+            raise ProtocolError(f"the peer sent {kind.name} out of turn")
+        return kind, body
+
+    def attach(self, handler: RecordHandler) -> None:
+        """End the handshake: from now on records come, and go to `handler`."""
+        self._handler = handler
+        if self.error is not None:
+            handler.on_lost(str(self.error))
+        else:
+            self.data_received(b"")
+
+    def record(self, record: Record, count: int) -> None:
+        """Send a record."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_RECORD.pack(record, count))
+
+    def close(self) -> None:
+        """Close after what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,231 @@
+"""MPI in this process: started at its first use, once, and asked what it can do.
+
+How two processes may come to a communicator depends on how they were started:
+
+========  ========================================================================================
+mode      started
+========  ========================================================================================
+elastic   each by itself: MPICH only, with the process manager of :mod:`commbench.mpi.pmi` or with
+          ``mpiexec -n 1``; processes come and go at will
+world     all by one ``mpiexec -n N``: any MPI; the ranks are fixed
+self      each by itself, with an MPI that can't pair them: only within one process
+========  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from commbench.errors import UnavailableError
+from commbench.mpi import pmi
+from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
+from commbench.mpi.survival import outlive_peers
+from commbench.mpi.tags import TagAllocator
+
+__all__ = ["Runtime", "runtime"]
+
+logger = logging.getLogger(__name__)
+
+LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "MPI_LOCAL")
+_RANKED_BY_LAUNCHER = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_OWNER = "COMMBENCH_MPI_LAUNCHED_PID"
+_WORLD_NAMES = ("PMIX_NAMESPACE", "SLURM_STEP_ID", "SLURM_JOB_ID", "PBS_JOBID", "PALS_APID")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """MPI as this process has it.
+
+    Attributes
+    ----------
+    mpi
+        The module ``mpi4py.MPI``.
+    process
+        The name of this process, unique for all time.
+    mode
+        ``"elastic"``, ``"world"`` or ``"self"``.
+    library
+        The name and version of the MPI library.
+    world
+        What the processes of one ``mpiexec`` have in common; empty but in world mode.
+    rank, size
+        In the world of ``mpiexec``.
+    own
+        A communicator for two ends in this process.
+    tags
+        The tags that channels of this process receive on.
+    lock
+        Held around calls that MPI wants one at a time, and that wait for nobody.
+    """
+
+    mpi: Any
+    process: str
+    mode: str
+    library: str
+    world: str
+    rank: int
+    size: int
+    own: Any
+    tags: TagAllocator
+    lock: threading.Lock
+    pid: int
+
+
+_runtime: Runtime | None = None
+_lock = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """Return MPI, started if need be.
+
+    Raises
+    ------
+    UnavailableError
+        With what to do about it.
+    """
+    global _runtime
+    with _lock:
+        if _runtime is None:
+            _runtime = _start()
+            logger.debug("%s, mode %s", _runtime.library, _runtime.mode)
+        elif _runtime.pid != os.getpid():
+            raise UnavailableError(
+                WHAT,
+                "this process was forked from one that had already started MPI",
+                "start processes by spawn or forkserver (Dask's own default), "
+                "or before the first use of mpi://",
+            )
+        return _runtime
+
+
+def _start() -> Runtime:
+    if "mpi4py.MPI" not in sys.modules:
+        check_before_loading_mpi()
+    mpi = _import_mpi()
+    if len(libraries := loaded("libmpi")) > 1:
+        raise UnavailableError(
+            WHAT,
+            f"this process has loaded two MPI libraries ({' and '.join(libraries)})",
+            "leave one of them out of this process",
+        )
+    vendor, version = mpi.get_vendor()
+    library = f"{vendor} {'.'.join(map(str, version))}"
+    is_mpich = vendor == "MPICH"
+    if mpi.Is_finalized():
+        raise UnavailableError(WHAT, "MPI has been finalized", "close the cluster before that")
+    manager = None
+    if not mpi.Is_initialized():
+        with _launcher_environment(is_mpich) as manager:
+            mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise UnavailableError(
+            WHAT,
+            "MPI was initialised in this process without MPI_THREAD_MULTIPLE",
+            "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
+            "or let mpi:// initialise MPI",
+        )
+    if is_mpich:
+        outlive_peers()
+    size = mpi.COMM_WORLD.Get_size()
+    managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)
+    if size > 1:
+        mode = "world"
+        if manager is None:
+            _finalize_at_exit(mpi)
+    else:
+        mode = "elastic" if is_mpich and managed else "self"
+    own = mpi.COMM_SELF.Dup()
+    own.Set_errhandler(mpi.ERRORS_RETURN)
+    return Runtime(
+        mpi=mpi,
+        process=uuid.uuid4().hex,
+        mode=mode,
+        library=library,
+        world=_world_name(size) if mode == "world" else "",
+        rank=mpi.COMM_WORLD.Get_rank(),
+        size=size,
+        own=own,
+        tags=TagAllocator(mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)),
+        lock=threading.Lock(),
+        pid=os.getpid(),
+    )
+
+
+def _import_mpi() -> Any:
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise UnavailableError(
+            WHAT, "the package mpi4py is not installed", "pip install mpi4py mpich"
+        ) from error
+    if "mpi4py.MPI" not in sys.modules:
+        # We initialise it ourselves, and never finalize where that could wait for a dead peer.
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UnavailableError(
+            WHAT, f"mpi4py finds no MPI library ({error})", "pip install mpich"
+        ) from error
+    return MPI
+
+
+@contextmanager
+def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
+    """Let MPI see a process manager: the launcher's if it started *us*, else one of our own."""
+    inherited = {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
+    launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
+    if launched and os.environ.setdefault(_OWNER, str(os.getpid())) == str(os.getpid()):
+        yield None
+        return
+    # A child of a launched process inherits its rank; to use it twice would wreck the world.
+    for name in inherited:
+        del os.environ[name]
+    if not is_mpich:
+        yield None
+        return
+    # Over ofi, a send to a dead peer blocks in the call; over ucx, it merely never completes.
+    os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ucx")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-I", "-S", str(Path(pmi.__file__)), str(theirs.fileno())]
+        server = subprocess.Popen([*command, uuid.uuid4().hex], pass_fds=[theirs.fileno()])
+        theirs.close()
+        os.environ.update(PMI_FD=str(ours.fileno()), PMI_RANK="0", PMI_SIZE="1")
+        try:
+            yield ours
+        finally:
+            for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE"):
+                del os.environ[name]
+            # MPI asks its manager no more after its initialisation, for we don't finalize.
+            ours.close()
+            server.wait()
+
+
+def _finalize_at_exit(mpi: Any) -> None:
+    """Leave the world in order: a launcher takes a rank that exits without that for a crash."""
+
+    def finalize() -> None:
+        if not mpi.Is_finalized():
+            mpi.Finalize()
+
+    if sys.modules["mpi4py"].rc.finalize is False:
+        atexit.register(finalize)
+
+
+def _world_name(size: int) -> str:
+    parts = [os.environ[name] for name in _WORLD_NAMES if name in os.environ]
+    return "/".join([*parts, str(size)])

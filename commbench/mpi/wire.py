@@ -1,0 +1,122 @@
+"""How the frames of one message travel.
+
+A message is one *header*, then each large frame as a message of its own, all on the same tag,
+whose order MPI keeps::
+
+    header   uint64 n | n x uint64 size of each frame | the bundle, where it is small
+    bundle   all frames under 32 KiB, end to end
+
+The bundle travels in the header while that stays within 64 KiB, else as the first large frame.
+Which frames are large is a function of the sizes alone, so both ends work it out by themselves.
+Little-endian, as every machine that Dask and MPI share today.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+__all__ = ["LARGE", "MAX_HEADER", "Layout", "pack"]
+
+LARGE = 32 * 1024
+"""A frame of at least so many bytes travels by itself, without a copy."""
+
+MAX_HEADER = 64 * 1024
+"""The bundle travels in the header while the whole has at most so many bytes."""
+
+_COUNT = struct.Struct("<Q")
+
+Buffer = bytes | bytearray | memoryview
+
+
+def _prelude(n_frames: int) -> struct.Struct:
+    return _PRELUDES[n_frames] if n_frames < len(_PRELUDES) else struct.Struct(f"<{n_frames + 1}Q")
+
+
+_PRELUDES = [struct.Struct(f"<{n + 1}Q") for n in range(32)]
+
+
+def pack(frames: Sequence[Buffer]) -> tuple[bytes, list[Buffer], int]:
+    """Return the header, what travels by itself after it, and the bytes of both.
+
+    Parameters
+    ----------
+    frames
+        Contiguous, one-dimensional, of bytes.
+
+    Examples
+    --------
+    >>> header, large, nbytes = pack([b"abc", bytes(LARGE)])
+    >>> len(header), [len(frame) for frame in large], nbytes
+    (27, [32768], 32795)
+    """
+    sizes = [len(frame) for frame in frames]
+    prelude = _prelude(len(sizes)).pack(len(sizes), *sizes)
+    small = [frame for frame, size in zip(frames, sizes, strict=True) if size < LARGE]
+    large = [frame for frame, size in zip(frames, sizes, strict=True) if size >= LARGE]
+    nbytes = len(prelude) + sum(sizes)
+    if sum(map(len, small)) + len(prelude) <= MAX_HEADER:
+        return b"".join([prelude, *small]), large, nbytes
+    return prelude, [b"".join(small), *large], nbytes
+
+
+class Layout:
+    """What a header announces.
+
+    Parameters
+    ----------
+    header
+        A writable buffer, of which the frames may become part.
+
+    Attributes
+    ----------
+    large_sizes
+        The sizes of what travels by itself, in order.
+
+    Raises
+    ------
+    ValueError
+        Where the header contradicts itself.
+
+    Examples
+    --------
+    >>> layout = Layout(memoryview(bytearray(pack([b"abc", b""])[0])))
+    >>> layout.large_sizes, [bytes(frame) for frame in layout.frames([])]
+    ([], [b'abc', b''])
+    """
+
+    __slots__ = ("_bundle", "_sizes", "large_sizes")
+
+    def __init__(self, header: memoryview) -> None:
+        try:
+            (n_frames,) = _COUNT.unpack_from(header)
+            # Before the sizes are read: a count of 2^60 must not become an allocation.
+            if (n_frames + 1) * 8 > len(header):
+                raise ValueError(f"a header of {len(header)} B can't announce {n_frames} frames")
+            self._sizes: tuple[int, ...] = _prelude(n_frames).unpack_from(header)[1:]
+        except struct.error as error:
+            raise ValueError(f"a header of {len(header)} B is too short") from error
+        start = (n_frames + 1) * 8
+        in_bundle = sum([size for size in self._sizes if size < LARGE])
+        self.large_sizes = [size for size in self._sizes if size >= LARGE]
+        self._bundle: memoryview | None = header[start:]
+        if start + in_bundle > MAX_HEADER:
+            self._bundle = None
+            self.large_sizes.insert(0, in_bundle)
+            in_bundle = 0
+        if len(header) != start + in_bundle:
+            raise ValueError(f"a header of {len(header)} B should have {start + in_bundle} B")
+
+    def frames(self, large: Sequence[memoryview]) -> list[memoryview]:
+        """Return all frames in order, given the buffers that `large_sizes` asked for."""
+        received = iter(large)
+        bundle = next(received) if self._bundle is None else self._bundle
+        frames = []
+        start = 0
+        for size in self._sizes:
+            if size >= LARGE:
+                frames.append(next(received))
+            else:
+                frames.append(bundle[start : start + size])
+                start += size
+        return frames

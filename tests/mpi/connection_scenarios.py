@@ -1,0 +1,293 @@
+"""Faults of single connections; ``python connection_scenarios.py NAME`` runs one.
+
+Each asserts what must hold, and its test gives it a bound in time. They run in processes of their
+own, for a process that has started MPI can't start it afresh, and must not load ucxx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from distributed.comm import CommClosedError, connect, listen
+from distributed.protocol import to_serialize
+from peers import Peer, handler, payload, peers, usage
+
+from commbench.mpi import handshake
+from commbench.mpi.runtime import runtime
+
+GIB = 2**30
+
+
+async def works(peer: Peer) -> None:
+    """Check that a new connection to `peer` carries small and large messages."""
+    comm = await connect(peer.address)
+    for nbytes in (1, 10_000_000):
+        await comm.write({"op": "take", "x": to_serialize(payload(nbytes))})
+        assert await comm.read() == payload(nbytes).sum(dtype="u8")
+    await comm.close()
+
+
+async def fails_within(seconds: float, awaitable: Awaitable[Any]) -> None:
+    """Check that `awaitable` raises CommClosedError in time."""
+    began = time.monotonic()
+    try:
+        await asyncio.wait_for(awaitable, seconds)
+    except CommClosedError:
+        return
+    raise AssertionError(f"no CommClosedError after {time.monotonic() - began:.1f} s")
+
+
+async def kill_receiver() -> None:
+    """The receiver of 1 GiB is killed: the sender learns it, and goes on with others."""
+    async with peers(2) as (victim, other):
+        await works(other)
+        comm = await connect(victim.address)
+        await comm.write({"op": "take", "x": to_serialize(payload(GIB))})
+        await asyncio.sleep(0.1)
+        os.kill(victim.process.pid, signal.SIGKILL)
+        await fails_within(5, comm.read())
+        assert comm.closed()
+        await fails_within(1, comm.write("more"))
+        await asyncio.wait_for(comm.close(), 5)
+        await works(other)
+        began = time.process_time()
+        await asyncio.sleep(2)
+        assert time.process_time() - began < 0.2, "still busy with a dead peer"
+
+
+async def kill_sender() -> None:
+    """The sender of 1 GiB is killed: the receiver learns it, and goes on with others."""
+    killed_in_the_middle = 0
+    async with peers(1) as (other,):
+        for delay in (0.02, 0.05, 0.1, 0.01):
+            async with peers(1) as (victim,):
+                await works(other)
+                comm = await connect(victim.address)
+                # Once in full: the peer has its data ready for the second time.
+                for _ in range(2):
+                    await comm.write({"op": "send", "nbytes": GIB})
+                    if _ == 0:
+                        assert (await comm.read())["x"].nbytes == GIB
+                reading = asyncio.ensure_future(comm.read())
+                while not comm._channel._inbox.busy and not reading.done():
+                    await asyncio.sleep(0)
+                # From a thread: this one may be deep in the transfer.
+                timer = threading.Timer(delay, os.kill, (victim.process.pid, signal.SIGKILL))
+                timer.start()
+                try:
+                    received = (await asyncio.wait_for(reading, 5))["x"]
+                    assert (received == payload(GIB)).all(), "torn"
+                except CommClosedError:
+                    killed_in_the_middle += 1
+                    assert comm.closed()
+                timer.join()
+                await works(other)
+        assert killed_in_the_middle, "each transfer was too fast to be killed in the middle"
+        began = time.process_time()
+        await asyncio.sleep(2)
+        assert time.process_time() - began < 0.2, "still busy with a dead peer"
+
+
+async def stop_peer() -> None:
+    """A peer that stands still for 5 s loses nothing, and costs next to no CPU meanwhile."""
+    async with peers(1) as (peer,):
+        await works(peer)
+        comm = await connect(peer.address)
+        os.kill(peer.process.pid, signal.SIGSTOP)
+        x = payload(GIB // 4)
+        await comm.write({"op": "take", "x": to_serialize(x)})
+        for number in range(100):
+            await comm.write({"op": "echo", "number": number})
+        reading = asyncio.ensure_future(comm.read())
+        began = time.process_time()
+        await asyncio.sleep(5)
+        assert time.process_time() - began < 1, "busy while the peer stands still"
+        assert not reading.done()
+        os.kill(peer.process.pid, signal.SIGCONT)
+        assert await asyncio.wait_for(reading, 10) == x.sum(dtype="u8")
+        for number in range(100):
+            assert (await comm.read())["number"] == number
+        await comm.close()
+
+
+async def many_connections() -> None:
+    """2,000 connections leave no descriptor, tag, communicator or memory behind, at either end."""
+    async with peers(1) as (peer,):
+        control = await connect(peer.address)
+
+        async def use(abort: bool) -> None:
+            comm = await connect(peer.address)
+            await comm.write({"op": "echo", "data": b"x" * 50_000})
+            if abort:
+                comm.abort()
+            else:
+                await comm.read()
+                await comm.close()
+
+        async def measure() -> list[dict[str, float]]:
+            await asyncio.sleep(1)
+            await control.write({"op": "usage"})
+            return [usage(), await control.read()]
+
+        for number in range(200):
+            await use(abort=number % 2 == 0)
+        before = await measure()
+        tags = len(runtime().tags)
+        for number in range(200):
+            await asyncio.gather(*(use(abort=(number + i) % 2 == 0) for i in range(10)))
+        after = await measure()
+        for first, second in zip(before, after, strict=True):
+            assert second["descriptors"] <= first["descriptors"] + 1, (first, second)
+            assert second["threads"] <= first["threads"] + 1, (first, second)
+            assert second["resident"] - first["resident"] < 20e6, (first, second)
+        assert len(runtime().tags) <= tags + 1, (tags, len(runtime().tags))
+        # One communicator for the pair, however many connections: the next gets the next id.
+        await control.close()
+
+
+async def aborted_transfers() -> None:
+    """Reads cancelled in the middle of large messages free the sender's memory, too."""
+    async with peers(1) as (peer,):
+        control = await connect(peer.address)
+        for _ in range(20):
+            comm = await connect(peer.address)
+            await comm.write({"op": "send", "nbytes": 100_000_000})
+            reading = asyncio.ensure_future(comm.read())
+            while not comm._channel._inbox.busy and not reading.done():
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        await asyncio.sleep(1.5)
+        await control.write({"op": "usage"})
+        held = await control.read()
+        assert held["resident"] < 600e6, held
+        assert usage()["resident"] < 600e6, usage()
+        assert not control._channel._engine._transfers
+        await control.close()
+
+
+async def pairing_storm() -> None:
+    """Eight processes that all connect to all others at once come through."""
+    async with peers(8) as group:
+        addresses = [peer.address for peer in group]
+        comms = await asyncio.gather(*map(connect, addresses))
+        for comm in comms:
+            await comm.write({"op": "connect", "addresses": addresses})
+        for comm in comms:
+            assert await comm.read() == "connected"
+            await comm.close()
+
+
+def strange_inputs(number: int) -> list[bytes]:
+    """Return what a stranger might send: seeded, each kind about as often."""
+    rng = random.Random(20)
+    hello = handshake.encode(
+        handshake.Kind.HELLO,
+        {"process": "ff" * 16, "mode": "elastic", "library": "MPICH 9", "world": "", "rank": 0,
+         "pid": 1, "tag": 1},
+    )  # fmt: skip
+    inputs: list[bytes] = []
+    while len(inputs) < number:
+        mutated = bytearray(hello)
+        for _ in range(rng.randint(1, 6)):
+            mutated[rng.randrange(len(mutated))] = rng.randrange(256)
+        inputs += [
+            b"",
+            rng.randbytes(rng.randint(1, 300)),
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            struct.pack("<4sHHI", b"DMPI", 1, 1, rng.randint(4097, 2**32 - 1)) + b"x" * 50,
+            hello[: rng.randint(1, len(hello) - 1)],
+            bytes(mutated),
+            hello,
+            hello + rng.randbytes(40),
+            handshake.encode(handshake.Kind(rng.randint(2, 5)), {}),
+            handshake.HEADER.pack(b"DMPI", 1, 1, 4) + rng.randbytes(4),
+        ]
+    return inputs[:number]
+
+
+async def strangers() -> None:
+    """10,000 strange inputs at the port: no crash, no hang, no leak, and friends still served."""
+    calls = 0
+
+    async def counting(comm: Any) -> None:
+        nonlocal calls
+        calls += 1
+        await handler(comm)
+
+    async with await listen("mpi://127.0.0.1:0", counting) as listener:
+        host, port = listener.get_host_port()
+
+        def attack(inputs: list[bytes]) -> None:
+            for data in inputs:
+                with socket.create_connection((host, port)) as stranger:
+                    stranger.settimeout(5)
+                    try:
+                        stranger.sendall(data)
+                        if random.random() < 0.1:
+                            stranger.shutdown(socket.SHUT_WR)
+                            while stranger.recv(4096):
+                                pass
+                    except OSError:
+                        pass
+
+        async def friend() -> None:
+            comm = await connect(listener.contact_address)
+            await comm.write({"op": "echo"})
+            assert await comm.read() == {"op": "echo"}
+            await comm.close()
+
+        inputs = strange_inputs(11_000)
+        await asyncio.to_thread(attack, inputs[:1_000])
+        await friend()
+        await asyncio.sleep(0.5)
+        before, tags = usage(), len(runtime().tags)
+        await asyncio.to_thread(attack, inputs[1_000:])
+        await friend()
+        await asyncio.sleep(0.5)
+        after = usage()
+        assert calls == 2
+        assert after["descriptors"] <= before["descriptors"], (before, after)
+        assert after["resident"] - before["resident"] < 20e6, (before, after)
+        assert len(runtime().tags) <= tags
+        assert len(asyncio.all_tasks()) <= 3, asyncio.all_tasks()
+
+
+async def listener_stops_during_handshake() -> None:
+    """Who has connected but not introduced himself is let go when the listener stops."""
+    listener = await listen("mpi://127.0.0.1:0", handler)
+    host, port = listener.get_host_port()
+    reader, writer = await asyncio.open_connection(host, port)
+    await asyncio.sleep(0.1)
+    listener.stop()
+    listener.abort_handshaking_comms()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
+    function.__name__: function
+    for function in (
+        kill_receiver,
+        kill_sender,
+        stop_peer,
+        many_connections,
+        aborted_transfers,
+        pairing_storm,
+        strangers,
+        listener_stops_during_handshake,
+    )
+}
+
+if __name__ == "__main__":
+    asyncio.run(SCENARIOS[sys.argv[1]]())

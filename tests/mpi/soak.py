@@ -1,0 +1,66 @@
+"""Mixed traffic between processes with every payload checked: ``python soak.py SECONDS``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+
+import numpy as np
+from distributed.comm import connect
+from distributed.protocol import to_serialize
+from peers import Peer, payload, peers, usage
+
+
+async def converse(peer: Peer, seed: int, until: float) -> int:
+    """Open connections, talk over each for a while, end them in every way; count the messages."""
+    rng = random.Random(seed)
+    n_messages = 0
+    while time.monotonic() < until:
+        comm = await connect(peer.address)
+        for _ in range(rng.randint(1, 30)):
+            nbytes = int(10 ** rng.uniform(0, 7.3))
+            kind = rng.choice(["take", "send", "echo", "pause", "idle"])
+            if kind == "take":
+                await comm.write({"op": "take", "x": to_serialize(payload(nbytes))})
+                assert await comm.read() == payload(nbytes).sum(dtype="u8")
+            elif kind == "send":
+                await comm.write({"op": "send", "nbytes": nbytes})
+                assert np.array_equal((await comm.read())["x"], payload(nbytes))
+            elif kind == "echo":
+                numbers = [rng.random() for _ in range(rng.randint(1, 20))]
+                for number in numbers:
+                    await comm.write(
+                        {"op": "echo", "number": number, "pad": b"." * (nbytes % 9999)}
+                    )
+                for number in numbers:
+                    assert (await comm.read())["number"] == number
+            else:
+                await asyncio.sleep(0.0005 if kind == "pause" else 0.01)
+            n_messages += 1
+        if rng.random() < 0.3:
+            await comm.write({"op": "send", "nbytes": 3_000_000})
+            comm.abort()
+        else:
+            await comm.close()
+    return n_messages
+
+
+async def soak(seconds: float) -> None:
+    """Talk to three processes over 12 conversations at once."""
+    async with peers(3) as group:
+        await asyncio.gather(*(converse(peer, 0, time.monotonic() + 3) for peer in group))
+        before = usage()
+        until = time.monotonic() + seconds
+        counts = await asyncio.gather(*(converse(group[i % 3], i, until) for i in range(12)))
+        await asyncio.sleep(1)
+        after = usage()
+        assert min(counts) > 0, counts
+        assert after["descriptors"] <= before["descriptors"] + 2, (before, after)
+        assert after["resident"] - before["resident"] < 300e6, (before, after)
+        print(sum(counts), "messages")
+
+
+if __name__ == "__main__":
+    asyncio.run(soak(float(sys.argv[1])))

