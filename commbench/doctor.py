@@ -20,7 +20,7 @@ from commbench import backends, environment, registry
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
-CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib")
+CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi")
 _TIMEOUT_S = 20.0
 _MIN_SHM_BYTES = 1e9
 _MIN_CORES = 4  # scheduler, client and two workers

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 from commbench import environment
+from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
@@ -74,12 +74,7 @@ class UcxBackend(Backend):
         return None
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
-        log = {
-            "UCX_LOG_LEVEL": "info",
-            "UCX_LOG_FILE": str(scratch / "ucx-%p.log"),
-            "UCX_WARN_UNUSED_ENV_VARS": "n",
-        }
-        return log | self._transports(device)
+        return ucx_log.environment(scratch) | self._transports(device)
 
     def _transports(self, device: str) -> dict[str, str]:
         if not self.options:
@@ -98,8 +93,8 @@ class UcxBackend(Backend):
         lanes = _query_lanes(int(comm.ep._ep.handle))
         name = _fastest(lanes)
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
-        if logged := _logged_lanes(name):
-            evidence += f"; log: {logged}"
+        if logged := [line for line in ucx_log.endpoints() if f"tag({name}" in line]:
+            evidence += f"; log: {logged[-1]}"
         return Transport(name, evidence)
 
     def contradiction(self, transport: str) -> str:  # noqa: D102
@@ -198,14 +193,3 @@ def _fastest(lanes: list[str]) -> str:
     order = list(_FAMILIES)
     known = [lane for lane in lanes if _family(lane)]
     return min(known, key=lambda lane: order.index(_family(lane)), default="")
-
-
-def _logged_lanes(name: str) -> str:
-    # UCX's log is a buffered stdio stream that dies with a killed worker.
-    ctypes.CDLL(None).fflush(None)
-    path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(os.getpid())))
-    if not path.is_file():
-        return ""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if " cfg#" in line]
-    matching = [line for line in lines if f"tag({name}" in line]
-    return matching[-1].partition("INFO")[2].strip() if matching else ""

@@ -13,11 +13,12 @@ engine, and their buffers with them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from commbench.mpi import wire
-from commbench.mpi.engine import Engine, Transfer
+from commbench.mpi.engine import MAX_SPIN_S, SPIN_S, Engine, Transfer
 from commbench.mpi.inbox import Inbox
 from commbench.mpi.line import Line, Record
 
@@ -93,7 +94,9 @@ class Channel:
         )
         self._message: list[memoryview] | None = None
         self._reader: asyncio.Future[None] | None = None
+        self.patience = SPIN_S
         self.spin_until = 0.0
+        self._hot = False
 
         self._closing = False
         self._peer_closed = False
@@ -126,9 +129,10 @@ class Channel:
             self._fail(f"MPI could not send: {error}")
             raise
         self._n_sent += 1
-        transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
-        self._sending.add(transfer)
-        self._engine.start(transfer)
+        if large or not requests[0].Test():
+            transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
+            self._sending.add(transfer)
+            self._engine.start(transfer)
         if self._peer_rests:
             self._peer_rests = False
             self._line.record(Record.RING, self._n_sent)
@@ -156,23 +160,36 @@ class Channel:
         if self._message is None and not self._inbox.busy and not self._closing:
             self._look()
         if self._message is None:
-            if (reason := self._why_no_more()) is not None:
-                raise ChannelClosedError(reason)
-            self._reader = self._engine.loop.create_future()
-            try:
-                if not self._inbox.busy:
-                    self._engine.listen(self)
-                await self._reader
-            finally:
-                self._reader = None
-                if not self._closing:
-                    self._engine.ignore(self)
+            await self._wait()
         message, self._message = self._message, None
         if message is None:
             raise ChannelClosedError(self._why_no_more() or "the connection is closed")
         if self._peer_closed:
             self._settle()
         return message
+
+    async def _wait(self) -> None:
+        began = time.perf_counter()
+        if self._hot:
+            self._engine.look_now(self)
+            if self._message is not None:
+                return
+            self._hot = False
+        if (reason := self._why_no_more()) is not None:
+            raise ChannelClosedError(reason)
+        self._reader = self._engine.loop.create_future()
+        try:
+            if not self._inbox.busy:
+                self._engine.listen(self)
+            await self._reader
+        finally:
+            self._reader = None
+            if not self._closing:
+                self._engine.ignore(self)
+        waited = time.perf_counter() - began
+        self._hot = waited < SPIN_S
+        # Messages that come at short intervals are worth looking for until the next one.
+        self.patience = max(SPIN_S, 2 * waited) if waited < MAX_SPIN_S else SPIN_S
 
     def _why_no_more(self) -> str | None:
         if self._ended is not None:
@@ -184,7 +201,7 @@ class Channel:
     def poll(self) -> bool:
         """Look for a message; return whether to go on looking."""
         self._look()
-        return not self._inbox.busy and (self._reader is not None or self._closing)
+        return not self._inbox.busy and (self._message is None or self._closing)
 
     def expects(self) -> bool:
         """Return whether the peer has announced more than has arrived."""

@@ -15,7 +15,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["Engine", "Listening", "Transfer"]
+from commbench.mpi.buffers import BUFFERS
+
+__all__ = ["LOOK_S", "MAX_SPIN_S", "SPIN_S", "Engine", "Listening", "Transfer"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,20 +26,28 @@ SPIN_S = 300e-6
 
 About what a sleep and a doorbell cost, so that it never costs more than twice the better choice.
 """
+MAX_SPIN_S = 2e-3
+"""The same for a conversation whose messages come that regularly."""
+LOOK_S = 20e-6
+"""How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
 TRANSFER_SPIN_S = 2e-3
 RECEIVE_SECONDS_PER_BYTE = 10e-9
 SEND_SECONDS_PER_BYTE = 1e-9
 """How long a transfer is polled at every turn."""
+MOVED_S = 10e-6
+"""A call to MPI that takes so long has moved a fragment of a large message, and the next one
+will move another: MPI stops after half a MB or less.
+"""
+BULK = 64 * 1024
+BULK_SHARE = 0.1
+"""Where a message larger than that takes longer, it still gets this share of a core."""
+SLICE_S = 500e-6
+"""For how long one turn moves fragments before it lets the event loop go on."""
 CONTENDED_S = 1e-3
 CALM_S = 10e-3
 """Where yielding the core took longer than that, others want it: for this long, don't spin.
 
 Who sleeps until the doorbell is woken at once; who yields waits until the others' time is up.
-"""
-BULK = 64 * 1024
-BULK_SHARE = 0.1
-"""Each call to MPI moves a fragment of a large message, of half a MB or less. Where one takes
-longer than that, we therefore don't just look from time to time, but give it this share of a core.
 """
 FIRST_DELAY_S = 1e-3
 """The event loop's clock has steps of 1 ms."""
@@ -63,15 +73,7 @@ class Transfer:
         Called once, with this and the error if there was one.
     """
 
-    __slots__ = (
-        "_error",
-        "_on_done",
-        "_requests",
-        "buffers",
-        "nbytes",
-        "receives",
-        "spin_until",
-    )
+    __slots__ = ("_error", "_on_done", "_requests", "buffers", "nbytes", "spin_until")
 
     def __init__(
         self,
@@ -87,8 +89,8 @@ class Transfer:
         self._error: BaseException | None = None
         self.buffers = buffers
         self.nbytes = nbytes
-        self.receives = receives
-        self.spin_until = 0.0
+        per_byte = RECEIVE_SECONDS_PER_BYTE if receives else SEND_SECONDS_PER_BYTE
+        self.spin_until = time.perf_counter() + TRANSFER_SPIN_S + nbytes * per_byte
 
     def advance(self) -> bool:
         """Call MPI; return whether all is complete."""
@@ -119,6 +121,8 @@ class Transfer:
 class Listening(Protocol):
     """A channel, as the engine sees it."""
 
+    patience: float
+    """For how many seconds it is worth while to look for its next message at every turn."""
     spin_until: float
 
     def poll(self) -> bool:
@@ -169,11 +173,34 @@ class Engine:
         if transfer.advance():
             transfer.finish()
             return
-        per_byte = RECEIVE_SECONDS_PER_BYTE if transfer.receives else SEND_SECONDS_PER_BYTE
-        allowance = TRANSFER_SPIN_S + transfer.nbytes * per_byte
-        transfer.spin_until = time.perf_counter() + allowance
         self._transfers.append(transfer)
         self._wake()
+
+    async def complete(self, request: Any, buffer: Any) -> None:
+        """Wait for one request of MPI, which reads or writes `buffer`.
+
+        Raises
+        ------
+        mpi4py.MPI.Exception
+            Where MPI says so.
+        """
+        until = 0.0
+        while not request.Test():
+            now = time.perf_counter()
+            if not until:
+                until = now + LOOK_S
+            elif now > until:
+                break
+        else:
+            return
+        done = self.loop.create_future()
+
+        def on_done(_: Transfer, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        self.start(Transfer([request], buffer, len(buffer), True, on_done))
+        await done
 
     def park(self, transfer: Transfer) -> None:
         """Keep a transfer whose peer is gone, and its buffers: it may never complete."""
@@ -185,10 +212,24 @@ class Engine:
 
     def listen(self, channel: Listening) -> None:
         """Look for messages to `channel` until its `poll` says no, or it rests."""
-        channel.spin_until = time.perf_counter() + SPIN_S
+        channel.spin_until = time.perf_counter() + channel.patience
         self._listening[channel] = None
         self._resting.discard(channel)
         self._wake()
+
+    def look_now(self, channel: Listening) -> None:
+        """Look for a message to `channel` for `SPIN_S` without a turn of the event loop.
+
+        Such a turn costs about 10 µs, and another one until the reader goes on. So this is for
+        answers that are known to come that soon, while the engine has nothing else to do.
+        """
+        if self._listening or self._transfers:
+            return
+        now = time.perf_counter()
+        until = now + SPIN_S
+        while self._contended_until < now < until and channel.poll():
+            self._yield_core(now)
+            now = time.perf_counter()
 
     def ignore(self, channel: Listening) -> None:
         """Stop looking."""
@@ -206,18 +247,16 @@ class Engine:
     def _turn(self) -> None:
         # What is called below may start and end transfers and channels.
         self._sleeping = False
-        idle = not (self._transfers and self._advance())
-        if self._delay and any(t.nbytes >= BULK for t in self._transfers):
-            until = time.perf_counter() + self._delay * BULK_SHARE
-            while self._transfers and time.perf_counter() < until:
-                self._advance()
+        moved = ended = False
+        if self._transfers:
+            moved, ended = self._advance(self._delay * BULK_SHARE)
         now = time.perf_counter()
         calm = now > self._contended_until
         spin = False
         for channel in list(self._listening):
             if not channel.poll():
                 self._listening.pop(channel, None)
-                idle = False
+                ended = True
             elif channel.spin_until > now and (calm or channel.expects()):
                 # MPI needs more than one call to find what the peer has rung for.
                 spin = True
@@ -225,26 +264,45 @@ class Engine:
                 self._listening.pop(channel, None)
                 self._resting.add(channel)
                 channel.rest()
-        hot = [transfer for transfer in self._transfers if transfer.spin_until > now]
-        receiving = any(transfer.receives for transfer in hot)
-        spin = spin or receiving or (calm and bool(hot))
-        if spin and idle and not receiving:
-            # On a busy machine the peer may be waiting for this very core.
-            os.sched_yield()
-            yielded = time.perf_counter()
-            if yielded - now > CONTENDED_S:
-                self._contended_until = yielded + CALM_S
+        # Now, for what has arrived may have begun a transfer.
+        spin = spin or moved or (calm and any(t.spin_until > now for t in self._transfers))
+        if spin and not moved and not ended:
+            self._yield_core(now)
         self._schedule(spin)
 
-    def _advance(self) -> bool:
-        incomplete: list[Transfer] = []
-        done: list[Transfer] = []
-        for transfer in self._transfers:
-            (done if transfer.advance() else incomplete).append(transfer)
-        self._transfers = incomplete
-        for transfer in done:
-            transfer.finish()
-        return bool(done)
+    def _advance(self, at_least_s: float) -> tuple[bool, bool]:
+        """Call MPI for every transfer; return whether data moved, and whether a transfer ended.
+
+        It goes on at once while data moves, and for `at_least_s` where there is a large message.
+        """
+        clock = time.perf_counter
+        moved = ended = False
+        began = clock()
+        while self._transfers:
+            moving = False
+            incomplete: list[Transfer] = []
+            done: list[Transfer] = []
+            for transfer in self._transfers:
+                called = clock()
+                (done if transfer.advance() else incomplete).append(transfer)
+                moving = moving or clock() - called > MOVED_S
+            self._transfers = incomplete
+            for transfer in done:
+                transfer.finish()
+            moved, ended = moved or moving, ended or bool(done)
+            spent = clock() - began
+            if not (moving and spent < SLICE_S) and not (
+                spent < at_least_s and any(t.nbytes >= BULK for t in incomplete)
+            ):
+                break
+        return moved, ended
+
+    def _yield_core(self, now: float) -> None:
+        # On a busy machine the peer may be waiting for this very core.
+        os.sched_yield()
+        yielded = time.perf_counter()
+        if yielded - now > CONTENDED_S:
+            self._contended_until = yielded + CALM_S
 
     def _schedule(self, spin: bool) -> None:
         loop = self.loop
@@ -268,4 +326,5 @@ class Engine:
         for channel in list(self._resting):
             channel.poll()
         self._parked = [transfer for transfer in self._parked if not transfer.advance()]
+        BUFFERS.trim()
         self._turn()

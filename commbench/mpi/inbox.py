@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distributed.protocol.utils import host_array
-
 from commbench.mpi import survival, wire
+from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.engine import Engine, Transfer
 
 __all__ = ["Inbox"]
@@ -72,11 +71,16 @@ class Inbox:
                 return
             nbytes = status.Get_count(self._byte)
             header = memoryview(bytearray(nbytes))
+            n_failures = survival.n_failures(self._peer_pid)
             request = message.Irecv((header, self._byte))
+            complete = request.Test()
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
             self._on_failure(f"MPI could not receive: {error}")
             return
-        self._start([request], header, nbytes, self._on_header)
+        if complete and survival.n_failures(self._peer_pid) == n_failures:
+            self._on_header(header)
+        else:
+            self._start([request], header, nbytes, self._on_header, n_failures)
 
     def give_up(self) -> None:
         """Let go of what has begun to arrive."""
@@ -86,9 +90,13 @@ class Inbox:
             self._engine.park(self._transfer)
 
     def _start(
-        self, requests: list[Any], buffers: Any, nbytes: int, then: Callable[[Any], None]
+        self,
+        requests: list[Any],
+        buffers: Any,
+        nbytes: int,
+        then: Callable[[Any], None],
+        n_failures: int,
     ) -> None:
-        n_failures = survival.n_failures(self._peer_pid)
 
         def on_done(_: Transfer, error: BaseException | None) -> None:
             self._transfer = None
@@ -106,17 +114,19 @@ class Inbox:
     def _on_header(self, header: memoryview) -> None:
         try:
             layout = wire.Layout(header)
-            buffers = [host_array(size) for size in layout.large_sizes]
-        except (ValueError, MemoryError) as error:
-            self._on_failure(f"what arrived can't be read: {error}")
+            buffers = [BUFFERS.take(size) for size in layout.large_sizes]
+        except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
+            self._on_failure(f"what arrived can't be read: {error!r}")
             return
         if not buffers:
             self._on_message(layout.frames(()))
             return
+        n_failures = survival.n_failures(self._peer_pid)
         receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
         self._start(
             [receive((buffer, self._byte), rank, tag) for buffer in buffers],
             buffers,
             sum(layout.large_sizes),
             lambda received: self._on_message(layout.frames(received)),
+            n_failures,
         )

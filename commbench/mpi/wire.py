@@ -52,9 +52,11 @@ def pack(frames: Sequence[Buffer]) -> tuple[bytes, list[Buffer], int]:
     """
     sizes = [len(frame) for frame in frames]
     prelude = _prelude(len(sizes)).pack(len(sizes), *sizes)
+    nbytes = len(prelude) + sum(sizes)
+    if nbytes <= LARGE:
+        return b"".join([prelude, *frames]), [], nbytes
     small = [frame for frame, size in zip(frames, sizes, strict=True) if size < LARGE]
     large = [frame for frame, size in zip(frames, sizes, strict=True) if size >= LARGE]
-    nbytes = len(prelude) + sum(sizes)
     if sum(map(len, small)) + len(prelude) <= MAX_HEADER:
         return b"".join([prelude, *small]), large, nbytes
     return prelude, [b"".join(small), *large], nbytes

@@ -27,8 +27,10 @@ from typing import Any
 
 import distributed.protocol.numpy  # noqa: F401 - registers arrays
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 from distributed.comm import CommClosedError, connect, get_address_host, listen, parse_address
-from distributed.protocol import Serialized, deserialize, to_serialize
+from distributed.protocol import Serialized, ToPickle, deserialize, to_serialize
 
 BOUND_S = 30
 """No check takes longer, unless it says so."""
@@ -341,6 +343,39 @@ async def receive_and_write(comm: Any) -> None:
             await comm.write(int(x.sum()))
     except CommClosedError:
         await comm.close()
+
+
+@check(echo=True)
+async def check_received_data_is_kept(protocol: str, echo: str) -> None:
+    """What was made of a message stays as it is while later messages arrive.
+
+    Not only the objects themselves: parts and views of them, when the message is long gone.
+    """
+    comm = await connect(echo)
+    rng = np.random.default_rng(0)
+    made = {
+        "array": lambda x: x,
+        "slice": lambda x: x[1000:2000],
+        "view": lambda x: x.view("u2")[::3],
+        "transposed": lambda x: x.reshape(-1, 8).T[3],
+        "array of a memoryview": lambda x: np.asarray(memoryview(x))[5:],
+        "array of a buffer": lambda x: np.ndarray(10, "u1", buffer=x.data, offset=7),
+        "frame": lambda x: pd.DataFrame(x.reshape(-1, 8), copy=False)[4],
+        "arrow": lambda x: pa.py_buffer(x)[100:200],
+    }
+    kept = []
+    for size in (40_000, 200_000, 1_000_000, 5_000_000, 1_000_000, 200_000):
+        for name, make in made.items():
+            sent = rng.integers(0, 256, size, dtype="u1")
+            for mark in (to_serialize, lambda x: ToPickle({"pickled": x})):
+                await comm.write({"x": mark(sent)})
+                received = (await comm.read())["x"]
+                received = received["pickled"] if isinstance(received, dict) else received
+                kept.append((name, size, bytes(make(sent)), make(received)))
+                del received
+    for name, size, expected, part in kept:
+        assert bytes(part) == expected, (name, size)
+    await comm.close()
 
 
 @check(echo=True)
