@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from commbench.mpi import wire
-from commbench.mpi.engine import MAX_SPIN_S, SPIN_S, Engine, Transfer
+from commbench.mpi.engine import Engine, Transfer
 from commbench.mpi.inbox import Inbox
 from commbench.mpi.line import Line, Record
+from commbench.mpi.patience import Patience
 
 __all__ = ["Channel", "ChannelClosedError"]
 
@@ -77,7 +78,7 @@ class Channel:
 
         self._n_sent = 0
         self._sending: set[Transfer] = set()
-        self._peer_rests = False
+        self._peer_rests = True
         self._flushed: asyncio.Future[None] | None = None
 
         self._n_received = 0
@@ -94,9 +95,9 @@ class Channel:
         )
         self._message: list[memoryview] | None = None
         self._reader: asyncio.Future[None] | None = None
-        self.patience = SPIN_S
+        self._patience = Patience()
+        self._rests = True
         self.spin_until = 0.0
-        self._hot = False
 
         self._closing = False
         self._peer_closed = False
@@ -134,7 +135,6 @@ class Channel:
             self._sending.add(transfer)
             self._engine.start(transfer)
         if self._peer_rests:
-            self._peer_rests = False
             self._line.record(Record.RING, self._n_sent)
         return nbytes
 
@@ -170,26 +170,32 @@ class Channel:
 
     async def _wait(self) -> None:
         began = time.perf_counter()
-        if self._hot:
+        if self._patience.immediate and not self._rests:
             self._engine.look_now(self)
-            if self._message is not None:
-                return
-            self._hot = False
-        if (reason := self._why_no_more()) is not None:
-            raise ChannelClosedError(reason)
-        self._reader = self._engine.loop.create_future()
-        try:
-            if not self._inbox.busy:
-                self._engine.listen(self)
-            await self._reader
-        finally:
-            self._reader = None
-            if not self._closing:
-                self._engine.ignore(self)
-        waited = time.perf_counter() - began
-        self._hot = waited < SPIN_S
-        # Messages that come at short intervals are worth looking for until the next one.
-        self.patience = max(SPIN_S, 2 * waited) if waited < MAX_SPIN_S else SPIN_S
+        if self._message is None:
+            if (reason := self._why_no_more()) is not None:
+                raise ChannelClosedError(reason)
+            self._reader = self._engine.loop.create_future()
+            try:
+                if not self._inbox.busy:
+                    self._watch()
+                await self._reader
+            finally:
+                self._reader = None
+                if not self._closing:
+                    self._engine.ignore(self)
+        self._patience.learn(time.perf_counter() - began)
+
+    def _watch(self) -> None:
+        if self.expects():
+            self._engine.listen(self)
+        elif not (patience_s := self._patience.seconds):
+            self.rest()
+        else:
+            if self._rests:
+                self._rests = False
+                self._line.record(Record.LOOK, self._n_received)
+            self._engine.listen(self, patience_s)
 
     def _why_no_more(self) -> str | None:
         if self._ended is not None:
@@ -208,8 +214,11 @@ class Channel:
         return self._n_received < self._n_announced
 
     def rest(self) -> None:
-        """Tell the peer to ring before it expects an answer."""
-        self._line.record(Record.REST, self._n_received)
+        """Have the peer ring for every message."""
+        if not self._rests:
+            self._rests = True
+            self._line.record(Record.REST, self._n_received)
+        self._engine.rest(self)
 
     def _look(self) -> None:
         if not self._inbox.busy and self._message is None and self._ended is None:
@@ -254,11 +263,10 @@ class Channel:
 
     def on_record(self, record: Record, count: int) -> None:
         """React to what the peer says."""
-        if record is Record.REST:
-            if count < self._n_sent:
+        if record in (Record.REST, Record.LOOK):
+            self._peer_rests = record is Record.REST
+            if self._peer_rests and count < self._n_sent:
                 self._line.record(Record.RING, self._n_sent)
-            else:
-                self._peer_rests = True
             return
         self._n_announced = max(self._n_announced, count)
         if record is Record.CLOSE:

@@ -16,18 +16,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from commbench.mpi.buffers import BUFFERS
+from commbench.mpi.patience import SOON_S
 
-__all__ = ["LOOK_S", "MAX_SPIN_S", "SPIN_S", "Engine", "Listening", "Transfer"]
+__all__ = ["Engine", "Listening", "Transfer"]
 
 logger = logging.getLogger(__name__)
 
-SPIN_S = 300e-6
-"""How long to look for the next message at every turn before resting.
-
-About what a sleep and a doorbell cost, so that it never costs more than twice the better choice.
-"""
-MAX_SPIN_S = 2e-3
-"""The same for a conversation whose messages come that regularly."""
+EXPECT_S = 2e-3
+"""How long to look at every turn for a message that the peer has announced."""
 LOOK_S = 20e-6
 """How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
 TRANSFER_SPIN_S = 2e-3
@@ -121,8 +117,6 @@ class Transfer:
 class Listening(Protocol):
     """A channel, as the engine sees it."""
 
-    patience: float
-    """For how many seconds it is worth while to look for its next message at every turn."""
     spin_until: float
 
     def poll(self) -> bool:
@@ -132,7 +126,7 @@ class Listening(Protocol):
         """Return whether a message is known to be under way."""
 
     def rest(self) -> None:
-        """Tell the peer that nobody looks any more."""
+        """Tell the peer that nobody looks any more, and the engine."""
 
 
 class Engine:
@@ -210,15 +204,22 @@ class Engine:
             self._parked.append(transfer)
             self._wake()
 
-    def listen(self, channel: Listening) -> None:
+    def listen(self, channel: Listening, patience_s: float = EXPECT_S) -> None:
         """Look for messages to `channel` until its `poll` says no, or it rests."""
-        channel.spin_until = time.perf_counter() + channel.patience
+        channel.spin_until = time.perf_counter() + patience_s
         self._listening[channel] = None
         self._resting.discard(channel)
         self._wake()
 
+    def rest(self, channel: Listening) -> None:
+        """Don't look for messages to `channel`: its peer rings for each."""
+        self._listening.pop(channel, None)
+        self._resting.add(channel)
+        if self._handle is None:
+            self._schedule(spin=False)
+
     def look_now(self, channel: Listening) -> None:
-        """Look for a message to `channel` for `SPIN_S` without a turn of the event loop.
+        """Look for a message to `channel` for `SOON_S` without a turn of the event loop.
 
         Such a turn costs about 10 µs, and another one until the reader goes on. So this is for
         answers that are known to come that soon, while the engine has nothing else to do.
@@ -226,7 +227,7 @@ class Engine:
         if self._listening or self._transfers:
             return
         now = time.perf_counter()
-        until = now + SPIN_S
+        until = now + SOON_S
         while self._contended_until < now < until and channel.poll():
             self._yield_core(now)
             now = time.perf_counter()
@@ -261,8 +262,6 @@ class Engine:
                 # MPI needs more than one call to find what the peer has rung for.
                 spin = True
             elif not channel.expects():
-                self._listening.pop(channel, None)
-                self._resting.add(channel)
                 channel.rest()
         # Now, for what has arrived may have begun a transfer.
         spin = spin or moved or (calm and any(t.spin_until > now for t in self._transfers))

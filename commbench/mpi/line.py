@@ -40,8 +40,10 @@ class Record(enum.IntEnum):
     RING = 1
     """I have sent you so many messages: look for them."""
     REST = 2
-    """I have received so many messages and now go to sleep: ring for the next."""
-    CLOSE = 3
+    """I have received so many messages and look for no more: ring for each. So it begins."""
+    LOOK = 3
+    """I have received so many messages and look for the next: don't ring."""
+    CLOSE = 4
     """I have sent you so many messages, and send no more."""
 
 
