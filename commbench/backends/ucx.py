@@ -10,6 +10,8 @@ name               what it sets in every process of the cluster
                    peer's death, and UCX's shared memory refuses that by default
 ``…nvlink``        ``cuda_copy,cuda_ipc``
 ``…ib``            ``rc``
+``…polling``       ``UCXPY_PROGRESS_MODE=polling``; also ``blocking`` (Dask's default), ``thread``
+                   and ``thread-polling``
 ``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all
 =================  ==========================================================================
 
@@ -29,6 +31,7 @@ from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
+_MODES = ("blocking", "polling", "thread", "thread-polling")
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
 # UCX's transports by the family that users speak of, fastest first.
 _FAMILIES = {
@@ -47,12 +50,18 @@ class UcxBackend(Backend):
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         for option in options:
-            if option not in _TLS:
+            if option not in _TLS and option not in _MODES:
                 raise UsageError(
                     f"unknown transport {option!r} in backend 'ucx:{'+'.join(options)}'; "
-                    f"known: {', '.join(_TLS)}, joined by +, for example ucx:tcp+nvlink"
+                    f"known: {', '.join(_TLS)}, joined by +, for example ucx:tcp+nvlink, "
+                    f"and the progress modes {', '.join(_MODES)}"
                 )
-        super().__init__(tuple(option for option in _TLS if option in options))
+        self._transports = tuple(option for option in _TLS if option in options)
+        modes = tuple(option for option in _MODES if option in options)
+        if len(modes) > 1:
+            raise UsageError(f"backend 'ucx:{'+'.join(options)}' names two progress modes; one")
+        self._mode = "".join(modes)
+        super().__init__(self._transports + modes)
 
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         for package in ("ucxx", "distributed_ucxx"):
@@ -60,30 +69,31 @@ class UcxBackend(Backend):
                 return Unavailability(
                     f"the package {package} is not installed", "pip install 'commbench[ucx]'"
                 )
-        if "nvlink" in self.options and not environment.gpus():
+        if "nvlink" in self._transports and not environment.gpus():
             return Unavailability(
                 "no NVIDIA GPU is visible, and NVLink joins GPUs",
                 "run on a machine with GPUs, or drop nvlink from the name",
             )
-        if "nvlink" in self.options and device != "gpu":
+        if "nvlink" in self._transports and device != "gpu":
             return Unavailability(
                 "NVLink carries GPU memory only", "add --device gpu, or drop nvlink from the name"
             )
-        if "ib" in self.options:
+        if "ib" in self._transports:
             return _unavailable_ib()
         return None
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
-        return ucx_log.environment(scratch) | self._transports(device)
+        return ucx_log.environment(scratch) | self._variables(device)
 
-    def _transports(self, device: str) -> dict[str, str]:
-        if not self.options:
-            return {}
-        tls = ["tcp", *(name for option in self.options for name in _TLS[option])]
+    def _variables(self, device: str) -> dict[str, str]:
+        settings = {"UCXPY_PROGRESS_MODE": self._mode} if self._mode else {}
+        if not self._transports:
+            return settings
+        tls = ["tcp", *(name for option in self._transports for name in _TLS[option])]
         if device == "gpu":
             tls.append("cuda_copy")
-        settings = {"UCX_TLS": ",".join(dict.fromkeys(tls))}
-        if "shm" in self.options:
+        settings["UCX_TLS"] = ",".join(dict.fromkeys(tls))
+        if "shm" in self._transports:
             settings["UCX_MM_ERROR_HANDLING"] = "y"
         return settings
 
@@ -101,23 +111,23 @@ class UcxBackend(Backend):
         family = _family(transport)
         if not family:
             return f"{self.name} moves its bytes over {transport or 'an unknown transport'}"
-        if not self.options and transport != "tcp/lo" and family == "tcp":
+        if not self._transports and transport != "tcp/lo" and family == "tcp":
             return f"{self.name} moves its bytes over {transport}: tcp, with UCX's overhead"
-        if not self.options and family == "tcp":
+        if not self._transports and family == "tcp":
             return (
                 f"{self.name} moves its bytes over {transport}: these are tcp's numbers with UCX's "
                 "overhead. Dask's endpoints ask for peer error handling, which UCX's shared memory "
                 "refuses unless UCX_MM_ERROR_HANDLING=y; ucx:shm sets it"
             )
-        if self.options and family not in self.options:
+        if self._transports and family not in self._transports:
             return f"{self.name} moves its bytes over {transport}"
-        if len(self.options) > 1 and family == "tcp":
-            wanted = "+".join(option for option in self.options if option != "tcp")
+        if len(self._transports) > 1 and family == "tcp":
+            wanted = "+".join(option for option in self._transports if option != "tcp")
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"
         return ""
 
     def settings(self) -> str:  # noqa: D102
-        settings = self._transports("cpu")
+        settings = self._variables("cpu")
         return " ".join(f"{key}={value}" for key, value in settings.items()) or (
             "nothing: UCX's default under Dask"
         )

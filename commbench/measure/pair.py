@@ -1,7 +1,8 @@
 """The timed loop of messages between two processes.
 
-The launch's own process is one end, a peer process the other. Every reply's stamp is checked
-after its clock has stopped, and of every size's last message each byte.
+The launch's own process is one end, a peer process the other; each layer has a peer of its own.
+Every reply's stamp is checked after its clock has stopped, and of every size's last message each
+byte.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from commbench import cpu, process
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.measure.idle import Emit, measure_idle
-from commbench.measure.peer import ASK_TRANSPORT
+from commbench.measure.layers import Conversation, open_conversation
 from commbench.model import Launch, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
@@ -28,7 +28,7 @@ INITIATOR, PEER = "0", "1"
 async def measure_pair(
     launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emit
 ) -> None:
-    """Sweep the message sizes over one connection and emit a sample for every message.
+    """Sweep the message sizes over one connection per layer; emit a sample for every message.
 
     Raises
     ------
@@ -37,12 +37,22 @@ async def measure_pair(
     VerificationError
         Where a reply is not what was sent.
     """
-    from distributed.comm import connect
+    for layer in workload.layers:
+        await _measure_layer(launch, workload, layer, backend, scratch, emit)
 
+
+async def _measure_layer(
+    launch: Launch,
+    workload: PairWorkload,
+    layer: str,
+    backend: Backend,
+    scratch: Path,
+    emit: Emit,
+) -> None:
     log = scratch / "peer.log"
-    with log.open("wb") as errors:
+    with log.open("ab") as errors:
         peer = subprocess.Popen(
-            [sys.executable, "-m", "commbench.measure.peer", backend.name],
+            [sys.executable, "-m", "commbench.measure.peer", backend.name, layer],
             stdout=subprocess.PIPE,
             stderr=errors,
         )
@@ -55,15 +65,17 @@ async def measure_pair(
                 + process.tail(log)
             )
         process.watch("peer", peer, log)
-        comm = await connect(address)
+        conversation = await open_conversation(layer, address, backend, workload)
         pids = (os.getpid(), peer.pid)
-        emit(measure_idle(launch, pids))
+        if layer == workload.layers[0]:
+            emit(measure_idle(launch, pids))
         for size in workload.sizes:
-            for sample in await _measure_size(launch, workload, comm, size, pids):
+            for sample in await _measure_size(launch, workload, layer, conversation, size, pids):
                 emit(sample)
-        await _report_transports(launch, backend, comm, emit)
+        if layer == workload.layers[0]:
+            await _report_transports(launch, backend, conversation, emit)
         process.unwatch()
-        await comm.close()
+        await conversation.close()
     except BaseException:
         process.let_deaths_be_told()
         raise
@@ -75,7 +87,12 @@ async def measure_pair(
 
 
 async def _measure_size(
-    launch: Launch, workload: PairWorkload, comm: Any, size: int, pids: tuple[int, ...]
+    launch: Launch,
+    workload: PairWorkload,
+    layer: str,
+    conversation: Conversation,
+    size: int,
+    pids: tuple[int, ...],
 ) -> list[Sample]:
     case = launch.case
     payload = workload.payload(size)
@@ -88,6 +105,7 @@ async def _measure_size(
     epoch = time.time() - clock()
     block_began = clock()
     cpu_began = cpu.seconds(pids)
+    announced = 0
     for number in range(-n_warmups, n_messages):
         if number == 0:
             block_began, cpu_began = clock(), cpu.seconds(pids)
@@ -97,9 +115,13 @@ async def _measure_size(
             # A warm-up that takes too long ends, too; the messages that count come next.
             if number < 0:
                 continue
+        if not announced:
+            announced = min(_MIN_MESSAGES, n_messages - number)
+            await conversation.announce(size, announced)
+        announced -= 1
         workload.stamp(payload, number & 0xFFFF_FFFF)
         began = clock()
-        reply = await workload.exchange(comm, payload)
+        reply = await conversation.exchange(payload)
         ended = clock()
         workload.check(payload, reply, whole=False)
         timings.append((number, began, ended))
@@ -110,7 +132,7 @@ async def _measure_size(
             case_id=case.id,
             launch=launch.index,
             iteration=number,
-            layer="comm",
+            layer=layer,
             warmup=number < 0,
             started_at_s=epoch + began,
             seconds=(ended - began) / 2,
@@ -122,22 +144,19 @@ async def _measure_size(
     ]
 
 
-async def _report_transports(launch: Launch, backend: Backend, comm: Any, emit: Emit) -> None:
-    own = backend.transport(comm)
-    await comm.write(ASK_TRANSPORT)
-    theirs = await comm.read()
-    for src, dst, name, evidence in (
-        (INITIATOR, PEER, own.name, own.evidence),
-        (PEER, INITIATOR, theirs["name"], theirs["evidence"]),
-    ):
+async def _report_transports(
+    launch: Launch, backend: Backend, conversation: Conversation, emit: Emit
+) -> None:
+    own, theirs = await conversation.transports()
+    for src, dst, used in ((INITIATOR, PEER, own), (PEER, INITIATOR, theirs)):
         emit(
             TransportUsed(
                 case_id=launch.case.id,
                 launch=launch.index,
                 src=src,
                 dst=dst,
-                transport=name,
-                evidence=evidence,
-                contradiction=backend.contradiction(name),
+                transport=used.name,
+                evidence=used.evidence,
+                contradiction=backend.contradiction(used.name),
             )
         )

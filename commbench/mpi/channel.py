@@ -54,6 +54,11 @@ class Channel:
         The module ``mpi4py.MPI``.
     release
         Called once nothing can arrive on `receive_tag` any more.
+
+    Attributes
+    ----------
+    engine, communicator, rank
+        As given.
     """
 
     def __init__(
@@ -68,10 +73,10 @@ class Channel:
         mpi: Any,
         release: Callable[[], None],
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._line = line
-        self._communicator = communicator
-        self._rank = rank
+        self.communicator = communicator
+        self.rank = rank
         self._send_tag = send_tag
         self._byte = mpi.BYTE
         self._release = release
@@ -119,21 +124,21 @@ class Channel:
         if self._closing or self._peer_closed or self._ended is not None:
             raise ChannelClosedError(self._ended or "the connection is closed")
         header, large, nbytes = wire.pack(frames)
-        send, rank, tag, byte = self._communicator.Isend, self._rank, self._send_tag, self._byte
+        send, rank, tag, byte = self.communicator.Isend, self.rank, self._send_tag, self._byte
         requests = []
         try:
             for buffer in (header, *large):
                 requests.append(send((buffer, byte), rank, tag))
         except Exception as error:
             # What has left already can't be taken back, and announces what won't come.
-            self._engine.park(Transfer(requests, (header, large), nbytes, False, self._on_sent))
+            self.engine.park(Transfer(requests, (header, large), nbytes, False, self._on_sent))
             self._fail(f"MPI could not send: {error}")
             raise
         self._n_sent += 1
         if large or not requests[0].Test():
             transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
             self._sending.add(transfer)
-            self._engine.start(transfer)
+            self.engine.start(transfer)
         if self._peer_rests:
             self._line.record(Record.RING, self._n_sent)
         return nbytes
@@ -171,11 +176,11 @@ class Channel:
     async def _wait(self) -> None:
         began = time.perf_counter()
         if self._patience.immediate and not self._rests:
-            self._engine.look_now(self)
+            self.engine.look_now(self)
         if self._message is None:
             if (reason := self._why_no_more()) is not None:
                 raise ChannelClosedError(reason)
-            self._reader = self._engine.loop.create_future()
+            self._reader = self.engine.loop.create_future()
             try:
                 if not self._inbox.busy:
                     self._watch()
@@ -183,19 +188,19 @@ class Channel:
             finally:
                 self._reader = None
                 if not self._closing:
-                    self._engine.ignore(self)
+                    self.engine.ignore(self)
         self._patience.learn(time.perf_counter() - began)
 
     def _watch(self) -> None:
         if self.expects():
-            self._engine.listen(self)
+            self.engine.listen(self)
         elif not (patience_s := self._patience.seconds):
             self.rest()
         else:
             if self._rests:
                 self._rests = False
                 self._line.record(Record.LOOK, self._n_received)
-            self._engine.listen(self, patience_s)
+            self.engine.listen(self, patience_s)
 
     def _why_no_more(self) -> str | None:
         if self._ended is not None:
@@ -218,7 +223,7 @@ class Channel:
         if not self._rests:
             self._rests = True
             self._line.record(Record.REST, self._n_received)
-        self._engine.rest(self)
+        self.engine.rest(self)
 
     def _look(self) -> None:
         if not self._inbox.busy and self._message is None and self._ended is None:
@@ -258,7 +263,7 @@ class Channel:
     async def flush(self) -> None:
         """Wait until everything sent has left this process."""
         if self._sending and self._ended is None:
-            self._flushed = self._flushed or self._engine.loop.create_future()
+            self._flushed = self._flushed or self.engine.loop.create_future()
             await asyncio.shield(self._flushed)
 
     def on_record(self, record: Record, count: int) -> None:
@@ -276,12 +281,12 @@ class Channel:
         if self._closing:
             self._linger()
         elif self._reader is not None and not self._inbox.busy:
-            self._engine.listen(self)
+            self.engine.listen(self)
         self._settle()
 
     def _linger(self) -> None:
         if not self._inbox.busy and self.expects() and self._ended is None:
-            self._engine.listen(self)
+            self.engine.listen(self)
         self._settle()
 
     def _settle(self) -> None:
@@ -300,7 +305,7 @@ class Channel:
         """Take note that the line is gone: the peer died, or both ends have closed."""
         if self._peer_closed and self.expects():
             # Its last messages may lie in shared memory still.
-            self._engine.loop.call_later(GRACE_S, self._end, reason)
+            self.engine.loop.call_later(GRACE_S, self._end, reason)
         else:
             self._end(reason)
 
@@ -312,12 +317,12 @@ class Channel:
         if self._ended is not None:
             return
         self._ended = reason
-        self._engine.ignore(self)
+        self.engine.ignore(self)
         if self._peer_closed and not self.expects() and not self._inbox.busy:
             self._release()
         self._inbox.give_up()
         for transfer in self._sending:
-            self._engine.park(transfer)
+            self.engine.park(transfer)
         if self._flushed is not None and not self._flushed.done():
             self._flushed.set_result(None)
         self._wake_reader()

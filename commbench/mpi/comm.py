@@ -40,6 +40,11 @@ class MPIComm(Comm):  # type: ignore[misc]
         How the two processes came together: ``"elastic"``, ``"world"`` or ``"self"``.
     library
         The MPI library.
+
+    Attributes
+    ----------
+    channel
+        As given.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         # distributed.comm.core reads these two by their private names.
         self._local_addr = local_address
         self._peer_addr = peer_address
-        self._channel = channel
+        self.channel = channel
         self._extra_info = {"mode": mode, "library": library}
         loop = asyncio.get_running_loop()
         self._finalizer = weakref.finalize(self, _close_dangling, channel, loop, repr(self))
@@ -86,7 +91,7 @@ class MPIComm(Comm):  # type: ignore[misc]
             Where none will come.
         """
         try:
-            frames = await self._channel.receive()
+            frames = await self.channel.receive()
         except ChannelClosedError as error:
             self.abort()
             raise CommClosedError(f"in {self}: {error}") from error
@@ -113,7 +118,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         CommClosedError
             Where the connection is closed.
         """
-        if self._channel.closed:
+        if self.channel.closed:
             raise CommClosedError(f"in {self}: the connection is closed")
         frames = await to_frames(
             msg,
@@ -128,7 +133,7 @@ class MPIComm(Comm):  # type: ignore[misc]
             frame_split_size=UNSPLIT,
         )
         try:
-            return self._channel.send(
+            return self.channel.send(
                 [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
             )
         except ChannelClosedError as error:
@@ -140,18 +145,18 @@ class MPIComm(Comm):  # type: ignore[misc]
     async def close(self) -> None:
         """Close after everything written has left this process."""
         self._finalizer.detach()
-        self._channel.close()
+        self.channel.close()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._channel.flush(), FLUSH_TIMEOUT_S)
+            await asyncio.wait_for(self.channel.flush(), FLUSH_TIMEOUT_S)
 
     def abort(self) -> None:
         """Close at once."""
         self._finalizer.detach()
-        self._channel.close()
+        self.channel.close()
 
     def closed(self) -> bool:
         """Whether nothing more can be read or written."""
-        return self._channel.closed
+        return self.channel.closed
 
 
 def _close_dangling(channel: Channel, loop: asyncio.AbstractEventLoop, name: str) -> None:

@@ -98,6 +98,11 @@ class PairWorkload(Workload):
     def sizes(self) -> tuple[int, ...]:
         """The message sizes in bytes, in the order in which they are measured."""
 
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[str, ...]:
+        """The layers of the software to measure, ``coroutine`` or ``comm``, in this order."""
+
     @abstractmethod
     def n_messages(self, size: int, iterations: int) -> int:
         """Return how many messages of `size` bytes to time where the user said `iterations`."""
@@ -112,7 +117,7 @@ class PairWorkload(Workload):
 
     @abstractmethod
     async def exchange(self, comm: Any, payload: Any) -> Any:
-        """Send `payload` to the peer over `comm` and return its reply: the timed call."""
+        """Send `payload` to the peer over `comm` and return its reply: timed at layer comm."""
 
     @abstractmethod
     def check(self, payload: Any, reply: Any, *, whole: bool) -> None:

@@ -1,8 +1,9 @@
 """``pingpong``: one message to the other process and back, over a sweep of message sizes.
 
-The layer is Dask's comm: ``write`` and ``read`` of one NumPy (or CuPy) array of bytes, with
-Dask's serialization at both ends, as a worker uses it. The other process answers with what it
-read. Sizes, message counts and warm-up follow ``osu_latency`` of the OSU Micro-Benchmarks:
+At the layer ``comm`` that is Dask's ``write`` and ``read`` of one NumPy (or CuPy) array of bytes,
+with Dask's serialization at both ends, as a worker uses it; at the layer ``coroutine`` the
+backend's own asynchronous send and receive, from buffer to buffer. The other process answers with
+what it read. Sizes, message counts and warm-up follow ``osu_latency`` of the OSU Micro-Benchmarks:
 sizes double from 1 B to 4 MiB, and messages above 8 KiB are sent a tenth as often.
 """
 
@@ -18,7 +19,7 @@ from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
-_LAYERS = ("comm",)
+_LAYERS = ("coroutine", "comm")
 
 
 def _doubling(last: int) -> tuple[int, ...]:
@@ -42,7 +43,11 @@ class PingPong(PairWorkload):
             metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
         )
         layers: tuple[str, ...] = field(
-            default=("comm",), metadata={"help": "comm: Dask's read and write of one array"}
+            default=("comm",),
+            metadata={
+                "help": "comm: Dask's read and write of one array; coroutine: the backend's own "
+                "send and receive"
+            },
         )
         seconds_per_size: float = field(
             default=1.0, metadata={"help": "stop a size after this long, if ten messages are timed"}
@@ -60,6 +65,8 @@ class PingPong(PairWorkload):
         for layer in params.layers:
             if layer not in _LAYERS:
                 raise UnknownNameError("layer", layer, _LAYERS)
+        if not params.layers or len(set(params.layers)) < len(params.layers):
+            raise UsageError("pingpong: layers names none, or one twice; for example --layers comm")
         if params.seconds_per_size <= 0:
             raise UsageError("pingpong: seconds-per-size must be above 0")
 
@@ -67,6 +74,11 @@ class PingPong(PairWorkload):
     def sizes(self) -> tuple[int, ...]:  # noqa: D102
         sizes: tuple[int, ...] = self.params.sizes
         return sizes
+
+    @property
+    def layers(self) -> tuple[str, ...]:  # noqa: D102
+        layers: tuple[str, ...] = self.params.layers
+        return layers
 
     def n_messages(self, size: int, iterations: int) -> int:
         """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one."""

@@ -79,7 +79,7 @@ async def kill_sender() -> None:
                     if _ == 0:
                         assert (await comm.read())["x"].nbytes == GIB
                 reading = asyncio.ensure_future(comm.read())
-                while not comm._channel._inbox.busy and not reading.done():
+                while not comm.channel._inbox.busy and not reading.done():
                     await asyncio.sleep(0)
                 # From a thread: this one may be deep in the transfer.
                 timer = threading.Timer(delay, os.kill, (victim.process.pid, signal.SIGKILL))
@@ -163,7 +163,7 @@ async def aborted_transfers() -> None:
             comm = await connect(peer.address)
             await comm.write({"op": "send", "nbytes": 100_000_000})
             reading = asyncio.ensure_future(comm.read())
-            while not comm._channel._inbox.busy and not reading.done():
+            while not comm.channel._inbox.busy and not reading.done():
                 await asyncio.sleep(0)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -172,7 +172,7 @@ async def aborted_transfers() -> None:
         held = await control.read()
         assert held["resident"] < 600e6, held
         assert usage()["resident"] < 600e6, usage()
-        assert not control._channel._engine._transfers
+        assert not control.channel.engine._transfers
         await control.close()
 
 
