@@ -99,6 +99,8 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
                      help="Worker processes."),
         click.Option(["--threads"], type=click.INT, default=spec.threads_per_worker,
                      show_default=True, help="Threads of each worker."),
+        click.Option(["--launcher"], default=spec.launcher, show_default=True,
+                     help="local: processes of their own; mpirun: the ranks of one MPI world."),
         device,
     ]  # fmt: skip
 
@@ -108,7 +110,8 @@ def run_options() -> list[click.Parameter]:
     case = Case(workload="", backend="")
     return [
         click.Option(["--backends"], type=_Parsed("names", _listed(str)),
-                     help="Comma-separated: tcp, ucx, ucx:shm, ucx:tcp+nvlink, …  [default: tcp]"),
+                     help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
+                          "[default: tcp]"),
         click.Option(["--launches"], type=click.INT,
                      help=f"Fresh clusters per backend.  [default: {case.launches}]"),
         click.Option(["--iterations"], type=click.INT,
@@ -144,6 +147,7 @@ def cluster(given: dict[str, Any]) -> ClusterSpec:
         n_workers=given.get("workers", spec.n_workers),
         threads_per_worker=given.get("threads", spec.threads_per_worker),
         device=_detect_device() if device == "auto" else device,
+        launcher=given.get("launcher", spec.launcher),
     )
 
 

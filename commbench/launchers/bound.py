@@ -1,14 +1,16 @@
-"""Run ``dask`` in a process that the kernel kills when the launch is gone, however it went.
+"""Run a module in a process that the kernel kills when the launch is gone, however it went.
 
-Run as ``python -m commbench.launchers.bound scheduler|worker …``, with the arguments of ``dask``.
+Run as ``python -m commbench.launchers.bound MODULE …``, with the arguments of the module.
 """
 
 from __future__ import annotations
 
 import runpy
+import sys
 
 from commbench import process
 
 if __name__ == "__main__":
     process.die_with_parent()
-    runpy.run_module("dask", run_name="__main__", alter_sys=True)
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -22,6 +22,7 @@ from commbench.errors import LaunchError
 from commbench.launchers.base import Launcher, RunningCluster
 from commbench.model import ClusterSpec
 
+BOUND = (sys.executable, "-m", "commbench.launchers.bound")
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 
@@ -42,21 +43,26 @@ class LocalCluster(RunningCluster):
             raise
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
-        from distributed import Client
-
         contact = self._scratch / "scheduler.json"
         preloads = [word for module in preload for word in ("--preload", module)]
         self._spawn(
-            "scheduler", "--scheduler-file", contact, "--protocol", protocol,
-            "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *preloads,
+            "scheduler", *BOUND, "dask", "scheduler", "--scheduler-file", contact,
+            "--protocol", protocol, "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+            *preloads,
         )  # fmt: skip
         for index in range(spec.n_workers):
             self._spawn(
-                "worker", "--scheduler-file", contact, "--protocol", protocol,
-                "--host", "127.0.0.1", "--name", str(index), "--no-nanny", "--no-dashboard",
-                "--nthreads", str(spec.threads_per_worker),
-                "--memory-limit", str(_memory_limit(spec.n_workers)), *preloads,
+                f"worker {index}", *BOUND, "dask", "worker", "--scheduler-file", contact,
+                "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
+                "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
+                "--memory-limit", str(memory_limit(spec.n_workers)), *preloads,
             )  # fmt: skip
+        self._connect(contact, spec, preload)
+        self.pids = (os.getpid(), *(process.pid for process in self._processes))
+
+    def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
+        from distributed import Client
+
         for module in preload:
             importlib.import_module(module)
         self._until(contact.exists, "the scheduler did not start")
@@ -67,20 +73,18 @@ class LocalCluster(RunningCluster):
             lambda: f"{len(self._workers())} of {spec.n_workers} workers came",
         )
         self.names = {address: str(info["name"]) for address, info in self._workers().items()}
-        self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
     def _workers(self) -> dict[str, Any]:
         workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def _spawn(self, role: str, *arguments: str | Path) -> None:
-        name = role if role == "scheduler" else f"worker {len(self._processes) - 1}"
+    def _spawn(self, name: str, *command: str | Path, **environ: str) -> None:
         log = self._scratch / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             spawned = subprocess.Popen(
-                [sys.executable, "-m", "commbench.launchers.bound", role, *map(str, arguments)],
+                list(map(str, command)),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**_nanny_environment(), **os.environ},
+                env={**_nanny_environment(), **os.environ, **environ},
             )  # fmt: skip
         self._processes.append(spawned)
         process.watch(name, spawned, log)
@@ -134,7 +138,8 @@ def _nanny_environment() -> dict[str, str]:
     return {name: str(value) for name, value in environ.items()}
 
 
-def _memory_limit(n_workers: int) -> int:
+def memory_limit(n_workers: int) -> int:
+    """Return the bytes of memory of each worker: an equal share of this machine's."""
     # What Dask sees as this machine's memory: the cgroup's limit where there is one.
     from distributed.system import MEMORY_LIMIT
 

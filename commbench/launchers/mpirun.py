@@ -1,0 +1,71 @@
+"""``mpirun``: scheduler and workers as the ranks of one MPI world, started by dask-mpi.
+
+Rank 0 is the scheduler, the others are the workers ``rank-1``, ``rank-2`` and so on. The client
+stays outside, in the launch's own process: over ``mpi`` it joins as elastic mode does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from commbench.errors import LaunchError
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.local import BOUND, LocalCluster, memory_limit
+from commbench.model import ClusterSpec
+
+
+class MpirunCluster(LocalCluster):
+    """A running world."""
+
+    def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
+        contact = self._scratch / "scheduler.json"
+        modules = json.dumps(list(preload))
+        self._spawn(
+            "mpiexec", _mpiexec(), "-n", str(spec.n_workers + 1), *BOUND, "dask_mpi.cli",
+            "--scheduler-file", contact, "--protocol", protocol, "--interface", "lo",
+            "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
+            "--nthreads", str(spec.threads_per_worker),
+            "--memory-limit", str(memory_limit(spec.n_workers)),
+            DASK_DISTRIBUTED__SCHEDULER__PRELOAD=modules,
+            DASK_DISTRIBUTED__WORKER__PRELOAD=modules,
+        )  # fmt: skip
+        self._connect(contact, spec, preload)
+        scheduler = self.client.run_on_scheduler(os.getpid)
+        self.pids = (os.getpid(), scheduler, *self.client.run(os.getpid).values())
+
+
+class MpirunLauncher(Launcher):
+    """One ``mpiexec`` for the scheduler and all workers."""
+
+    name = "mpirun"
+
+    def start(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
+        if protocol == "ucx":
+            raise LaunchError(
+                "ucx can't run under mpirun: MPI brings a UCX of its own into every rank; "
+                "use --launcher local"
+            )
+        if importlib.util.find_spec("dask_mpi") is None:
+            raise LaunchError(
+                "the launcher mpirun needs the package dask-mpi; pip install 'commbench[mpi]'"
+            )
+        return MpirunCluster(spec, protocol, scratch, preload)
+
+
+def _mpiexec() -> str:
+    # The one beside the interpreter belongs to the MPI that mpi4py finds there.
+    beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("mpiexec")
+    if found is None:
+        raise LaunchError(
+            "the launcher mpirun finds no mpiexec; pip install mpich, or load your MPI's module"
+        )
+    return found
