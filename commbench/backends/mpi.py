@@ -60,7 +60,7 @@ class MpiBackend(Backend):
         logged = [line for line in ucx_log.endpoints() if f" {where} " in line]
         if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
             # Ranks of one world on one host don't pass through MPICH's network module.
-            return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory (ch4)")
+            return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory, not observed")
         if not logged:
             return Transport("mpi", f"{evidence}: this MPI doesn't tell its path")
         lanes = re.search(r"tag\(([^)]*)\)", logged[-1])
@@ -68,7 +68,7 @@ class MpiBackend(Backend):
         return Transport(name, f"{evidence}; UCX's log: {logged[-1]}")
 
     def contradiction(self, transport: str) -> str:  # noqa: D102
-        if transport == "tcp/lo":
+        if all(lane.startswith("tcp/") for lane in transport.split("+")) and "tcp/lo" in transport:
             return "mpi moves its bytes over tcp/lo, where shared memory would do"
         return ""
 

@@ -29,6 +29,7 @@ class MpiEndpoint(Endpoint):
         await self._endpoint.receive(buffer)
 
     async def close(self) -> None:  # noqa: D102
+        self._endpoint.close()
         await self._comm.close()
 
 

@@ -1,10 +1,11 @@
-"""Run a module in a process that the kernel kills when the launch is gone, however it went.
+"""Run a module or a command so that the kernel kills it when the launch is gone, however it went.
 
-Run as ``python -m commbench.launchers.bound MODULE …``, with the arguments of the module.
+Run as ``python -m commbench.launchers.bound -m MODULE …`` or ``… bound COMMAND …``.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 
@@ -13,4 +14,8 @@ from commbench import process
 if __name__ == "__main__":
     process.die_with_parent()
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        os.execv(sys.argv[0], sys.argv)  # noqa: S606 - it is this launcher's own command

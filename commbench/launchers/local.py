@@ -46,13 +46,13 @@ class LocalCluster(RunningCluster):
         contact = self._scratch / "scheduler.json"
         preloads = [word for module in preload for word in ("--preload", module)]
         self._spawn(
-            "scheduler", *BOUND, "dask", "scheduler", "--scheduler-file", contact,
+            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
             "--protocol", protocol, "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
             *preloads,
         )  # fmt: skip
         for index in range(spec.n_workers):
             self._spawn(
-                f"worker {index}", *BOUND, "dask", "worker", "--scheduler-file", contact,
+                f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
                 "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
                 "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
                 "--memory-limit", str(memory_limit(spec.n_workers)), *preloads,

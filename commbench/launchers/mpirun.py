@@ -27,7 +27,8 @@ class MpirunCluster(LocalCluster):
         contact = self._scratch / "scheduler.json"
         modules = json.dumps(list(preload))
         self._spawn(
-            "mpiexec", _mpiexec(), "-n", str(spec.n_workers + 1), *BOUND, "dask_mpi.cli",
+            "mpiexec", *BOUND, _mpiexec(), "-n", str(spec.n_workers + 1),
+            *BOUND, "-m", "dask_mpi.cli",
             "--scheduler-file", contact, "--protocol", protocol, "--interface", "lo",
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
             "--nthreads", str(spec.threads_per_worker),

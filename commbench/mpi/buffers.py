@@ -8,6 +8,7 @@ worker pays that for each buffer above 128 KiB, for its allocator gives freed me
 from __future__ import annotations
 
 import mmap
+import sys
 import time
 import weakref
 from collections import deque
@@ -17,6 +18,10 @@ from typing import Any
 import numpy as np
 
 __all__ = ["BUFFERS", "Buffers"]
+
+
+_UNSHARED = 2
+"""The references to a buffer of which there is one: that, and the one asked with."""
 
 
 class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -74,9 +79,11 @@ class Buffers:
         if nbytes < self.SMALL:
             return np.empty(nbytes, np.uint8).data
         size = _size_class(nbytes)
-        try:
+        memory = None
+        with suppress(KeyError, IndexError):
             memory = self._free[size].pop()[1]
-        except (KeyError, IndexError):
+        # A garbage collector tells the end of what it collects before a finalizer may revive it.
+        if memory is None or sys.getrefcount(memory) > _UNSHARED:
             memory = _map(size)
         lease = _Lease((nbytes,), np.uint8, buffer=memory)
 
@@ -99,8 +106,9 @@ class Buffers:
         oldest = time.monotonic() - self._keep_s
         for free in list(self._free.values()):
             # The oldest are on the left, unless another thread is quicker.
-            while free and free[0][0] < oldest:
-                free.popleft()
+            with suppress(IndexError):
+                while free[0][0] < oldest:
+                    free.popleft()
 
 
 def _map(size: int) -> mmap.mmap:

@@ -101,11 +101,13 @@ class Channel:
         self._message: list[memoryview] | None = None
         self._reader: asyncio.Future[None] | None = None
         self._patience = Patience()
-        self._rests = True
+        self._told_rest = True
         self.spin_until = 0.0
 
         self._closing = False
         self._peer_closed = False
+        self._lost: str | None = None
+        self._grace: asyncio.TimerHandle | None = None
         self._ended: str | None = None
         line.attach(self)
 
@@ -162,6 +164,7 @@ class Channel:
             Where there is none left to come.
         """
         assert self._reader is None, "already reading"
+        await self.engine.breathe()
         if self._message is None and not self._inbox.busy and not self._closing:
             self._look()
         if self._message is None:
@@ -175,7 +178,7 @@ class Channel:
 
     async def _wait(self) -> None:
         began = time.perf_counter()
-        if self._patience.immediate and not self._rests:
+        if self._patience.immediate and not self._told_rest:
             self.engine.look_now(self)
         if self._message is None:
             if (reason := self._why_no_more()) is not None:
@@ -192,13 +195,15 @@ class Channel:
         self._patience.learn(time.perf_counter() - began)
 
     def _watch(self) -> None:
+        if self._lost is not None:
+            self._give_grace(self._lost)
         if self.expects():
             self.engine.listen(self)
         elif not (patience_s := self._patience.seconds):
             self.rest()
         else:
-            if self._rests:
-                self._rests = False
+            if self._told_rest:
+                self._told_rest = False
                 self._line.record(Record.LOOK, self._n_received)
             self.engine.listen(self, patience_s)
 
@@ -220,8 +225,8 @@ class Channel:
 
     def rest(self) -> None:
         """Have the peer ring for every message."""
-        if not self._rests:
-            self._rests = True
+        if not self._told_rest:
+            self._told_rest = True
             self._line.record(Record.REST, self._n_received)
         self.engine.rest(self)
 
@@ -231,6 +236,8 @@ class Channel:
 
     def _on_message(self, frames: list[memoryview]) -> None:
         self._n_received += 1
+        if self._grace is not None:
+            self._grace.cancel()
         if self._closing:
             self._linger()
             return
@@ -280,7 +287,7 @@ class Channel:
                 self._wake_reader()
         if self._closing:
             self._linger()
-        elif self._reader is not None and not self._inbox.busy:
+        elif self._reader is not None and not self._inbox.busy and self.expects():
             self.engine.listen(self)
         self._settle()
 
@@ -304,10 +311,15 @@ class Channel:
     def on_lost(self, reason: str) -> None:
         """Take note that the line is gone: the peer died, or both ends have closed."""
         if self._peer_closed and self.expects():
-            # Its last messages may lie in shared memory still.
-            self.engine.loop.call_later(GRACE_S, self._end, reason)
+            # Its last messages may lie in shared memory still, and their reader be busy.
+            self._lost = reason
+            if self._reader is not None or self._closing:
+                self._give_grace(reason)
         else:
             self._end(reason)
+
+    def _give_grace(self, reason: str) -> None:
+        self._grace = self.engine.loop.call_later(GRACE_S, self._end, reason)
 
     def _fail(self, reason: str) -> None:
         self._end(reason)

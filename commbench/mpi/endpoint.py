@@ -38,8 +38,14 @@ class MPIEndpoint:
 
     async def send(self, buffer: Any) -> None:
         """Send the bytes of a contiguous buffer; it may change when this returns."""
-        await self._complete(self._isend(buffer, self._rank, self._send_tag), buffer)
+        request = self._isend(buffer, self._rank, self._send_tag)
+        await self._complete(request, buffer, receives=False)
 
     async def receive(self, buffer: Any) -> None:
         """Fill a contiguous buffer with the next message, which has just its size."""
-        await self._complete(self._irecv(buffer, self._rank, self._receive_tag), buffer)
+        request = self._irecv(buffer, self._rank, self._receive_tag)
+        await self._complete(request, buffer, receives=True)
+
+    def close(self) -> None:
+        """Give the tag back; both ends must have received all that was sent to them."""
+        runtime().tags.release(self._receive_tag)

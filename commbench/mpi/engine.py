@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 EXPECT_S = 2e-3
 """How long to look at every turn for a message that the peer has announced."""
+BREATH_S = 1e-3
+"""So often at least the event loop has its turn."""
 LOOK_S = 20e-6
 """How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
 TRANSFER_SPIN_S = 2e-3
@@ -111,7 +113,11 @@ class Transfer:
     def finish(self) -> None:
         """Report the end."""
         self.buffers = None
-        self._on_done(self, self._error)
+        try:
+            self._on_done(self, self._error)
+        except Exception:
+            # The engine must go on for all the others.
+            logger.exception("A transfer could not be reported")
 
 
 class Listening(Protocol):
@@ -146,6 +152,8 @@ class Engine:
         self._sleeping = True
         self._delay = 0.0
         self._contended_until = 0.0
+        self._breathe_at = 0.0
+        self._care_at = 0.0
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Engine:
@@ -170,7 +178,16 @@ class Engine:
         self._transfers.append(transfer)
         self._wake()
 
-    async def complete(self, request: Any, buffer: Any) -> None:
+    async def breathe(self) -> None:
+        """Let the event loop go on, where its coroutines have not for a while.
+
+        Messages that are always there at once would otherwise keep it from everything else.
+        """
+        if time.perf_counter() > self._breathe_at:
+            await asyncio.sleep(0)
+            self._breathe_at = time.perf_counter() + BREATH_S
+
+    async def complete(self, request: Any, buffer: Any, *, receives: bool) -> None:
         """Wait for one request of MPI, which reads or writes `buffer`.
 
         Raises
@@ -178,6 +195,7 @@ class Engine:
         mpi4py.MPI.Exception
             Where MPI says so.
         """
+        await self.breathe()
         until = 0.0
         while not request.Test():
             now = time.perf_counter()
@@ -193,7 +211,7 @@ class Engine:
             if not done.done():
                 done.set_result(None) if error is None else done.set_exception(error)
 
-        self.start(Transfer([request], buffer, len(buffer), True, on_done))
+        self.start(Transfer([request], buffer, memoryview(buffer).nbytes, receives, on_done))
         await done
 
     def park(self, transfer: Transfer) -> None:
@@ -246,18 +264,30 @@ class Engine:
             self._handle = self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        # What is called below may start and end transfers and channels.
         self._sleeping = False
-        moved = ended = False
+        spin = False
+        try:
+            spin = self._look()
+        finally:
+            self._schedule(spin)
+
+    def _look(self) -> bool:
+        """Call MPI for all that is due; return whether to do so again at the next turn."""
+        # What is called below may start and end transfers and channels.
+        moved = progressed = False
         if self._transfers:
-            moved, ended = self._advance(self._delay * BULK_SHARE)
+            moved, progressed = self._advance(self._delay * BULK_SHARE)
         now = time.perf_counter()
+        if now > self._care_at:
+            self._care_at = now + SAFETY_S
+            self._parked = [transfer for transfer in self._parked if not transfer.advance()]
+            BUFFERS.trim()
         calm = now > self._contended_until
         spin = False
         for channel in list(self._listening):
             if not channel.poll():
                 self._listening.pop(channel, None)
-                ended = True
+                progressed = True
             elif channel.spin_until > now and (calm or channel.expects()):
                 # MPI needs more than one call to find what the peer has rung for.
                 spin = True
@@ -265,9 +295,9 @@ class Engine:
                 channel.rest()
         # Now, for what has arrived may have begun a transfer.
         spin = spin or moved or (calm and any(t.spin_until > now for t in self._transfers))
-        if spin and not moved and not ended:
+        if spin and not moved and not progressed:
             self._yield_core(now)
-        self._schedule(spin)
+        return spin
 
     def _advance(self, at_least_s: float) -> tuple[bool, bool]:
         """Call MPI for every transfer; return whether data moved, and whether a transfer ended.
@@ -312,7 +342,7 @@ class Engine:
             self._sleeping = True
             self._delay = min(max(self._delay * 1.5, FIRST_DELAY_S), MAX_DELAY_S)
             self._handle = loop.call_later(self._delay, self._turn)
-        elif self._resting or self._parked:
+        elif self._resting or self._parked or BUFFERS.n_free_bytes:
             self._sleeping = True
             self._handle = loop.call_later(SAFETY_S, self._check)
         else:
@@ -322,8 +352,7 @@ class Engine:
     def _check(self) -> None:
         # Correct without it: every message is rung for. It lets MPI finish what it still owes
         # the peers, such as the set-up of a connection.
+        self._sleeping = False
         for channel in list(self._resting):
             channel.poll()
-        self._parked = [transfer for transfer in self._parked if not transfer.advance()]
-        BUFFERS.trim()
         self._turn()

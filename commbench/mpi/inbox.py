@@ -122,11 +122,23 @@ class Inbox:
             self._on_message(layout.frames(()))
             return
         n_failures = survival.n_failures(self._peer_pid)
+        nbytes = sum(layout.large_sizes)
         receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
+        requests: list[Any] = []
+        try:
+            for buffer in buffers:
+                requests.append(receive((buffer, self._byte), rank, tag))
+        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+            # MPI may still write into those that it has taken.
+            begun = Transfer(requests, buffers, nbytes, True, lambda *_: None)
+            begun.cancel()
+            self._engine.park(begun)
+            self._on_failure(f"MPI could not receive: {error}")
+            return
         self._start(
-            [receive((buffer, self._byte), rank, tag) for buffer in buffers],
+            requests,
             buffers,
-            sum(layout.large_sizes),
+            nbytes,
             lambda received: self._on_message(layout.frames(received)),
             n_failures,
         )

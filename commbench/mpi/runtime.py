@@ -129,6 +129,9 @@ def _start() -> Runtime:
     if not mpi.Is_initialized():
         with _launcher_environment(is_mpich) as manager:
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
+        # Its children inherit the rank, and must not take it for their own.
+        os.environ.setdefault(_OWNER, str(os.getpid()))
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise UnavailableError(
             WHAT,

@@ -67,6 +67,11 @@ class PingPong(PairWorkload):
                 raise UnknownNameError("layer", layer, _LAYERS)
         if not params.layers or len(set(params.layers)) < len(params.layers):
             raise UsageError("pingpong: layers names none, or one twice; for example --layers comm")
+        if "coroutine" in params.layers and context.device == "gpu":
+            raise UsageError(
+                "pingpong: the layer coroutine knows host memory only; "
+                "--device cpu, or --layers comm"
+            )
         if params.seconds_per_size <= 0:
             raise UsageError("pingpong: seconds-per-size must be above 0")
 

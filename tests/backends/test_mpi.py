@@ -76,6 +76,21 @@ def test_missing_packages_are_told(monkeypatch):
     assert "pip install" in problem.remedy
 
 
+@pytest.mark.parametrize("name", ["tcp", "mpi"])
+def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
+    """Where the time is up in the middle of a round, the next size begins all the same."""
+    params = {"sizes": (1, 2_000_000, 3, 70), "layers": ("coroutine",), "seconds_per_size": 1e-6}
+    case = Case(workload="pingpong", backend=name, params=params, iterations=54, warmups=25,
+                timeout_s=60.0)  # fmt: skip
+    if problem := backends.parse(name).unavailable("cpu"):
+        pytest.skip(problem.reason)
+    plan = [Launch(case=case, index=0, block=0, position=0)]
+    records = list(run_plan(plan, tmp_path / "logs"))
+    assert not [record for record in records if isinstance(record, Failure)], records
+    counted = [r.payload_bytes for r in records if isinstance(r, Sample) and not r.warmup]
+    assert {size: counted.count(size) for size in counted} == {1: 10, 2_000_000: 5, 3: 10, 70: 10}
+
+
 @pytest.mark.parametrize("name", ["tcp", "ucx:shm+polling", "mpi"])
 def test_both_layers_of_a_real_launch(name, tmp_path):
     """Every message of both layers is measured, verified and told with its transport."""

@@ -115,6 +115,28 @@ async def check_order(protocol: str, echo: str) -> None:
 
 
 @check(echo=True)
+async def check_loop_has_its_turn(protocol: str, echo: str) -> None:
+    """A conversation at full speed keeps nothing else waiting in its event loop."""
+    comm = await connect(echo)
+    until = time.monotonic() + 1
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while time.monotonic() < until:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticker = asyncio.ensure_future(tick())
+    while time.monotonic() < until:
+        await comm.write("x")
+        assert await comm.read() == "x"
+    await ticker
+    assert ticks > 20, ticks
+    await comm.close()
+
+
+@check(echo=True)
 async def check_concurrent_clients(protocol: str, echo: str) -> None:
     """20 clients talk at the same time, and none gets another's answer."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -32,6 +33,25 @@ def test_a_buffer_is_not_lent_again_while_anything_is_made_of_it():
         other[:] = 2
         assert set(np.asarray(kept).tobytes()) == {1}
         del kept, other
+
+
+def test_a_buffer_revived_by_a_finalizer_is_not_lent_again():
+    """What the garbage collector has given up may come back to life: it stays intact."""
+    buffers = Buffers()
+    revived = []
+
+    class Phoenix:
+        def __del__(self) -> None:
+            revived.append(self.data)
+
+    phoenix = Phoenix()
+    phoenix.myself = phoenix
+    phoenix.data = np.asarray(buffers.take(MB))
+    phoenix.data[:] = 1
+    del phoenix
+    gc.collect()
+    np.asarray(buffers.take(MB))[:] = 2
+    assert (revived[0] == 1).all()
 
 
 def test_a_free_buffer_is_lent_again():
