@@ -1,0 +1,42 @@
+"""What an idle cluster over ``mpi://`` costs beside one over ``tcp://``."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from commbench import backends
+from commbench.launchers.local import LocalLauncher
+from commbench.measure.idle import measure_idle
+from commbench.model import Case, ClusterSpec, Launch
+
+SPEC = ClusterSpec(n_workers=4)
+
+
+def idle_cores(name, scratch, monkeypatch):
+    """Return the cores that scheduler, client and four workers burn in 10 s."""
+    backend = backends.parse(name)
+    if problem := backend.unavailable("cpu"):
+        pytest.skip(problem.reason)
+    scratch.mkdir()
+    with monkeypatch.context() as patch:
+        for variable, value in backend.environment("cpu", scratch).items():
+            patch.setenv(variable, value)
+        with LocalLauncher().start(SPEC, backend.protocol, scratch) as cluster:
+            launch = Launch(case=Case(workload="", backend=name), index=0, block=0, position=0)
+            cost = measure_idle(launch, cluster.pids, seconds=10.0)
+    return cost.cpu_seconds / cost.seconds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_idle_cluster_costs_what_tcp_costs(tmp_path, monkeypatch):
+    """The medians of six interleaved rounds are within a fifth."""
+    found = {"tcp": [], "mpi": []}
+    for turn in range(6):
+        for name in found if turn % 2 else reversed(found):
+            found[name].append(idle_cores(name, tmp_path / f"{name}-{turn}", monkeypatch))
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    print(medians, medians["mpi"] / medians["tcp"])
+    assert medians["mpi"] <= 1.2 * medians["tcp"]
