@@ -217,7 +217,9 @@ class Channel:
     def poll(self) -> bool:
         """Look for a message; return whether to go on looking."""
         self._look()
-        return not self._inbox.busy and (self._message is None or self._closing)
+        if self._ended is not None or self._inbox.busy:
+            return False
+        return self._message is None or self._closing
 
     def expects(self) -> bool:
         """Return whether the peer has announced more than has arrived."""
@@ -275,6 +277,7 @@ class Channel:
 
     def on_record(self, record: Record, count: int) -> None:
         """React to what the peer says."""
+        self.engine.take_breath(time.perf_counter())
         if record in (Record.REST, Record.LOOK):
             self._peer_rests = record is Record.REST
             if self._peer_rests and count < self._n_sent:
@@ -287,7 +290,7 @@ class Channel:
                 self._wake_reader()
         if self._closing:
             self._linger()
-        elif self._reader is not None and not self._inbox.busy and self.expects():
+        elif self._reader is not None and not self._inbox.busy and self.expects() and self.poll():
             self.engine.listen(self)
         self._settle()
 

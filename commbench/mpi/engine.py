@@ -185,7 +185,11 @@ class Engine:
         """
         if time.perf_counter() > self._breathe_at:
             await asyncio.sleep(0)
-            self._breathe_at = time.perf_counter() + BREATH_S
+            self.take_breath(time.perf_counter())
+
+    def take_breath(self, now: float) -> None:
+        """Take note that the event loop goes on; to be told in its callbacks."""
+        self._breathe_at = now + BREATH_S
 
     async def complete(self, request: Any, buffer: Any, *, receives: bool) -> None:
         """Wait for one request of MPI, which reads or writes `buffer`.
@@ -278,6 +282,7 @@ class Engine:
         if self._transfers:
             moved, progressed = self._advance(self._delay * BULK_SHARE)
         now = time.perf_counter()
+        self.take_breath(now)
         if now > self._care_at:
             self._care_at = now + SAFETY_S
             self._parked = [transfer for transfer in self._parked if not transfer.advance()]
