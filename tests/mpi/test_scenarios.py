@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
 )
 
-BOUND_S = {
+CONNECTIONS = {
     "kill_receiver": 60,
     "kill_sender": 90,
     "stop_peer": 60,
@@ -25,6 +25,8 @@ BOUND_S = {
     "pairing_storm": 90,
     "strangers": 120,
     "listener_stops_during_handshake": 30,
+}
+CLUSTERS = {
     "asynchronous_client": 60,
     "threads": 90,
     "processes_with_nannies": 150,
@@ -32,6 +34,7 @@ BOUND_S = {
     "kill_worker_in_merge": 240,
     "from_the_shell": 150,
 }
+"""The scenarios and their bounds in seconds."""
 
 
 def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None:
@@ -47,38 +50,16 @@ def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "kill_receiver",
-        "kill_sender",
-        "stop_peer",
-        "many_connections",
-        "aborted_transfers",
-        "pairing_storm",
-        "strangers",
-        "listener_stops_during_handshake",
-    ],
-)
+@pytest.mark.parametrize("name", CONNECTIONS)
 def test_connection(name: str) -> None:
     """Single connections survive what the scenario's docstring says."""
-    run_scenario("connection_scenarios", name, BOUND_S[name])
+    run_scenario("connection_scenarios", name, CONNECTIONS[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "asynchronous_client",
-        "threads",
-        "processes_with_nannies",
-        "adaptive",
-        "kill_worker_in_merge",
-        "from_the_shell",
-    ],
-)
+@pytest.mark.parametrize("name", CLUSTERS)
 def test_cluster(name: str) -> None:
     """Clusters do what the scenario's docstring says."""
-    run_scenario("cluster_scenarios", name, BOUND_S[name])
+    run_scenario("cluster_scenarios", name, CLUSTERS[name])
 
 
 @pytest.mark.slow
