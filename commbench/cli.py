@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, options, registry
+from commbench import __version__, interrupts, options, registry
 from commbench.errors import CommbenchError, UnavailableError, UnwritableError, UsageError
 from commbench.model import Run, Suite
 
@@ -47,6 +47,9 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except CommbenchError as error:
             raise _told(error) from error
+        except KeyboardInterrupt:
+            interrupts.ignore()
+            raise
 
 
 class _RunGroup(_Group):
@@ -191,9 +194,9 @@ def _carry_out(results: RunStore, plan: Sequence[Any]) -> int:
 
     failed = interrupted = False
     with (
+        interrupts.interruptible(),
         progress.shown(plan) as show,
         closing(runner.run_plan(plan, results.path / "logs")) as records,
-        runner.interruptible(),
     ):
         try:
             for record in records:
@@ -207,6 +210,8 @@ def _carry_out(results: RunStore, plan: Sequence[Any]) -> int:
     _write_reports(results)
     click.echo(registry.load("report", "terminal")(_content(load(results.path))), nl=False)
     if interrupted:
+        # Who is impatient would only cut the next lines short.
+        interrupts.ignore()
         click.echo(f"interrupted; to go on: commbench run --resume {results.path}", err=True)
     click.echo(results.path)
     return 130 if interrupted else 1 if failed else 0

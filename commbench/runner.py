@@ -27,7 +27,7 @@ from commbench.launch import LOG
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
 
-__all__ = ["MARK", "interruptible", "run_plan"]
+__all__ = ["MARK", "run_plan"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -205,21 +205,3 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> None:
             child.stdin.close()
     child.wait()
     process.kill_marked(mark)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a run in the same orderly way as Ctrl-C."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

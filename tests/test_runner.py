@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -274,12 +273,3 @@ def test_a_process_that_cannot_be_started_is_a_failure(tmp_path, monkeypatch):
     records = list(runner.run_plan(launches("fake", count=2), tmp_path / "logs"))
     assert ["/no/such/python" in failure.message for failure in of(records, Failure)] == [True] * 2
     assert [end.ok for end in of(records, LaunchEnd)] == [False, False]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_run_ends_on_sigterm_and_sighup_as_on_ctrl_c(number):
-    """Within the context both signals interrupt; after it they do what they did before."""
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), runner.interruptible():
-        signal.raise_signal(number)
-    assert signal.getsignal(number) is before
