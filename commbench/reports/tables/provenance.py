@@ -1,0 +1,62 @@
+"""What was run, where, with what, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import Table, label
+from commbench.units import format_bytes
+
+
+def heading(content: Content) -> str:
+    """Return one line that says what was run, where and when."""
+    run = content.data.run
+    cpu = run.environment.get("cpu") or {}
+    return (
+        f"{run.suite.name} · {run.started_at[:16].replace('T', ' ')} UTC · "
+        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
+    )
+
+
+def tables(content: Content) -> Iterator[Table]:
+    """Yield the failures, if there are any, and the provenance."""
+    if len(content.data.failures):
+        yield _failure_table(content)
+    yield _provenance_table(content)
+
+
+def _failure_table(content: Content) -> Table:
+    return Table(
+        "Failures",
+        ("case", "launch", "stage", "message"),
+        tuple(
+            (label(content, row), str(row.launch), row.stage, row.message)
+            for row in content.data.failures.itertuples()
+        ),
+        text_columns=frozenset({"stage", "message"}),
+    )
+
+
+def _provenance_table(content: Content) -> Table:
+    run = content.data.run
+    known = run.environment
+    packages = known.get("packages") or {}
+    host, memory = known.get("host") or {}, known.get("memory") or {}
+    commit = (known.get("git") or {}).get("commbench") or {}
+    rows = {
+        "command": run.command,
+        "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
+        "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
+        or "unknown",
+        "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
+        "commit": (commit.get("commit") or "unknown") + " and changes" * bool(commit.get("dirty")),
+        "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
+        "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
+    }
+    return Table(
+        "Provenance",
+        ("what", "value"),
+        tuple((key, text) for key, text in rows.items() if text),
+        text_columns=frozenset({"value"}),
+    )

@@ -1,0 +1,84 @@
+"""Time per iteration of each workload, backend beside backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from commbench.model import Case, ClusterSpec, Comparison
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import Table, counts, number
+from commbench.units import format_bandwidth, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def tables(content: Content) -> Iterator[Table]:
+    """Yield a table per workload and setting."""
+    table = content.summaries[content.summaries["layer"] == "workload"]
+    if table.empty:
+        return
+    cases = {case.id: case for case in content.data.run.suite.cases}
+    verdicts = {
+        (c.candidate_id, c.payload_bytes): c for c in content.comparisons if c.layer == "workload"
+    }
+    for _, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
+        title = _describe(cases[group["case_id"].iloc[0]])
+        baseline = group["backend"].iloc[0]
+        rows = []
+        for row in group.itertuples():
+            verdict = verdicts.get((row.case_id, row.payload_bytes))
+            rows.append(
+                (
+                    row.backend,
+                    format_seconds(row.median_s),
+                    _interval(row),
+                    _ratio(verdict) if verdict else "1",
+                    format_bandwidth(row.throughput_Bps),
+                    number(row.cpu_s_per_GB),
+                    number(row.idle_cores),
+                )
+            )
+        yield Table(
+            f"{title}: time per iteration",
+            ("backend", "median", _interval_title(group), f"time vs\n{baseline}", "payload/s",
+             "CPU s\nper GB", "idle\ncores"),
+            tuple(rows),
+            f"Median over launches of each launch's median ({counts(group)}). payload/s: the "
+            f"workload's {format_bytes(int(group.payload_bytes.iloc[0]))} over that time. CPU: all "
+            "processes, client and scheduler included, over the bytes that crossed between "
+            "workers. Idle cores: burned by the cluster while nothing is asked of it. "
+            "(?): the intervals overlap, or are too weak for a verdict.",
+        )  # fmt: skip
+
+
+def _describe(case: Case) -> str:
+    cluster = case.cluster
+    params = ", ".join(f"{key}={value}" for key, value in case.params.items())
+    launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
+    env = (f"{name}={value}" for name, value in cluster.env.items())
+    return (
+        f"{case.workload} ({params}) on {cluster.n_workers} workers × "
+        f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
+        + ", ".join((cluster.device, *launcher, *cluster.hosts, *env))
+    )
+
+
+def _interval_title(group: pd.DataFrame) -> str:
+    low, high = (f"{level:.0%}" for level in (group.confidence.min(), group.confidence.max()))
+    return f"{low}\ninterval" if low == high else f"{low} to {high}\ninterval"
+
+
+def _interval(row: Any) -> str:
+    if row.confidence == 0:
+        return "none"
+    low, high = format_seconds(row.ci_low_s), format_seconds(row.ci_high_s)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{low}…{high}"
+
+
+def _ratio(comparison: Comparison) -> str:
+    mark = "(?)" if comparison.verdict == "inconclusive" else comparison.verdict
+    return f"{comparison.ratio:.2f}× {mark}"

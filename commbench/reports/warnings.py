@@ -1,0 +1,68 @@
+"""What a reader must know before the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from commbench import stats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+_MIN_COVERAGE = 0.95
+
+
+def find(
+    data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame, pairs: pd.DataFrame,
+    coverage: pd.DataFrame, transports: pd.DataFrame,
+) -> list[str]:  # fmt: skip
+    """Return the warnings about a run, what is wrong with its transports first."""
+    found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
+    found += list(data.notes)
+    n_planned = sum(case.launches for case in data.run.suite.cases)
+    n_good = int(data.ends["ok"].astype(bool).sum())
+    n_failed = len(data.ends) - n_good
+    if n_failed:
+        found.append(f"{n_failed} of {n_planned} launches failed; see Failures")
+    if n_good + n_failed < n_planned:
+        found.append(
+            f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
+            f"commbench run --resume {data.path}"
+        )
+    for row in summaries[summaries["n_launches"] == 0].drop_duplicates("case_id").itertuples():
+        found.append(
+            f"{tasks[row.case_id]} over {row.backend}: no launch ended well; the median is of "
+            "launches that were cut short, and is nothing to quote"
+        )
+    weak = summaries[summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")]
+    weak = weak[weak["n_launches"] > 0]
+    if len(weak):
+        n_launches = int(weak["n_launches"].min())
+        found.append(
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
+            "the median (6 do): the intervals shown hold it with the probability that stands "
+            "beside them, and a backend that has no better one is not called faster or slower"
+        )
+    for case_id, rows in pairs.groupby("case_id", sort=False):
+        if n_untimed := int(rows["n_untimed"].sum()):
+            found.append(
+                f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
+                f"{int(rows['n'].sum())} transfers ended when they began or before, by their "
+                "clocks; they are in no bandwidth"
+            )
+    for row in coverage.itertuples():
+        where = f"{tasks[row.case_id]} over {row.backend}"
+        if row.n_lost > 0:
+            found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
+        elif row.n_lost < 0:
+            found.append(f"{where}: the logs have {-row.n_lost} fetches that no worker began")
+        if row.coverage < _MIN_COVERAGE:
+            found.append(
+                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
+                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
+                "the pair bandwidths below describe a part of the traffic only"
+            )
+    return found
