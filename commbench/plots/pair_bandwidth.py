@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
 """Workers up to which all three quantiles, and the median alone, have room in a cell."""
+CELLS_UP_TO = 256
+"""Cells of a row, of which 2.6 inches can show no more: beyond that several pairs share one."""
 
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
@@ -49,7 +51,7 @@ def plot(run: RunData) -> Figure | None:
     shown = {case_id for name in blocks for case_id in ids[name]}
     notes = _notes(run, run.run.suite.cases)
     least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
-    fewest = min(len(names) for names in workers.values())
+    fewest, most = (bound(map(len, workers.values())) for bound in (min, max))
     figure, parts = style.new_figure(
         heights,
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
@@ -57,6 +59,10 @@ def plot(run: RunData) -> Figure | None:
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
         " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
         + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO))
+        + (
+            f" Each cell shows the slowest of up to {_width(most)} × {_width(most)} pairs."
+            * (most > CELLS_UP_TO)
+        )
         + style.not_shown(run, style.groups(run, pingpong=False), shown),
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):
@@ -117,6 +123,11 @@ def _block(
         )
 
 
+def _width(n_workers: int) -> int:
+    """Return how many workers share a row or column of cells."""
+    return math.ceil(n_workers / CELLS_UP_TO)
+
+
 def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
     """Return per case which launches failed, and which share of the traffic the logs saw."""
     coverage = stats.coverage(run).set_index("case_id").coverage
@@ -132,19 +143,26 @@ def _panel(
     ax: Axes, pairs: pd.DataFrame, workers: list[str], factor: float, norm: Normalize
 ) -> bool:
     """Draw one backend's matrix and return whether pairs are missing from it."""
-    n = len(workers)
+    n, wide = len(workers), _width(len(workers))
     place = {name: index for index, name in enumerate(workers)}
-    median = np.full((n, n), np.nan)
     rows, columns = pairs.src.map(place).to_numpy(int), pairs.dst.map(place).to_numpy(int)
-    median[rows, columns] = pairs.q50_Bps * factor
-    ax.pcolormesh(np.ma.masked_invalid(median), cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
-    absent = [
-        [(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)]
-        for i, j in np.argwhere(np.isnan(median))
-        if i != j
-    ]
-    if absent:
-        ax.add_collection(PolyCollection(absent, **MISSING, linewidth=0), autolim=False)
+    edges = np.append(np.arange(0, n, wide), n)
+    n_cells = len(edges) - 1
+    slowest = np.full((n_cells, n_cells), np.inf)
+    np.fmin.at(slowest, (rows // wide, columns // wide), pairs.q50_Bps * factor)
+    cells = np.ma.masked_invalid(slowest)
+    ax.pcolormesh(edges, edges, cells, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    absent = np.ma.getmaskarray(cells)
+    if wide == 1:
+        absent = absent & ~np.eye(n, dtype=bool)
+    top, left = np.nonzero(absent)
+    if len(top):
+        x, y, right, bottom = edges[left], edges[top], edges[left + 1], edges[top + 1]
+        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
+        hatched = PolyCollection(
+            list(np.moveaxis(corners, 2, 0)), **MISSING, linewidth=0, rasterized=n > MEDIAN_UP_TO
+        )
+        ax.add_collection(hatched, autolim=False)
     if n <= MEDIAN_UP_TO:
         _write(ax, pairs, rows, columns, factor, norm, all_three=n <= QUANTILES_UP_TO)
     step, words = math.ceil(n / 16), _labels(workers)
@@ -154,7 +172,7 @@ def _panel(
     ax.tick_params(length=0)
     ax.set(xlim=(0, n), ylim=(n, 0), xlabel="to worker (dst)", ylabel="from worker (src)")
     ax.spines[:].set(visible=True, color="0.8", linewidth=0.6)
-    return bool(absent)
+    return len(top) > 0
 
 
 def _write(
