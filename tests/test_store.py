@@ -294,6 +294,32 @@ BAD_SAMPLES = {
 BAD_TRANSFERS = bad_lines(TRANSFER, "stop_s", SAMPLE)
 
 
+@pytest.mark.parametrize("n_bytes", [1, 7, 300, 1 << 20])
+def test_a_file_is_read_in_blocks_of_whole_lines(
+    n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the blocks are, each record is there once, and bad lines have their number."""
+    monkeypatch.setattr(records, "_BLOCK_BYTES", n_bytes)
+    found = [builders.transfer(CASE, 0.0, float(n)) for n in range(1, 8)]
+    lines = [encode(record).encode() + b"\n" for record in found]
+    done, rest = b"".join(lines[:2]), [*lines[2:4], b"rubbish\n", b"\n", *lines[4:], b'{"rec']
+    path = tmp_path / "transfers.jsonl"
+    path.write_bytes(done)
+    mark = records.mark(path)
+    path.write_bytes(done + b"".join(rest))
+    for begin, expected in ((None, found), (mark, found[2:])):
+        notes: list[str] = []
+        table = records.read_table(path, "TransferRecord", notes, begin)
+        assert table.to_pylist() == [vars(record) for record in expected]
+        assert [note.split(":")[0] for note in notes] == [
+            "transfers.jsonl line 5 is left out",
+            "transfers.jsonl ends in a line that was cut short; it is left out",
+        ]
+        notes.clear()
+        assert len(records.read(path, ["TransferRecord"], notes, begin)) == len(expected)
+        assert len(notes) == 2
+
+
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
 def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
     """The records around it are read, and a note names the file and the line."""

@@ -44,7 +44,7 @@ def plot(run: RunData) -> Figure | None:
         return None
     summaries, groups = stats.summaries(run), style.groups(run)
     ids = {name: {case.id for case in cases} for name, cases in groups.items()}
-    blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id)}
+    blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id.unique())}
     workers = {name: style.workers(run, ids[name]) for name in blocks}
     shapes = {name: _shape(workers[name], len(cases)) for name, cases in blocks.items()}
     heights = [height for *_, height in shapes.values()]
@@ -101,8 +101,10 @@ def _block(
     part: SubFigure, title: str, notes: dict[str, str], cases: list[Case], pairs: pd.DataFrame,
     workers: list[str], shape: tuple[int, int], least: str,
 ) -> None:  # fmt: skip
-    factor, unit = style.scale(float(pairs.q50_Bps.max()), "B/s")
-    norm = Normalize(0, float(pairs.q50_Bps.max()) * factor)
+    cells = {case.id: _cells(pairs[pairs.case_id == case.id], workers) for case in cases}
+    top = max(float(found.max()) for found in cells.values() if found.count())
+    factor, unit = style.scale(top, "B/s")
+    norm = Normalize(0, top * factor)
     part.suptitle(title, x=0.01, ha="left", size=10, weight="bold")
     axes = part.subplots(*shape, squeeze=False)
     for ax in axes.flat[len(cases) :]:
@@ -111,7 +113,8 @@ def _block(
     incomplete = False
     for ax, case in zip(used, cases, strict=True):
         style.entitle(ax, case.backend, notes[case.id], width_in)
-        incomplete |= _panel(ax, pairs[pairs.case_id == case.id], workers, factor, norm)
+        mine = pairs[pairs.case_id == case.id]
+        incomplete |= _panel(ax, mine, cells[case.id], workers, factor, norm)
     height_in = part.bbox.height / part.figure.dpi
     part.colorbar(
         ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
@@ -139,19 +142,32 @@ def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
     return notes
 
 
+def _places(pairs: pd.DataFrame, workers: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each pair's sender and receiver among the workers."""
+    import pandas as pd
+
+    names = pd.Index(workers)
+    return names.get_indexer(pairs.src), names.get_indexer(pairs.dst)
+
+
+def _cells(pairs: pd.DataFrame, workers: list[str]) -> np.ma.MaskedArray:
+    """Return the slowest median in each cell of a backend's matrix, in bytes per second."""
+    rows, columns = _places(pairs, workers)
+    wide = _width(len(workers))
+    n_cells = math.ceil(len(workers) / wide)
+    slowest = np.full((n_cells, n_cells), np.inf)
+    np.minimum.at(slowest, (rows // wide, columns // wide), pairs.q50_Bps.to_numpy())
+    return np.ma.masked_invalid(slowest)
+
+
 def _panel(
-    ax: Axes, pairs: pd.DataFrame, workers: list[str], factor: float, norm: Normalize
-) -> bool:
+    ax: Axes, pairs: pd.DataFrame, cells: np.ma.MaskedArray, workers: list[str],
+    factor: float, norm: Normalize,
+) -> bool:  # fmt: skip
     """Draw one backend's matrix and return whether pairs are missing from it."""
     n, wide = len(workers), _width(len(workers))
-    place = {name: index for index, name in enumerate(workers)}
-    rows, columns = pairs.src.map(place).to_numpy(int), pairs.dst.map(place).to_numpy(int)
     edges = np.append(np.arange(0, n, wide), n)
-    n_cells = len(edges) - 1
-    slowest = np.full((n_cells, n_cells), np.inf)
-    np.fmin.at(slowest, (rows // wide, columns // wide), pairs.q50_Bps * factor)
-    cells = np.ma.masked_invalid(slowest)
-    ax.pcolormesh(edges, edges, cells, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    ax.pcolormesh(edges, edges, cells * factor, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
     absent = np.ma.getmaskarray(cells)
     if wide == 1:
         absent = absent & ~np.eye(n, dtype=bool)
@@ -164,7 +180,7 @@ def _panel(
         )
         ax.add_collection(hatched, autolim=False)
     if n <= MEDIAN_UP_TO:
-        _write(ax, pairs, rows, columns, factor, norm, all_three=n <= QUANTILES_UP_TO)
+        _write(ax, pairs, *_places(pairs, workers), factor, norm, all_three=n <= QUANTILES_UP_TO)
     step, words = math.ceil(n / 16), _labels(workers)
     ticks = np.arange(0, n, step) + 0.5
     ax.set_xticks(ticks, words[::step], rotation=90 if _upright(words) else 0)
