@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commbench import backends, environment, registry
+from commbench import cores as core_times
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
@@ -184,7 +185,7 @@ def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Itera
             f"only {cores:g} cores for scheduler, client and workers: they take turns, and a "
             "backend that polls, as ucx does, takes them from the computation"
         )
-    if loads and loads[0] > max(0.5, 0.1 * cores):
+    if loads and core_times.is_loaded(loads[0], cores):
         yield _warning(f"the load average is {loads[0]:g} already: others are using the cores")
     if cpu["clock_source"] in _SLOW_CLOCKS:
         yield _warning(f"the clock source is {cpu['clock_source']}: every time stamp is slow")

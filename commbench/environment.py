@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from commbench import clock
+
 PACKAGES = (
     "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
     "distributed-ucxx-cu13", "ucxx", "ucxx-cu12", "ucxx-cu13", "libucx-cu12", "libucx-cu13",
@@ -52,6 +54,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
+        "clock": {"step_s": clock.step_s()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from commbench import backends, process, registry, store
+from commbench.backends.base import Backend
 from commbench.backends.fake import FakeBackend
 from commbench.errors import CommbenchError, VerificationError
+from commbench.measure import conditions
 from commbench.measure.idle import Emit
 from commbench.model import Failure, Launch, Record
 from commbench.workloads.base import ClusterWorkload, Context, PairWorkload, Workload
@@ -31,13 +33,17 @@ LOG = "launch.log"
 
 def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
     """Measure what `launch` asks for and emit its records as they come."""
-    case = launch.case
-    backend = backends.parse(case.backend)
+    backend = backends.parse(launch.case.backend)
     if isinstance(backend, FakeBackend):
         for record in backend.simulate(launch):
             emit(record)
         return
-    workload = _workload(launch)
+    with conditions.watched(launch, emit):
+        _measure(launch, backend, scratch, emit)
+
+
+def _measure(launch: Launch, backend: Backend, scratch: Path, emit: Emit) -> None:
+    case, workload = launch.case, _workload(launch)
     if isinstance(workload, ClusterWorkload):
         from commbench.measure.cluster import measure_cluster
 

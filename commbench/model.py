@@ -236,6 +236,49 @@ class IdleCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoreUse:
+    """What the ``n_cores`` that a launch may use did in the ``seconds`` from its begin to its end.
+
+    CPU time is summed over these cores: ``busy`` is everybody's, ``own`` that of the launch's
+    processes, ``stolen`` what a hypervisor gave to others while a process here was ready to run.
+    """
+
+    case_id: str
+    launch: int
+    host: str
+    n_cores: int
+    seconds: float
+    busy_cpu_seconds: float
+    own_cpu_seconds: float
+    stolen_cpu_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spill:
+    """What one worker wrote to disk within one iteration because its memory was full.
+
+    Workers that wrote nothing have no record; ``nbytes`` is the size on disk.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    worker: str
+    n_values: int
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting of Dask that was in effect, as live processes tell it; not what was asked for."""
+
+    case_id: str
+    launch: int
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """A launch that went wrong, at which stage and why."""
 
@@ -266,6 +309,9 @@ Record = (
     | TransportUsed
     | NetworkCounter
     | IdleCost
+    | CoreUse
+    | Spill
+    | Setting
     | Failure
     | LaunchEnd
 )

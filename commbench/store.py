@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from commbench import model, records
+from commbench import model, records, tables
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record, Run
 from commbench.records import decode, decode_launch, encode
@@ -26,7 +26,6 @@ from commbench.records import decode, decode_launch, encode
 if TYPE_CHECKING:
     import pandas as pd
 
-_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 _TABLES = {"TransferRecord": "transfers", "TaskRecord": "tasks"}
 
 __all__ = ["RunData", "RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_run"]
@@ -120,14 +119,13 @@ class RunStore:
             if not lines.exists():
                 continue
             notes: list[str] = []
-            table = _read_table(self.path, kind, notes)
+            table = tables.read(self.path / name, kind, notes)
             if notes:
                 continue
             temporary = self.path / f"{name}.parquet.part"
             try:
                 # A crash before the unlink must not make every record count twice.
-                table.attrs["lines"] = records.mark(lines.read_bytes())
-                table.to_parquet(temporary, index=False)
+                tables.write(table, temporary, made_of=records.mark(lines))
                 temporary.replace(self.path / f"{name}.parquet")
                 lines.unlink()
             except OSError as error:
@@ -219,8 +217,9 @@ def read_run(path: Path) -> Run:
 class RunData:
     """A run's records as pandas frames, one row a record, with the case's names beside.
 
-    Every frame has the fields of its record as columns, and ``workload`` and ``backend``.
-    ``notes`` says what could not be read.
+    Every frame has the fields of its record as columns, and ``workload`` and ``backend``. The texts
+    of ``transfers``, which may be many millions, are categoricals. ``notes`` says what could not
+    be read.
     """
 
     path: Path
@@ -233,6 +232,9 @@ class RunData:
     transports: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
+    core_use: pd.DataFrame
+    spills: pd.DataFrame
+    settings: pd.DataFrame
     failures: pd.DataFrame
     ends: pd.DataFrame
     notes: tuple[str, ...]
@@ -241,10 +243,11 @@ class RunData:
         """Return by case id how many launch indices are taken, also by launches cut short."""
         import pandas as pd
 
-        tables = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
-        taken = pd.concat([table[["case_id", "launch"]] for table in tables])
-        return {str(case_id): int(last) + 1 for case_id, last in
-                taken.groupby("case_id")["launch"].max().items()}  # fmt: skip
+        frames = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
+        taken = [frame.groupby("case_id", observed=True)["launch"].max() for frame in frames]
+        last = pd.concat([launches.rename(index=str) for launches in taken])
+        return {str(case_id): int(launch) + 1 for case_id, launch in
+                last.groupby(level=0).max().items()}  # fmt: skip
 
     @classmethod
     def read(cls, path: Path) -> RunData:
@@ -255,7 +258,9 @@ class RunData:
         for fields in records.read(path / "samples.jsonl", rows.keys() - _TABLES.keys(), notes):
             rows[fields.pop("record")].append(fields)
         frames = {
-            kind: _read_table(path, kind, notes) if kind in _TABLES else _frame(rows[kind], kind)
+            kind: tables.frame(tables.read(path / _TABLES[kind], kind, notes), kind)
+            if kind in _TABLES
+            else tables.frame_of_rows(rows[kind], kind)
             for kind in records.KINDS
         }
         cases = {case.id: case for case in run.suite.cases}
@@ -268,7 +273,7 @@ class RunData:
                 frame = frames[kind] = frame[~foreign].reset_index(drop=True)
             for column in ("workload", "backend"):
                 names = {case_id: getattr(case, column) for case_id, case in cases.items()}
-                frame[column] = frame["case_id"].map(names).astype("str")
+                frame[column] = tables.renamed(frame["case_id"], names)
         return cls(
             path=path,
             run=run,
@@ -280,41 +285,10 @@ class RunData:
             transports=frames["TransportUsed"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
+            core_use=frames["CoreUse"],
+            spills=frames["Spill"],
+            settings=frames["Setting"],
             failures=frames["Failure"],
             ends=frames["LaunchEnd"],
             notes=tuple(notes),
         )
-
-
-def _frame(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
-    import pandas as pd
-
-    # An empty frame must have the types of a full one, or what is computed from it fails.
-    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
-    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
-
-
-def _read_table(path: Path, kind: str, notes: list[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    name = _TABLES[kind]
-    parquet = path / f"{name}.parquet"
-    table = None
-    if parquet.exists():
-        try:
-            table = pd.read_parquet(parquet)
-            table = table[list(records.FIELDS[kind])].astype(_frame([], kind).dtypes)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ResultsError(f"can't read {parquet}: {error}") from error
-    done = table.attrs.pop("lines", None) if table is not None else None
-    lines = path / f"{name}.jsonl"
-    columns = records.read_columns(lines, kind, done)
-    if columns is not None:
-        added = columns.to_pandas(split_blocks=True, self_destruct=True)
-        del columns
-        added = added.astype(_frame([], kind).dtypes)
-    else:
-        added = _frame(records.read(lines, [kind], notes, done), kind)
-    if table is None:
-        return added
-    return pd.concat([table, added], ignore_index=True) if len(added) else table

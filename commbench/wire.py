@@ -103,3 +103,13 @@ def transports(transport: Any, dask_worker: Any) -> list[tuple[str, str, str]]:
             used = transport(comm)
             found.append((peer, used.name, used.evidence))
     return found
+
+
+def compressions(dask_worker: Any) -> list[str]:
+    """Return the compressors of the live connections, ``"none"`` for none; runs on a worker.
+
+    The two ends of a connection agree on one; within a host on none, whatever is set.
+    """
+    live = (reference() for reference in _meter(dask_worker).comms.values())
+    options = [comm.handshake_options for comm in live if comm is not None and not comm.closed()]
+    return sorted({option.get("compression") or "none" for option in options})

@@ -93,6 +93,28 @@ def idle(of: Case, cpu_seconds: float = 0.1, *, seconds: float = 2.0, launch: in
     )
 
 
+def core_use(
+    of: Case, *, others: float = 0.0, stolen: float = 0.0, launch: int = 0, **given: Any
+) -> Record:
+    """Return what two cores did in ten seconds; `others` and `stolen` are shares of their time."""
+    fields = {
+        "host": "local", "n_cores": 2, "seconds": 10.0, "own_cpu_seconds": 12.0,
+        "busy_cpu_seconds": 12.0 + 20.0 * others, "stolen_cpu_seconds": 20.0 * stolen,
+    }  # fmt: skip
+    return model.CoreUse(case_id=of.id, launch=launch, **(fields | given))
+
+
+def spill(of: Case, nbytes: int = 1_000_000, *, worker: str = "0", **given: Any) -> Record:
+    """Return what a worker wrote to disk."""
+    fields = {"launch": 0, "iteration": 0, "n_values": 3} | given
+    return model.Spill(case_id=of.id, worker=worker, nbytes=nbytes, **fields)
+
+
+def setting(of: Case, name: str, value: str, *, launch: int = 0) -> Record:
+    """Return a setting that was in effect."""
+    return model.Setting(case_id=of.id, launch=launch, name=name, value=value)
+
+
 def failure(of: Case, message: str = "it broke", *, launch: int = 0) -> Record:
     """Return a launch that went wrong."""
     return model.Failure(case_id=of.id, launch=launch, stage="launch", message=message)
@@ -144,7 +166,8 @@ def every_kind(of: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
-        task(of, 0.0, 0.25), transport(of), network(of, 9), idle(of), failure(of), end(of),
+        task(of, 0.0, 0.25), transport(of), network(of, 9), idle(of), core_use(of),
+        spill(of), setting(of, "a", "b"), failure(of), end(of),
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import builders
 import pandas as pd
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,8 @@ CASE = builders.case()
 FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
-    "NetworkCounter": "network", "IdleCost": "idle", "Failure": "failures", "LaunchEnd": "ends",
+    "NetworkCounter": "network", "IdleCost": "idle", "CoreUse": "core_use",
+    "Spill": "spills", "Setting": "settings", "Failure": "failures", "LaunchEnd": "ends",
 }  # fmt: skip
 KINDS = [getattr(model, name) for name in FRAMES]
 VALUES = {
@@ -111,7 +113,9 @@ def test_an_empty_run_has_typed_frames(tmp_path: Path) -> None:
     empty = load(store_of(tmp_path).path)
     full = load(store_of(tmp_path / "full", builders.every_kind(CASE)).path)
     for name in FRAMES.values():
-        assert getattr(empty, name).dtypes.to_dict() == getattr(full, name).dtypes.to_dict()
+        # Categories differ, being the names that were seen.
+        types = (getattr(run, name).dtypes.astype(str).to_dict() for run in (empty, full))
+        assert len({str(found) for found in types}) == 1
         assert len(getattr(empty, name)) == 0
 
 
@@ -175,14 +179,14 @@ class Killed(BaseException):
     """The process is gone at this point, whatever the code would like to do next."""
 
 
-@pytest.mark.parametrize("step", ["to_parquet", "replace", "unlink"])
+@pytest.mark.parametrize("step", ["write_table", "replace", "unlink"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
     step: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at any step of turning lines into Parquet, and resumed, a run has each record once."""
     store = store_of(tmp_path, builders.every_kind(CASE))
-    owner = pd.DataFrame if step == "to_parquet" else Path
+    owner = pyarrow.parquet if step == "write_table" else Path
     real = getattr(owner, step)
 
     def kill(*args: Any, **kwargs: Any) -> None:
@@ -290,6 +294,32 @@ BAD_SAMPLES = {
 BAD_TRANSFERS = bad_lines(TRANSFER, "stop_s", SAMPLE)
 
 
+@pytest.mark.parametrize("n_bytes", [1, 7, 300, 1 << 20])
+def test_a_file_is_read_in_blocks_of_whole_lines(
+    n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the blocks are, each record is there once, and bad lines have their number."""
+    monkeypatch.setattr(records, "_BLOCK_BYTES", n_bytes)
+    found = [builders.transfer(CASE, 0.0, float(n)) for n in range(1, 8)]
+    lines = [encode(record).encode() + b"\n" for record in found]
+    done, rest = b"".join(lines[:2]), [*lines[2:4], b"rubbish\n", b"\n", *lines[4:], b'{"rec']
+    path = tmp_path / "transfers.jsonl"
+    path.write_bytes(done)
+    mark = records.mark(path)
+    path.write_bytes(done + b"".join(rest))
+    for begin, expected in ((None, found), (mark, found[2:])):
+        notes: list[str] = []
+        table = records.read_table(path, "TransferRecord", notes, begin)
+        assert table.to_pylist() == [vars(record) for record in expected]
+        assert [note.split(":")[0] for note in notes] == [
+            "transfers.jsonl line 5 is left out",
+            "transfers.jsonl ends in a line that was cut short; it is left out",
+        ]
+        notes.clear()
+        assert len(records.read(path, ["TransferRecord"], notes, begin)) == len(expected)
+        assert len(notes) == 2
+
+
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
 def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
     """The records around it are read, and a note names the file and the line."""
@@ -336,8 +366,9 @@ def test_both_ways_of_reading_a_table_agree(
         {"record": "TransferRecord", **vars(record)} for record in found
     ]
     assert notes == []
-    fast = records.read_columns(path, "TransferRecord")
-    assert fast is None or fast.to_pylist() == [vars(record) for record in found]
+    table = records.read_table(path, "TransferRecord", notes)
+    assert table.to_pylist() == [vars(record) for record in found]
+    assert notes == []
 
 
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())

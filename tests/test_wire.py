@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -131,6 +132,26 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
     assert set(between) == {("0", "1"), ("1", "0")}
     # Each worker keeps what it has of the blocks that it is to have: half, on average.
     assert 0.4 * x.nbytes < sum(between.values()) - logged < 1.05 * x.nbytes
+
+
+def test_within_a_host_nothing_is_compressed(cluster, client):
+    """Connections that workers really have agree on no compressor."""
+    move(cluster, np.zeros(MB, dtype="u1"), "0", "1")
+    found = client.run(wire.compressions)
+    assert set(map(tuple, found.values())) == {("none",)}
+
+
+def test_compressors_are_those_of_living_connections():
+    """Each is named once; closed and forgotten connections have no say."""
+
+    def comm(name, *, closed=False):
+        return SimpleNamespace(handshake_options={"compression": name}, closed=lambda: closed)
+
+    comms = [comm("lz4"), comm("lz4"), comm(None), comm("zstd", closed=True), None]
+    meter = wire.WireMeter()
+    meter.comms = {str(n): (lambda found=found: found) for n, found in enumerate(comms)}
+    worker = SimpleNamespace(plugins={wire.WireMeter.name: meter})
+    assert wire.compressions(worker) == ["lz4", "none"]
 
 
 def test_each_connection_tells_what_carries_it(cluster, client):

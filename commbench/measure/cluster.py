@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from commbench import cpu, transfers, wire
+from commbench import cpu, spill, transfers, wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
@@ -23,6 +23,8 @@ from commbench.model import (
     NetworkCounter,
     Record,
     Sample,
+    Setting,
+    Spill,
     TaskRecord,
     TransportUsed,
     WireBytes,
@@ -60,8 +62,10 @@ def measure_cluster(
     for iteration in range(-case.warmups, case.iterations):
         # What the preparation and the check of the last result moved is none of this window.
         n_tasks_before = _drain(client, cluster)
+        spilled_before = client.run(spill.written)
         sample, result, network = _time_once(launch, iteration, workload, cluster)
-        records = list(_collect(launch, iteration, n_tasks_before, cluster)) + network
+        spills = list(_spills(launch, iteration, spilled_before, cluster))
+        records = list(_collect(launch, iteration, n_tasks_before, cluster)) + network + spills
         workload.check(client, result)
         emit(sample)
         for record in records:
@@ -69,7 +73,7 @@ def measure_cluster(
         keys = [future.key for future in futures_of(result)]
         del result
         _until_forgotten(client, keys)
-    for record in _transports(launch, backend, cluster):
+    for record in (*_transports(launch, backend, cluster), *_settings(launch, cluster)):
         emit(record)
 
 
@@ -192,6 +196,19 @@ def _collect(
             )  # fmt: skip
 
 
+def _spills(
+    launch: Launch, iteration: int, before: dict[str, spill.Written], cluster: RunningCluster
+) -> Iterator[Record]:
+    for address, now in cluster.client.run(spill.written).items():
+        n_values = now.n_values - before[address].n_values
+        if n_values:
+            yield Spill(
+                case_id=launch.case.id, launch=launch.index, iteration=iteration,
+                worker=cluster.names[address], n_values=n_values,
+                nbytes=now.nbytes - before[address].nbytes,
+            )  # fmt: skip
+
+
 def _n_tasks(dask_scheduler: Any) -> int:
     n_tasks: int = dask_scheduler.plugins["task-stream"].index
     return n_tasks
@@ -230,3 +247,12 @@ def _transports(launch: Launch, backend: Backend, cluster: RunningCluster) -> It
                 evidence=evidence,
                 contradiction=backend.contradiction(transport),
             )
+
+
+def _settings(launch: Launch, cluster: RunningCluster) -> Iterator[Record]:
+    found = cluster.client.run(wire.compressions)
+    for value in sorted({name for names in found.values() for name in names}):
+        yield Setting(
+            case_id=launch.case.id, launch=launch.index,
+            name="distributed.comm.compression", value=value,
+        )  # fmt: skip

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
 """Workers up to which all three quantiles, and the median alone, have room in a cell."""
+CELLS_UP_TO = 256
+"""Cells of a row, of which 2.6 inches can show no more: beyond that several pairs share one."""
 
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
@@ -42,14 +44,14 @@ def plot(run: RunData) -> Figure | None:
         return None
     summaries, groups = stats.summaries(run), style.groups(run)
     ids = {name: {case.id for case in cases} for name, cases in groups.items()}
-    blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id)}
+    blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id.unique())}
     workers = {name: style.workers(run, ids[name]) for name in blocks}
     shapes = {name: _shape(workers[name], len(cases)) for name, cases in blocks.items()}
     heights = [height for *_, height in shapes.values()]
     shown = {case_id for name in blocks for case_id in ids[name]}
     notes = _notes(run, run.run.suite.cases)
     least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
-    fewest = min(len(names) for names in workers.values())
+    fewest, most = (bound(map(len, workers.values())) for bound in (min, max))
     figure, parts = style.new_figure(
         heights,
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
@@ -57,6 +59,10 @@ def plot(run: RunData) -> Figure | None:
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
         " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
         + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO))
+        + (
+            f" Each cell shows the slowest of up to {_width(most)} × {_width(most)} pairs."
+            * (most > CELLS_UP_TO)
+        )
         + style.not_shown(run, style.groups(run, pingpong=False), shown),
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):
@@ -95,8 +101,10 @@ def _block(
     part: SubFigure, title: str, notes: dict[str, str], cases: list[Case], pairs: pd.DataFrame,
     workers: list[str], shape: tuple[int, int], least: str,
 ) -> None:  # fmt: skip
-    factor, unit = style.scale(float(pairs.q50_Bps.max()), "B/s")
-    norm = Normalize(0, float(pairs.q50_Bps.max()) * factor)
+    cells = {case.id: _cells(pairs[pairs.case_id == case.id], workers) for case in cases}
+    top = max(float(found.max()) for found in cells.values() if found.count())
+    factor, unit = style.scale(top, "B/s")
+    norm = Normalize(0, top * factor)
     part.suptitle(title, x=0.01, ha="left", size=10, weight="bold")
     axes = part.subplots(*shape, squeeze=False)
     for ax in axes.flat[len(cases) :]:
@@ -105,7 +113,8 @@ def _block(
     incomplete = False
     for ax, case in zip(used, cases, strict=True):
         style.entitle(ax, case.backend, notes[case.id], width_in)
-        incomplete |= _panel(ax, pairs[pairs.case_id == case.id], workers, factor, norm)
+        mine = pairs[pairs.case_id == case.id]
+        incomplete |= _panel(ax, mine, cells[case.id], workers, factor, norm)
     height_in = part.bbox.height / part.figure.dpi
     part.colorbar(
         ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
@@ -115,6 +124,11 @@ def _block(
         part.legend(
             handles=[Patch(**MISSING, label=f"no transfer ≥ {least}")], loc="outside upper right"
         )
+
+
+def _width(n_workers: int) -> int:
+    """Return how many workers share a row or column of cells."""
+    return math.ceil(n_workers / CELLS_UP_TO)
 
 
 def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
@@ -128,25 +142,45 @@ def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
     return notes
 
 
+def _places(pairs: pd.DataFrame, workers: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each pair's sender and receiver among the workers."""
+    import pandas as pd
+
+    names = pd.Index(workers)
+    return names.get_indexer(pairs.src), names.get_indexer(pairs.dst)
+
+
+def _cells(pairs: pd.DataFrame, workers: list[str]) -> np.ma.MaskedArray:
+    """Return the slowest median in each cell of a backend's matrix, in bytes per second."""
+    rows, columns = _places(pairs, workers)
+    wide = _width(len(workers))
+    n_cells = math.ceil(len(workers) / wide)
+    slowest = np.full((n_cells, n_cells), np.inf)
+    np.minimum.at(slowest, (rows // wide, columns // wide), pairs.q50_Bps.to_numpy())
+    return np.ma.masked_invalid(slowest)
+
+
 def _panel(
-    ax: Axes, pairs: pd.DataFrame, workers: list[str], factor: float, norm: Normalize
-) -> bool:
+    ax: Axes, pairs: pd.DataFrame, cells: np.ma.MaskedArray, workers: list[str],
+    factor: float, norm: Normalize,
+) -> bool:  # fmt: skip
     """Draw one backend's matrix and return whether pairs are missing from it."""
-    n = len(workers)
-    place = {name: index for index, name in enumerate(workers)}
-    median = np.full((n, n), np.nan)
-    rows, columns = pairs.src.map(place).to_numpy(int), pairs.dst.map(place).to_numpy(int)
-    median[rows, columns] = pairs.q50_Bps * factor
-    ax.pcolormesh(np.ma.masked_invalid(median), cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
-    absent = [
-        [(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)]
-        for i, j in np.argwhere(np.isnan(median))
-        if i != j
-    ]
-    if absent:
-        ax.add_collection(PolyCollection(absent, **MISSING, linewidth=0), autolim=False)
+    n, wide = len(workers), _width(len(workers))
+    edges = np.append(np.arange(0, n, wide), n)
+    ax.pcolormesh(edges, edges, cells * factor, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    absent = np.ma.getmaskarray(cells)
+    if wide == 1:
+        absent = absent & ~np.eye(n, dtype=bool)
+    top, left = np.nonzero(absent)
+    if len(top):
+        x, y, right, bottom = edges[left], edges[top], edges[left + 1], edges[top + 1]
+        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
+        hatched = PolyCollection(
+            list(np.moveaxis(corners, 2, 0)), **MISSING, linewidth=0, rasterized=n > MEDIAN_UP_TO
+        )
+        ax.add_collection(hatched, autolim=False)
     if n <= MEDIAN_UP_TO:
-        _write(ax, pairs, rows, columns, factor, norm, all_three=n <= QUANTILES_UP_TO)
+        _write(ax, pairs, *_places(pairs, workers), factor, norm, all_three=n <= QUANTILES_UP_TO)
     step, words = math.ceil(n / 16), _labels(workers)
     ticks = np.arange(0, n, step) + 0.5
     ax.set_xticks(ticks, words[::step], rotation=90 if _upright(words) else 0)
@@ -154,7 +188,7 @@ def _panel(
     ax.tick_params(length=0)
     ax.set(xlim=(0, n), ylim=(n, 0), xlabel="to worker (dst)", ylabel="from worker (src)")
     ax.spines[:].set(visible=True, color="0.8", linewidth=0.6)
-    return bool(absent)
+    return len(top) > 0
 
 
 def _write(

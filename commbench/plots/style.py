@@ -129,7 +129,8 @@ def workers(run: RunData, case_ids: Collection[str]) -> list[str]:
     """Return the names of all workers that were seen in these cases, in their natural order."""
     tasks = run.tasks[run.tasks.case_id.isin(list(case_ids))]
     transfers = run.transfers[run.transfers.case_id.isin(list(case_ids))]
-    return sorted({*tasks.worker, *transfers.src, *transfers.dst}, key=natural)
+    columns = (tasks.worker, transfers.src, transfers.dst)
+    return sorted({name for column in columns for name in column.unique()}, key=natural)
 
 
 def failed(run: RunData, case_id: str) -> str:

@@ -1,16 +1,23 @@
-"""``json``: the stable machine interface, in base units; a number that is unknown is null."""
+"""``json``: the stable machine interface, in base units; a number that is unknown is null.
+
+Pairs of workers, which may be a million, stand on a line each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench.reports.content import Content
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CHUNK = 10_000
+"""Rows that are Python objects at a time."""
 
 
 def render(content: Content) -> str:
@@ -24,7 +31,7 @@ def render(content: Content) -> str:
         row["cluster"] = dataclasses.asdict(case.cluster)
         if row["layer"] != "workload":
             row["message_bytes"] = row["payload_bytes"]
-    report = {
+    report: dict[str, Any] = {
         "run": {
             "id": run.id,
             "suite": run.suite.name,
@@ -37,18 +44,44 @@ def render(content: Content) -> str:
         },
         "warnings": list(content.warnings),
         "cases": described,
-        "pairs": _rows(content.pairs),
+        "pairs": content.pairs,
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
-        "transports": _rows(content.transports),
+        "transports": content.transports,
         "coverage": _rows(content.coverage),
         "failures": _rows(content.data.failures),
     }
-    return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"
+    sections = (f' "{name}": {"".join(_text(section))}' for name, section in report.items())
+    return "{\n" + ",\n".join(sections) + "\n}\n"
+
+
+def _text(section: Any) -> Iterator[str]:
+    """Yield the parts of the JSON text of a section of the report."""
+    import pandas as pd
+
+    if not isinstance(section, pd.DataFrame):
+        text = json.dumps(_finite(section), indent=1, allow_nan=False)
+        yield text.replace("\n", "\n ")
+        return
+    encode = json.JSONEncoder(allow_nan=False).encode
+    yield "["
+    for begin in range(0, len(section), _CHUNK):
+        lines = map(encode, _rows(section[begin : begin + _CHUNK]))
+        yield ("," if begin else "") + ",".join(f"\n  {line}" for line in lines)
+    yield "\n ]" if len(section) else "]"
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_dict(orient="records")
-    return rows
+    # Whole columns at a time: row by row, a million pairs would take a minute.
+    names = [str(name) for name in table.columns]
+    columns = (_cells(table[name]) for name in table.columns)
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _cells(column: pd.Series[Any]) -> list[Any]:
+    values: list[Any] = column.tolist()
+    if column.dtype.kind == "f":
+        return [value if math.isfinite(value) else None for value in values]
+    return [value if isinstance(value, str | int) else _finite(value) for value in values]
 
 
 def _finite(value: Any) -> Any:

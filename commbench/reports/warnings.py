@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from commbench import stats
+from commbench.reports import disturbances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,4 +66,5 @@ def find(
                 f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
                 "the pair bandwidths below describe a part of the traffic only"
             )
+    found += disturbances.find(data, tasks, summaries)
     return found

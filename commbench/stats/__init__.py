@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from commbench.stats.pairs import coverage, pairs
-from commbench.stats.selection import tasks
+from commbench.stats.selection import counted, tasks
+from commbench.stats.stability import drifts, spreads
 from commbench.stats.summary import (
     CONFIDENCE,
     comparisons,
@@ -17,11 +18,14 @@ from commbench.stats.times import worker_times
 __all__ = [
     "CONFIDENCE",
     "comparisons",
+    "counted",
     "coverage",
+    "drifts",
     "idle_cores",
     "launch_medians",
     "median_interval",
     "pairs",
+    "spreads",
     "summaries",
     "tasks",
     "worker_times",

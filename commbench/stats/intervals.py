@@ -1,4 +1,4 @@
-"""Stretches of time: their union, and what of them falls into a window."""
+"""Stretches of time: what of them falls into a window, and how they divide it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-
-def newly_busy(
-    window: np.ndarray[Any, Any], start_s: np.ndarray[Any, Any], stop_s: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    """Return for each interval the seconds that no earlier interval of its window covers.
-
-    Summed over a window this is the length of the union of its intervals.
-
-    Parameters
-    ----------
-    window
-        Shape (n,), integer: which window each interval belongs to.
-    start_s, stop_s
-        Shape (n,).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> newly_busy(np.array([0, 0, 1]), np.array([0., 1., 1.]), np.array([2., 3., 3.]))
-    array([2., 1., 2.])
-    """
-    import numpy as np
-
-    if len(window) == 0:
-        return np.zeros(0)
-    order = np.lexsort((start_s, window))
-    start, stop, window = start_s[order], stop_s[order], window[order]
-    first = np.append(True, window[1:] != window[:-1])
-    place = np.cumsum(first) - 1
-    # Each from its own begin: seconds since the epoch have no digits to spare.
-    origin = start[first][place]
-    start, stop = start - origin, stop - origin
-    # Windows are laid end to end, so that one running maximum serves all of them.
-    offset = place * (max(0.0, stop.max()) + 1.0)
-    start, stop = start + offset, stop + offset
-    covered = np.empty_like(stop)
-    covered[0] = -np.inf
-    np.maximum.accumulate(stop[:-1], out=covered[1:])
-    new = np.maximum(0.0, stop - np.maximum(start, covered))
-    result = np.empty(len(new))
-    result[order] = new
-    return result
 
 
 def spans_in(table: pd.DataFrame | None, began_s: float, seconds: float) -> np.ndarray[Any, Any]:

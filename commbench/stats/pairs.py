@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from commbench.stats.intervals import newly_busy
-from commbench.stats.selection import counted, in_suite_order
+from commbench.stats.segments import begins_of, order_by, quantiles, union_lengths
+from commbench.stats.selection import counted, counts
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.store import RunData
@@ -34,45 +35,102 @@ def pairs(run: RunData) -> pd.DataFrame:
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth.
     """
+    import numpy as np
     import pandas as pd
 
-    key = ["case_id", "src", "dst"]
-    log = counted(run.transfers, run)
-    log = log[log["nbytes"] >= run.run.min_transfer_bytes]
-    seconds = log["stop_s"] - log["start_s"]
-    timed = seconds > 0
+    log = run.transfers
+    keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
+    rows = np.flatnonzero(keep)
+    pairs = _Pairs(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
-    window = log.groupby([*key, "launch"], sort=False).ngroup().to_numpy()
-    table = log[[*key, "nbytes"]].assign(
-        seconds=seconds.where(timed),
-        timed_bytes=log["nbytes"].where(timed),
-        Bps=log["nbytes"] / seconds.where(timed),
-        busy_s=newly_busy(window, log["start_s"].to_numpy(), log["stop_s"].to_numpy()),
+    launch, launches = pd.factorize(log["launch"])
+    window = pairs.numbers(rows)
+    window *= max(1, len(launches))
+    window += launch[rows]
+    del keep, launch
+    order = order_by(window)
+    window, rows = window[order], rows[order]
+    del order
+    windows = begins_of(window)
+    pair = window[windows] // max(1, len(launches))
+    of_pair = begins_of(pair)
+    begins = windows[of_pair]
+    del window
+
+    nbytes, start_s, stop_s = (
+        log[name].to_numpy()[rows] for name in ("nbytes", "start_s", "stop_s")
     )
-    grouped = table.groupby(key, sort=False)
-    timed_bytes = grouped["timed_bytes"].sum()
+    busy_s = np.add.reduceat(union_lengths(start_s, stop_s, windows), of_pair)
+    seconds = stop_s - start_s
+    del start_s, stop_s
+    timed = seconds > 0
+    speed = np.full(len(rows), np.nan)
+    np.divide(nbytes, seconds, out=speed, where=timed)
+    q25, q50, q75 = quantiles(speed, begins, [0.25, 0.5, 0.75])
+    del speed
+    n = np.diff(begins, append=len(rows))
+    n_timed, timed_bytes, total_s = (
+        np.add.reduceat(np.where(timed, values, 0), begins) for values in (1, nbytes, seconds)
+    )
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
-    total_s = grouped["seconds"].sum(min_count=1)
-    busy_s = grouped["busy_s"].sum().where(lambda length: length > 0)
-    quantiles = grouped["Bps"].quantile([0.25, 0.5, 0.75]).unstack()
-    out = pd.DataFrame(
+    total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
+    return pd.DataFrame(
         {
-            "n": grouped.size(),
-            "bytes": grouped["nbytes"].sum(),
-            "q25_Bps": quantiles[0.25] if len(quantiles) else 0.0,
-            "q50_Bps": quantiles[0.5] if len(quantiles) else 0.0,
-            "q75_Bps": quantiles[0.75] if len(quantiles) else 0.0,
+            **pairs.names(pair[of_pair]),
+            "n": n,
+            "bytes": np.add.reduceat(nbytes, begins),
+            "q25_Bps": q25,
+            "q50_Bps": q50,
+            "q75_Bps": q75,
             "mean_Bps": timed_bytes / total_s,
             "busy_Bps": timed_bytes / busy_s,
             "concurrency": total_s / busy_s,
-            "n_untimed": grouped.size() - grouped["seconds"].count(),
+            "n_untimed": n - n_timed,
         }
-    ).reset_index()
-    cases = {case.id: case for case in run.run.suite.cases}
-    for column in ("backend", "workload"):
-        names = {case_id: getattr(case, column) for case_id, case in cases.items()}
-        out.insert(1, column, out["case_id"].map(names))
-    return in_suite_order(out, run, then=["src", "dst"])
+    )
+
+
+class _Pairs:
+    """Numbers for pairs, in the order of the suite's cases, then of senders and receivers."""
+
+    def __init__(self, log: pd.DataFrame, run: RunData) -> None:
+        self._columns = [log[name].astype("category").cat for name in ("case_id", "src", "dst")]
+        self._cases = run.run.suite.cases
+        _, src, dst = self._columns
+        self._workers = sorted({*src.categories, *dst.categories})
+
+    def numbers(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the number of the pair of each of these rows."""
+        import numpy as np
+
+        number = np.zeros(len(rows), dtype=np.int64)
+        known = ([case.id for case in self._cases], self._workers, self._workers)
+        for column, names in zip(self._columns, known, strict=True):
+            place = {name: index for index, name in enumerate(names)}
+            of_code = np.array([place[name] for name in column.categories], dtype=np.int64)
+            number *= len(names)
+            number += of_code[column.codes.to_numpy()[rows]]
+        return number
+
+    def names(self, pair: np.ndarray[Any, Any]) -> dict[str, pd.Series[str]]:
+        """Return the columns that name these pairs."""
+        import numpy as np
+        import pandas as pd
+
+        n_workers = max(1, len(self._workers))
+        sender, dst = np.divmod(pair, n_workers)
+        case, src = np.divmod(sender, n_workers)
+        columns = {
+            "case_id": ([case.id for case in self._cases], case),
+            "workload": ([case.workload for case in self._cases], case),
+            "backend": ([case.backend for case in self._cases], case),
+            "src": (self._workers, src),
+            "dst": (self._workers, dst),
+        }
+        return {
+            name: pd.Series(texts, dtype="str").take(places).reset_index(drop=True)
+            for name, (texts, places) in columns.items()
+        }
 
 
 def coverage(run: RunData) -> pd.DataFrame:
@@ -90,20 +148,23 @@ def coverage(run: RunData) -> pd.DataFrame:
     """
     import pandas as pd
 
-    tables = [
-        counted(table, run) for table in (run.wire, run.transfers, run.log_counts, run.network)
-    ]
+    place = ["case_id", "launch", "iteration"]
+    log = counted(run.transfers[[*place, "nbytes"]], run)
+    logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
+    tables = [counted(table, run) for table in (run.wire, run.log_counts, run.network)]
     rows = []
     for case in run.run.suite.cases:
-        wire, log, counts, network = (table[table.case_id == case.id] for table in tables)
-        if wire.empty and log.empty and counts.empty:
+        wire, fetches, network = (table[table.case_id == case.id] for table in tables)
+        seen = case.id in logged.index
+        logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))
+        if wire.empty and fetches.empty and not n_logged:
             continue
         own = wire.src == wire.dst
         totals = {
-            name: int(counts[name].sum())
+            name: int(fetches[name].sum())
             for name in ("n_started", "n_busy", "n_failed", "n_in_flight")
         }
-        wire_bytes, logged_bytes = int(wire[~own].nbytes.sum()), int(log.nbytes.sum())
+        wire_bytes = int(wire[~own].nbytes.sum())
         rows.append(
             {
                 "case_id": case.id,
@@ -114,13 +175,13 @@ def coverage(run: RunData) -> pd.DataFrame:
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
                 "self_bytes": int(wire[own].nbytes.sum()),
                 "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
-                "n_logged": len(log),
+                "n_logged": n_logged,
                 **totals,
                 "n_lost": totals["n_started"]
                 - totals["n_busy"]
                 - totals["n_failed"]
                 - totals["n_in_flight"]
-                - len(log),
+                - n_logged,
             }
         )
     return pd.DataFrame(rows, columns=list(_COVERAGE))

@@ -18,12 +18,16 @@ def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
     A launch that was cut short has told of its first iterations only, and the fast ones come
     first. Where no launch of a case ended well, all of its rows count, and no interval does.
     """
-    rows = table[table["iteration"] >= 0]
+    return table[counts(table, run)]
+
+
+def counts(table: pd.DataFrame, run: RunData) -> pd.Series[bool]:
+    """Return of each row of `table` whether ``counted`` keeps it."""
     good = good_launches(run)
-    keep = ~rows["case_id"].isin(list(good))
+    keep = ~table["case_id"].isin(list(good))
     for case_id, launches in good.items():
-        keep |= (rows["case_id"] == case_id) & rows["launch"].isin(launches)
-    return rows[keep]
+        keep |= (table["case_id"] == case_id) & table["launch"].isin(launches)
+    return keep & (table["iteration"] >= 0)
 
 
 def measured(run: RunData) -> pd.DataFrame:

@@ -28,8 +28,10 @@ def worker_times(run: RunData) -> pd.DataFrame:
     import pandas as pd
 
     key = ["case_id", "launch", "iteration", "worker"]
-    fetches = dict(iter(run.transfers.rename(columns={"dst": "worker"}).groupby(key)))
-    tasks = dict(iter(run.tasks[run.tasks.action == "compute"].groupby(key)))
+    spans = [*key, "start_s", "stop_s"]
+    received = run.transfers.rename(columns={"dst": "worker"})[spans]
+    fetches = dict(iter(received.groupby(key, observed=True)))
+    tasks = dict(iter(run.tasks.loc[run.tasks.action == "compute", spans].groupby(key)))
     # Every worker has a count in every iteration, whatever it did.
     windows = measured(run).merge(run.log_counts[key], on=key[:3])
     rows = []

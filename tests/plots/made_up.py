@@ -28,6 +28,9 @@ FRAMES = {
     "transports": model.TransportUsed,
     "network": model.NetworkCounter,
     "idle": model.IdleCost,
+    "core_use": model.CoreUse,
+    "spills": model.Spill,
+    "settings": model.Setting,
     "failures": model.Failure,
     "ends": model.LaunchEnd,
 }

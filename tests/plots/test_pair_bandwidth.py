@@ -70,6 +70,33 @@ def test_colours_are_the_medians_in_their_place():
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("from worker (src)", "to worker (dst)")
 
 
+def test_where_pairs_outnumber_cells_the_slowest_is_shown(monkeypatch):
+    """Nine workers on four cells: each shows its slowest pair, the rest of the rows included."""
+    monkeypatch.setattr(pair_bandwidth, "CELLS_UP_TO", 4)
+    run = together(workload("tcp", n_workers=9, launches=1, silent_pairs=[(0, 8), (1, 8), (2, 8)]))
+    figure = pair_bandwidth.plot(run)
+    axes = _panel(figure)
+    (mesh,) = [found for found in axes.collections if isinstance(found, QuadMesh)]
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0, 3, 6, 9]
+    pairs = stats.pairs(run)
+    cells = pairs.groupby([pairs.src.astype(int) // 3, pairs.dst.astype(int) // 3]).q50_Bps.min()
+    assert mesh.get_array().reshape(3, 3).filled() == pytest.approx(
+        cells.unstack().to_numpy() / 1e6
+    )
+    assert "slowest of up to 3 × 3 pairs" in figure.get_supxlabel().replace("\n", " ")
+    assert not any("no transfer" in words for words in texts(figure))
+
+
+def test_a_cell_without_any_transfer_is_hatched_as_a_whole(monkeypatch):
+    """Where none of its pairs has a transfer, a cell is missing, on the diagonal too."""
+    monkeypatch.setattr(pair_bandwidth, "CELLS_UP_TO", 2)
+    silent = [(2, 3), (3, 2), (0, 2), (0, 3), (1, 2), (1, 3)]
+    figure = pair_bandwidth.plot(together(workload("tcp", n_workers=4, silent_pairs=silent)))
+    (hatched,) = [f for f in _panel(figure).collections if type(f) is PolyCollection]
+    corners = [tuple(path.vertices.min(axis=0).astype(int)) for path in hatched.get_paths()]
+    assert sorted(corners) == [(2, 0), (2, 2)]
+
+
 def test_missing_pairs_are_hatched_and_explained():
     """A pair without a transfer is hatched in its own direction only; the diagonal is not."""
     run = together(workload("tcp", n_workers=3, silent_pairs=[(0, 2)]))

@@ -121,3 +121,26 @@ def test_a_ratio_without_interval_has_null_limits(reported: Reported) -> None:
     (row,) = strict(json_report.render(reported(CASES, records)))["comparisons"]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (2.0, None, None)
     assert (row["verdict"], row["candidate_id"]) == ("inconclusive", CASES[1].id)
+
+
+def test_every_pair_has_a_line_of_its_own(
+    reported: Reported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pairs there are, each is one line, and what is unknown is null in it."""
+    monkeypatch.setattr(json_report, "_CHUNK", 2)
+    case = builders.case(n_workers=3)
+    records = [
+        transfer(case, 0, 0 if src == "0" else 1, src=src, dst=dst)
+        for src in "012"
+        for dst in "012"
+        if src != dst
+    ]
+    text = json_report.render(reported([case], records))
+    pairs = strict(text)["pairs"]
+    lines = [line for line in text.splitlines() if '"q50_Bps"' in line]
+    assert [strict(line.strip().rstrip(",")) for line in lines] == pairs
+    assert [(pair["src"], pair["dst"]) for pair in pairs] == [
+        (src, dst) for src in "012" for dst in "012" if src != dst
+    ]
+    assert [pair["q50_Bps"] for pair in pairs] == [None, None, 8e6, 8e6, 8e6, 8e6]
+    assert pairs[0]["n_untimed"] == 1

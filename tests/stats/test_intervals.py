@@ -1,4 +1,4 @@
-"""Unions and divisions of time agree with going through every stretch of it."""
+"""Divisions of time agree with going through every stretch of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.stats.intervals import divide, newly_busy, spans_in
+from commbench.stats.intervals import divide, spans_in
 
 spans = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))),
@@ -23,34 +23,6 @@ def ticks(some: list[tuple[int, int]]) -> set[int]:
 def array(some: list[tuple[int, int]]) -> np.ndarray:
     """Return the spans in the shape (n, 2)."""
     return np.array(some, dtype=float).reshape(-1, 2)
-
-
-@given(st.lists(st.tuples(st.integers(-1, 3), spans), max_size=4))
-def test_newly_busy_adds_up_to_the_union_of_each_window(
-    windows: list[tuple[int, list[tuple[int, int]]]],
-) -> None:
-    """Per window the seconds are those of its union, however its spans overlap or are sorted."""
-    window = np.array([name for name, some in windows for _ in some], dtype=int)
-    every = array([span for _, some in windows for span in some])
-    order = np.random.default_rng(0).permutation(len(window))
-    new = np.empty(len(window))
-    new[order] = newly_busy(window[order], every[order, 0], every[order, 1])
-    assert (new >= 0).all()
-    for name in set(window):
-        together = [span for other, some in windows if other == name for span in some]
-        assert new[window == name].sum() == pytest.approx(len(ticks(together)), abs=1e-9)
-
-
-@given(spans, st.integers(1, 50), st.randoms(use_true_random=False))
-def test_a_span_that_ends_before_it_begins_is_no_time(
-    good: list[tuple[int, int]], length: int, dice: object
-) -> None:
-    """Backward and empty spans add nothing, and hide nothing of the others."""
-    bad = [(start + length, start) for start, _ in good] + [(5, 5)]
-    mixed = array(good + bad)
-    new = newly_busy(np.zeros(len(mixed), dtype=int), mixed[:, 0], mixed[:, 1])
-    assert new.sum() == pytest.approx(len(ticks(good)), abs=1e-9)
-    assert (new[len(good) :] == 0).all()
 
 
 @given(spans, spans, st.integers(1, 60))

@@ -91,6 +91,36 @@ def test_pairs_are_what_their_definitions_say(
         assert row.concurrency > 1 - 1e-9
 
 
+def test_pairs_of_many_transfers_are_what_pandas_makes_of_them(recorded: Recorded) -> None:
+    """Quantiles, counts and sums of thousands of transfers agree with a plain group-by."""
+    dice = np.random.default_rng(0)
+    cases = [builders.case(name, n_workers=12) for name in ("ucx", "tcp")]
+    records = [
+        transfer(
+            cases[int(dice.integers(2))], start, start + float(dice.exponential(0.1)),
+            int(dice.integers(0, 5 * MB)), src=str(dice.integers(12)), dst=str(dice.integers(12)),
+            launch=int(dice.integers(3)), iteration=int(dice.integers(-1, 2)),
+        )
+        for start in dice.uniform(0, 100, 3000).tolist()
+    ]  # fmt: skip
+    ends = [builders.end(case, launch=n, ok=n > 0) for case in cases for n in range(3)]
+    run = recorded(cases, [*records, *ends])
+    log = run.transfers[run.transfers.columns].astype(dict.fromkeys(["case_id", "src", "dst"], str))
+    log = log[(log.nbytes >= MB) & (log.iteration >= 0) & (log.launch > 0)]
+    log = log.assign(seconds=log.stop_s - log.start_s)
+    plain = log.assign(speed=log.nbytes / log.seconds).groupby(["case_id", "src", "dst"])
+    table = stats.pairs(run).set_index(["case_id", "src", "dst"])
+    assert table.index.get_level_values(0).unique().tolist() == [case.id for case in cases]
+    table = table.sort_index()
+    assert table.index.tolist() == list(plain.groups)
+    assert table["n"].tolist() == plain.size().tolist()
+    assert table["bytes"].tolist() == plain["nbytes"].sum().tolist()
+    expected = plain["speed"].quantile([0.25, 0.5, 0.75]).unstack()
+    np.testing.assert_allclose(table[["q25_Bps", "q50_Bps", "q75_Bps"]], expected, rtol=1e-15)
+    mean = plain["nbytes"].sum() / plain["seconds"].sum()
+    np.testing.assert_allclose(table["mean_Bps"], mean, rtol=1e-12)
+
+
 def test_the_direction_is_from_the_sender_to_the_receiver(recorded: Recorded) -> None:
     """A fast way there and a slow way back stay apart, under the names they have in the log."""
     records = [

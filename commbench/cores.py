@@ -1,0 +1,56 @@
+"""The cores that processes may use: how many they are, and what all processes make of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAX_OTHERS = 0.1
+"""The share of the cores' time from which on others are said to use them.
+
+A tenth of an idle core is what a desktop or a monitoring agent takes; a benchmark that leaves no
+core idle loses as much time as the others take.
+"""
+
+
+class Times(NamedTuple):
+    """CPU seconds since the machine's start, summed over cores: used by anybody, and stolen."""
+
+    busy_s: float
+    stolen_s: float
+
+
+def times(numbers: Collection[int], proc: Path = Path("/proc")) -> Times | None:
+    """Return what the kernel counted on the cores of these `numbers`, None where it doesn't tell.
+
+    Waiting for a disk is not busy. Stolen is what a hypervisor gave to others while a process here
+    was ready to run; see proc_stat(5).
+    """
+    try:
+        text = (proc / "stat").read_text()
+    except OSError:
+        return None
+    rows = {int(core): counts.split() for core, counts in re.findall(r"(?m)^cpu(\d+) (.*)$", text)}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    busy = stolen = 0
+    for number in numbers:
+        if len(rows.get(number, ())) < 8:
+            return None
+        user, nice, system, _, _, irq, softirq, steal = map(int, rows[number][:8])
+        busy += user + nice + system + irq + softirq
+        stolen += steal
+    return Times(busy * tick_s, stolen * tick_s)
+
+
+def usable(cpu: Mapping[str, Any]) -> float | None:
+    """Return how many cores ``environment.cpu`` found that processes may use, quota included."""
+    limits = (cpu.get("usable_cores"), cpu.get("cgroup_quota_cores"))
+    return min((limit for limit in limits if isinstance(limit, int | float)), default=None)
+
+
+def is_loaded(load_average: float, n_cores: float) -> bool:
+    """Return whether a load average says that others use the cores: 0.5 is there on any machine."""
+    return load_average > max(0.5, MAX_OTHERS * n_cores)

@@ -1,0 +1,200 @@
+"""What may have disturbed the measurement: one function per kind of warning.
+
+Each warning says in one line what was seen, why it matters and what to do. What was not recorded
+makes no warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from commbench import cores, stats
+from commbench.model import Case
+from commbench.units import format_bytes, format_message_size, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+MAX_STOLEN = 0.02
+"""The share of the cores' time that a hypervisor may take: what commbench allows itself to cost."""
+MAX_SPREAD = 0.1
+"""pyperf calls a benchmark unstable from a standard deviation of 10 % of the mean on."""
+MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
+"""A drift must be improbable by chance, and change more than runs on a quiet machine differ by."""
+MIN_CLOCK_STEPS = 100
+"""A duration of 100 steps of the clock is known to 1 %."""
+CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
+"""Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
+COMPRESSION = "distributed.comm.compression"
+
+
+def find(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -> Iterator[str]:
+    """Yield the warnings, what was measured in the run before what is known of the machine."""
+    labels = {case.id: f"{tasks[case.id]} over {case.backend}" for case in data.run.suite.cases}
+    yield from _other_load(data, labels)
+    yield from _stolen_time(data, labels)
+    yield from _unstable_samples(data, labels)
+    yield from _drift(data, labels)
+    yield from _spilling(data, labels)
+    yield from _compression(data, labels)
+    yield from _clock_steps(data, labels, summaries)
+    yield from _oversubscription(data, labels)
+    yield from _frequency_scaling(data)
+
+
+def _other_load(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(data)
+    others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
+    if text := _launches(use, others, cores.MAX_OTHERS, labels):
+        yield (
+            f"other processes used the cores in {text}: the samples of these launches are slow for "
+            "a reason that is no backend's; end what else runs, and measure again"
+        )
+    known = data.run.environment
+    loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
+    if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
+        yield (
+            f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began: others "
+            "were using the cores; end what else runs, and measure again"
+        )
+
+
+def _stolen_time(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(data)
+    if text := _launches(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
+        yield (
+            f"the hypervisor gave the cores to other machines in {text}: no process here shows "
+            "that; compare only what was measured in turns, or take a machine of your own"
+        )
+
+
+def _core_use(data: RunData) -> pd.DataFrame:
+    return data.core_use[(data.core_use["seconds"] > 0) & (data.core_use["n_cores"] > 0)]
+
+
+def _launches(
+    use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
+) -> str:
+    """Return in which launches more than `limit` of the cores' time was taken, if in any."""
+    use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
+    above = use[use["share"] > limit]
+    if above.empty:
+        return ""
+    worst = above.loc[above["share"].idxmax()]
+    return (
+        f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
+        f"{worst['share']:.0%}, launch {worst['launch']} of {labels[worst['case_id']]})"
+    )
+
+
+def _unstable_samples(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    spreads = stats.spreads(data)
+    for column, what, remedy in (
+        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
+        ("between", "medians of launches", "more --launches, and nothing else on the machine"),
+    ):
+        found = []
+        for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
+            above = rows[rows[column] > MAX_SPREAD]
+            if above.empty:
+                continue
+            worst = above.loc[above[column].idxmax()]
+            size = format_message_size(int(worst["payload_bytes"]))
+            where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            found.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
+        if found:
+            yield (
+                f"{what} spread {', '.join(found)}: a standard deviation, from quartiles, of over "
+                f"{MAX_SPREAD:.0%} is unstable; {remedy}"
+            )
+
+
+def _drift(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in stats.drifts(data).itertuples():
+        if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
+            yield (
+                f"{labels[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
+                f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches "
+                f"(p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
+                "median is of no one state, so measure again"
+            )
+
+
+def _spilling(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    spills = stats.counted(data.spills, data)
+    for case_id, rows in spills.groupby("case_id", sort=False):
+        n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
+        yield (
+            f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
+            f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
+            "the disk's, too; take less data or more memory"
+        )
+
+
+def _compression(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    settings = data.settings
+    on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
+    for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
+        yield (
+            f"{labels[case_id]}: workers compressed their messages with {value}: times and bytes "
+            "on the wire are the compressor's as much as the link's; to measure the link: "
+            "DASK_DISTRIBUTED__COMM__COMPRESSION=False"
+        )
+
+
+def _clock_steps(
+    data: RunData, labels: Mapping[str, str], summaries: pd.DataFrame
+) -> Iterator[str]:
+    step_s = (data.run.environment.get("clock") or {}).get("step_s")
+    if not step_s:
+        return
+    # In the other modes of a ping-pong many messages are timed together.
+    alone = {c.id for c in data.run.suite.cases if c.params.get("mode", "latency") == "latency"}
+    rows = summaries[summaries["case_id"].isin(alone)]
+    timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
+    for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
+        yield (
+            f"{labels[str(case_id)]}: {format_seconds(short['median_s'].min())} is less than "
+            f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
+            "by more than 1 %; compare larger messages, or use the clock source tsc"
+        )
+
+
+def _oversubscription(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(data.run.environment.get("cpu") or {})
+    on_cluster = set(data.samples.loc[data.samples["layer"] == "workload", "case_id"])
+    wanted = {
+        case.id: busy_threads(case)
+        for case in data.run.suite.cases
+        if case.id in on_cluster and not case.cluster.hosts
+    }
+    most = max(wanted.values(), default=0)
+    if n_cores and most > n_cores:
+        above = [case_id for case_id, n in wanted.items() if n > n_cores]
+        who = labels[above[0]] if len(above) == 1 else f"{len(above)} of {len(labels)} cases"
+        yield (
+            f"{who}: up to {most} busy threads (each worker's, the scheduler's and the client's) "
+            f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
+            "the computation; take fewer workers or threads, or more cores"
+        )
+
+
+def busy_threads(case: Case) -> int:
+    """Return how many threads of a cluster may want a core: the workers', scheduler and client."""
+    return case.cluster.n_workers * case.cluster.threads_per_worker + 2
+
+
+def _frequency_scaling(data: RunData) -> Iterator[str]:
+    cpu: Mapping[str, Any] = data.run.environment.get("cpu") or {}
+    governors = {name for name in (cpu.get("governors") or {}).values() if name}
+    seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
+    seen += ["turbo is on"] * bool(cpu.get("turbo"))
+    if seen:
+        yield (
+            f"{' and '.join(seen)}: cores change their clock with load and heat, and times with "
+            "it; sudo cpupower frequency-set -g performance, and turn turbo off in the BIOS or in "
+            "/sys/devices/system/cpu"
+        )

@@ -1,0 +1,100 @@
+"""How far samples spread within a launch and between launches, and whether they drift.
+
+Spread is measured by quartiles, which an outlier does not move, and told as the standard deviation
+that a normal distribution with these quartiles has, relative to the median.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commbench.stats.selection import in_suite_order, measured
+from commbench.stats.summary import launch_medians
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from commbench.store import RunData
+
+MIN_SAMPLES, MIN_LAUNCHES = 3, 4
+"""How many samples of a launch, and launches of a case, have quartiles worth the name."""
+MIN_LAUNCHES_OF_DRIFT = 6
+"""With fewer launches not even a steady rise has a probability below 1 % by chance."""
+_GROUP = ["case_id", "layer", "payload_bytes"]
+_SIGMA = 1.3489795
+"""Standard deviations from the lower to the upper quartile of a normal distribution."""
+
+
+def relative_spread(values: np.ndarray[Any, Any]) -> float:
+    """Return (upper − lower quartile) / 1.349 / median.
+
+    The quartiles are definition 8 of R. J. Hyndman and Y. Fan, Sample quantiles in statistical
+    packages, The American Statistician 50 (1996) 361, which does not favour few samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(relative_spread(np.random.default_rng(0).normal(10, 2, 100_000)), 2)
+    0.2
+    """
+    import numpy as np
+
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="median_unbiased")
+    return float((high - low) / _SIGMA / middle) if middle > 0 else float("nan")
+
+
+def spreads(run: RunData) -> pd.DataFrame:
+    """Return how far the samples of each case, layer and payload size spread.
+
+    Returns
+    -------
+    DataFrame
+        Columns case_id, layer, payload_bytes; ``within``, the median over launches of the relative
+        spread of a launch's samples; ``between``, that of the launches' medians. Nan where there
+        are too few.
+    """
+    import numpy as np
+
+    def spread(least: int) -> Any:
+        return lambda values: relative_spread(values.to_numpy()) if len(values) >= least else np.nan
+
+    by_launch = measured(run).groupby([*_GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
+    within = by_launch.groupby(_GROUP).median().rename("within")
+    between = launch_medians(run).groupby(_GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
+    return in_suite_order(within.to_frame().join(between.rename("between")).reset_index(), run)
+
+
+def drifts(run: RunData) -> pd.DataFrame:
+    """Return how the launches of each case changed in the course of the run.
+
+    A launch counts by the median over its sizes of its median over that size's usual one.
+
+    Returns
+    -------
+    DataFrame
+        Columns case_id, n_launches; ``change``, from the first to the last launch, relative, along
+        the line of Theil and Sen (the median slope of all pairs of launches); ``p_value`` of
+        Kendall's τ against the order of launches, exact where there are few: how probable such an
+        order is by chance. Cases with fewer launches than 6 have no row.
+    """
+    import pandas as pd
+    from scipy.stats import kendalltau, theilslopes
+
+    medians = launch_medians(run)
+    usual = medians.groupby(_GROUP)["median_s"].transform("median")
+    medians = medians.assign(relative=medians["median_s"] / usual.where(usual > 0))
+    rows = []
+    for case_id, ends in run.ends.groupby("case_id", sort=False):
+        mine = medians[medians["case_id"] == case_id].dropna(subset="relative")
+        blocks = ends.set_index("launch")["block"]
+        course = mine.groupby("launch")["relative"].median()
+        course.index = course.index.map(blocks[~blocks.index.duplicated(keep="last")])
+        course = course[course.index.notna()].sort_index()
+        if len(course) < MIN_LAUNCHES_OF_DRIFT:
+            continue
+        place = range(len(course))
+        slope = float(theilslopes(course.to_numpy(), place).slope)
+        p_value = float(kendalltau(place, course.to_numpy()).pvalue)
+        rows.append((case_id, len(course), slope * (len(course) - 1), p_value))
+    return pd.DataFrame(rows, columns=["case_id", "n_launches", "change", "p_value"])

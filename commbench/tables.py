@@ -1,0 +1,96 @@
+"""Records in large numbers: as Arrow tables, in Parquet files and as pandas frames.
+
+``transfers`` and ``tasks`` may be many millions. They stay columns all the way, and the texts of
+transfers, which repeat, are kept once each: some 60 bytes a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commbench import records
+from commbench.errors import ResultsError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
+_LINES = b"commbench.lines"
+"""The key of a Parquet file's metadata for the lines that it was made of."""
+
+
+def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
+    """Return the records in ``stem.parquet``, and those that ``stem.jsonl`` has beyond them.
+
+    Parameters
+    ----------
+    notes
+        Takes a sentence about each line that is left out.
+
+    Raises
+    ------
+    ResultsError
+        Where a file exists but can't be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = records.schema(kind)
+    parquet, stored, done = stem.with_suffix(".parquet"), schema.empty_table(), None
+    if parquet.exists():
+        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        try:
+            found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
+            stored = found.select(schema.names).cast(schema)
+            done = json.loads((found.schema.metadata or {}).get(_LINES, b"null"))
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise ResultsError(f"can't read {parquet}: {error}") from error
+        if any(column.null_count for column in stored.columns):
+            raise ResultsError(f"can't read {parquet}: it has rows that lack a value")
+    added = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
+    return pa.concat_tables([stored, added]).unify_dictionaries()
+
+
+def write(table: pa.Table, path: Path, *, made_of: Mapping[str, Any]) -> None:
+    """Write a Parquet file; `made_of` is the ``records.mark`` of the lines that it replaces."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(table.replace_schema_metadata({_LINES: json.dumps(made_of)}), path)
+
+
+def frame(table: pa.Table, kind: str) -> pd.DataFrame:
+    """Return the records in `table` as a frame, which takes over its memory."""
+    import pyarrow as pa
+
+    found = table.to_pandas(split_blocks=True, self_destruct=True)
+    # What reading took beyond the result is as much again, and is kept otherwise.
+    pa.default_memory_pool().release_unused()
+    if kind == "TransferRecord":
+        # Of the same categories, so that they can be compared with each other.
+        workers = found["src"].cat.categories.union(found["dst"].cat.categories)
+        for column in ("src", "dst"):
+            found[column] = found[column].cat.set_categories(workers)
+    return found
+
+
+def frame_of_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
+    """Return records of one kind, as their fields, as a frame."""
+    import pandas as pd
+
+    # An empty frame must have the types of a full one, or what is computed from it fails.
+    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
+    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
+
+
+def renamed(texts: pd.Series[Any], names: Mapping[str, str]) -> Any:
+    """Return what `names` has for each of `texts`; categories stay categories, fewer maybe."""
+    import pandas as pd
+
+    if not isinstance(texts.dtype, pd.CategoricalDtype):
+        return texts.map(names).astype("str")
+    codes, distinct = pd.factorize(texts.cat.categories.map(names))
+    return pd.Categorical.from_codes(codes[texts.cat.codes], distinct)

@@ -1,0 +1,83 @@
+"""Who used the cores while a launch ran is told apart: the launch itself, and others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import builders
+import pytest
+from processes import Tag
+
+from commbench import cores
+from commbench.measure import conditions
+from commbench.model import CoreUse, Launch
+
+LAUNCH = Launch(case=builders.case(), index=3, block=0, position=0)
+BURN = "import time\nwhile time.process_time() < {}: pass\nprint('done', flush=True)\ninput()"
+
+
+def burning(seconds: float) -> subprocess.Popen[str]:
+    """Start a process that burns that much CPU time, says so, and waits."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BURN.format(seconds)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """Wait for the process to end, and for the kernel to have told its times."""
+    child.communicate("\n")
+
+
+def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
+    """The time of a process that the launch started and waited for is its own, not others'."""
+    records: list[CoreUse] = []
+    with conditions.watched(LAUNCH, records.append):
+        child = burning(0.5)
+        assert child.stdout.readline() == "done\n"
+        end(child)
+    (use,) = records
+    assert (use.case_id, use.launch) == (LAUNCH.case.id, 3)
+    assert use.own_cpu_seconds >= 0.5
+    # The kernel counts by ticks, of 10 ms at the most on each core.
+    assert use.busy_cpu_seconds > use.own_cpu_seconds - 0.1
+    assert use.seconds * use.n_cores >= use.busy_cpu_seconds - 0.1
+    assert use.stolen_cpu_seconds >= 0
+
+
+def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
+    """What a process burns that is not the launch's is everybody's, but not its own."""
+    records: list[CoreUse] = []
+    child = burning(0.6)
+    try:
+        with conditions.watched(LAUNCH, records.append):
+            assert child.stdout.readline() == "done\n"
+    finally:
+        end(child)
+    (use,) = records
+    assert use.busy_cpu_seconds - use.own_cpu_seconds > 0.3
+    assert use.own_cpu_seconds < 0.3
+
+
+def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
+    """Its processes may live on: their time would pass for that of others."""
+    records: list[CoreUse] = []
+    with pytest.raises(ZeroDivisionError), conditions.watched(LAUNCH, records.append):
+        raise ZeroDivisionError
+    assert records == []
+
+
+@pytest.mark.parametrize(
+    "seen", [None, cores.Times(1.0, 0.0)], ids=["nothing", "a clock that stands"]
+)
+def test_where_the_kernel_hides_it_there_is_no_record(
+    seen: cores.Times | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An unknown use of the cores is not an idle machine."""
+    monkeypatch.setattr(cores, "times", lambda _: seen)
+    records: list[CoreUse] = []
+    with conditions.watched(LAUNCH, records.append):
+        pass
+    assert records == []

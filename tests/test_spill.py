@@ -1,0 +1,51 @@
+"""What a worker wrote to disk is what its own store counted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+from distributed import wait
+
+from commbench import spill
+from commbench.launchers.base import RunningCluster
+from commbench.measure import cluster as measuring
+from commbench.model import Launch, Spill
+
+MB = 10**6
+LAUNCH = Launch(case=builders.case(), index=2, block=0, position=0)
+
+
+def evict_all(dask_worker: Any) -> None:
+    """Write all that the worker holds to disk, as it does when its memory is full."""
+    while dask_worker.data.fast:
+        dask_worker.data.evict()
+
+
+def test_what_a_worker_writes_in_an_iteration_is_recorded(cluster: RunningCluster) -> None:
+    """Bytes and values are of this iteration and this worker alone."""
+    client = cluster.client
+    arrays = [np.random.default_rng(n).integers(0, 256, MB, dtype="u1") for n in range(3)]
+    where = [cluster.addresses["0"]]
+    first = client.scatter(arrays[0], workers=where, hash=False)
+    wait(first)
+    client.run(evict_all, workers=where)
+    before = client.run(spill.written)
+    assert list(measuring._spills(LAUNCH, 1, before, cluster)) == []
+
+    more = client.scatter(arrays[1:], workers=where, hash=False)
+    wait(more)
+    client.run(evict_all, workers=where)
+    (found,) = measuring._spills(LAUNCH, 1, before, cluster)
+    assert isinstance(found, Spill)
+    assert (found.worker, found.launch, found.iteration, found.n_values) == ("0", 2, 1, 2)
+    assert 2 * MB <= found.nbytes < 2.1 * MB
+
+
+@pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
+def test_a_worker_that_never_spills_wrote_nothing(data: Any) -> None:
+    """Without a limit of memory a worker's store is a dictionary that counts nothing."""
+    assert spill.written(SimpleNamespace(data=data)) == (0, 0)
