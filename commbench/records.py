@@ -28,6 +28,8 @@ KINDS: dict[str, type[Any]] = {
         model.TransportUsed,
         model.NetworkCounter,
         model.IdleCost,
+        model.ThreadTime,
+        model.Activity,
         model.Failure,
         model.LaunchEnd,
     )

@@ -233,6 +233,8 @@ class RunData:
     transports: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
+    threads: pd.DataFrame
+    activities: pd.DataFrame
     failures: pd.DataFrame
     ends: pd.DataFrame
     notes: tuple[str, ...]
@@ -280,6 +282,8 @@ class RunData:
             transports=frames["TransportUsed"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
+            threads=frames["ThreadTime"],
+            activities=frames["Activity"],
             failures=frames["Failure"],
             ends=frames["LaunchEnd"],
             notes=tuple(notes),

@@ -41,6 +41,7 @@ def render(content: Content) -> str:
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
         "transports": _rows(content.transports),
         "coverage": _rows(content.coverage),
+        "profile": _rows(content.profiles),
         "failures": _rows(content.data.failures),
     }
     return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"

@@ -13,6 +13,7 @@ from commbench.stats.summary import (
     summaries,
 )
 from commbench.stats.times import worker_times
+from commbench.stats.worker_profile import profile_shares, worker_profiles
 
 __all__ = [
     "CONFIDENCE",
@@ -22,7 +23,9 @@ __all__ = [
     "launch_medians",
     "median_interval",
     "pairs",
+    "profile_shares",
     "summaries",
     "tasks",
+    "worker_profiles",
     "worker_times",
 ]
