@@ -29,7 +29,8 @@ CASE = builders.case()
 FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
-    "NetworkCounter": "network", "IdleCost": "idle", "ThreadTime": "threads", "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",
+    "NetworkCounter": "network", "IdleCost": "idle", "ThreadTime": "threads",
+    "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",
 }  # fmt: skip
 KINDS = [getattr(model, name) for name in FRAMES]
 VALUES = {

@@ -90,7 +90,7 @@ def plot(run: RunData) -> Figure | None:
 
 def _columns(cases: list[Case], chosen: Mapping[str, pd.DataFrame]) -> int:
     n_bars = max(len(chosen[case.id]) for case in cases)
-    return max(1, min(len(cases), int(style.WIDTH_IN / max(1.7, 0.13 * n_bars + 0.6))))
+    return max(1, min(len(cases), int(style.WIDTH_IN / max(1.5, 0.13 * n_bars + 0.6))))
 
 
 def _block(
