@@ -279,6 +279,53 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ThreadTime:
+    """What the operating system and the event loop counted of some threads of one process.
+
+    ``worker`` is a worker's name, ``"scheduler"`` or ``"client"``; ``role`` is ``loop`` (the
+    thread of the event loop), ``tasks``, ``offload``, ``native`` (no thread of Python's: a UCX
+    progress thread, BLAS) or ``other``. ``seconds`` is the wall time between the two readings,
+    which lie just outside of the sample's; the threads' times are summed over the ``n_threads``:
+    ``cpu_seconds`` on a core, ``wait_seconds`` ready to run with no core free. ``n_turns``
+    counts the turns of the event loop, 0 where they can't be counted. The ``idle_*`` are the same
+    of the wall time right after the iteration in which nothing was asked of the process.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    worker: str
+    role: str
+    n_threads: int
+    seconds: float
+    cpu_seconds: float
+    wait_seconds: float
+    n_turns: int
+    idle_seconds: float
+    idle_cpu_seconds: float
+    idle_wait_seconds: float
+    idle_n_turns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """One of Dask's fine performance metrics: what one worker added to it within one iteration.
+
+    ``context`` is ``execute``, ``gather-dep``, ``get-data`` or ``p2p``, summed over tasks and
+    spans; ``label`` is Dask's own (``thread-cpu``, ``serialize``, ``network`` …).
+    ``gil``, ``contention`` is there only where gilknocker is installed.
+    """
+
+    case_id: str
+    launch: int
+    iteration: int
+    worker: str
+    context: str
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """A launch that went wrong, at which stage and why."""
 
@@ -312,6 +359,8 @@ Record = (
     | CoreUse
     | Spill
     | Setting
+    | ThreadTime
+    | Activity
     | Failure
     | LaunchEnd
 )

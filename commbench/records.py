@@ -31,6 +31,8 @@ KINDS: dict[str, type[Any]] = {
         model.CoreUse,
         model.Spill,
         model.Setting,
+        model.ThreadTime,
+        model.Activity,
         model.Failure,
         model.LaunchEnd,
     )

@@ -235,6 +235,8 @@ class RunData:
     core_use: pd.DataFrame
     spills: pd.DataFrame
     settings: pd.DataFrame
+    threads: pd.DataFrame
+    activities: pd.DataFrame
     failures: pd.DataFrame
     ends: pd.DataFrame
     notes: tuple[str, ...]
@@ -288,6 +290,8 @@ class RunData:
             core_use=frames["CoreUse"],
             spills=frames["Spill"],
             settings=frames["Setting"],
+            threads=frames["ThreadTime"],
+            activities=frames["Activity"],
             failures=frames["Failure"],
             ends=frames["LaunchEnd"],
             notes=tuple(notes),

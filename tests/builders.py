@@ -115,6 +115,23 @@ def setting(of: Case, name: str, value: str, *, launch: int = 0) -> Record:
     return model.Setting(case_id=of.id, launch=launch, name=name, value=value)
 
 
+def thread_time(of: Case, worker: str = "0", role: str = "tasks", **given: Any) -> Record:
+    """Return the times of the threads of one role, all zero but the windows."""
+    counts = dict.fromkeys(
+        ("cpu_seconds", "wait_seconds", "n_turns", "idle_cpu_seconds", "idle_wait_seconds",
+         "idle_n_turns"), 0,
+    )  # fmt: skip
+    fields = counts | {"launch": 0, "iteration": 0, "n_threads": 1, "seconds": 10.0}
+    fields |= {"idle_seconds": 1.0} | given
+    return model.ThreadTime(case_id=of.id, worker=worker, role=role, **fields)
+
+
+def activity(of: Case, context: str, label: str, seconds: float, **given: Any) -> Record:
+    """Return what a worker added to one of Dask's metrics."""
+    place = {"launch": 0, "iteration": 0, "worker": "0"} | given
+    return model.Activity(case_id=of.id, context=context, label=label, seconds=seconds, **place)
+
+
 def failure(of: Case, message: str = "it broke", *, launch: int = 0) -> Record:
     """Return a launch that went wrong."""
     return model.Failure(case_id=of.id, launch=launch, stage="launch", message=message)
@@ -167,7 +184,8 @@ def every_kind(of: Case) -> list[Record]:
     return [
         sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
         task(of, 0.0, 0.25), transport(of), network(of, 9), idle(of), core_use(of),
-        spill(of), setting(of, "a", "b"), failure(of), end(of),
+        spill(of), setting(of, "a", "b"), thread_time(of),
+        activity(of, "execute", "thread-cpu", 0.2), failure(of), end(of),
     ]  # fmt: skip
 
 

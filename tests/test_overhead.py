@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench import runner, suite
+from commbench import backends, runner, stats, suite
 from commbench.model import ClusterSpec, Sample
 
 _BARE = Path(__file__).parent / "bare" / "pingpong.py"
@@ -53,3 +53,29 @@ def test_the_harness_adds_less_than_five_percent_to_a_message(size, count, tmp_p
     ratio = statistics.median(ratios)
     print(f"{size} B: harness / by hand = {ratio:.3f} ({min(ratios):.3f} … {max(ratios):.3f})")
     assert 0.95 <= ratio <= 1.05
+
+
+_BARE_MERGE = Path(__file__).parent / "bare" / "merge.py"
+
+
+def _merge(backend: str, profile: str, scratch: Path) -> float:
+    command = [sys.executable, str(_BARE_MERGE), backend, profile, str(scratch)]
+    return statistics.median(json.loads(subprocess.check_output(command, timeout=200)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("backend", ["tcp", "ucx"])
+def test_the_profile_costs_less_than_two_percent_of_a_merge(backend, tmp_path):
+    """Fresh clusters with and without the profile take the same time, interleaved in one run."""
+    if problem := backends.parse(backend).unavailable("cpu"):
+        pytest.skip(problem.reason)
+    ratios = []
+    for number in range(15):
+        order = ("with", "without") if number % 2 == 0 else ("without", "with")
+        medians = {which: _merge(backend, which, tmp_path / f"{which}-{number}") for which in order}
+        ratios.append(medians["with"] / medians["without"])
+    ratio, (k, level) = statistics.median(ratios), stats.median_interval(len(ratios))
+    low, high = sorted(ratios)[k - 1], sorted(ratios)[-k]
+    print(f"{backend}: with / without = {ratio:.3f} ({level:.1%} interval {low:.3f} … {high:.3f})")
+    assert ratio <= 1.02

@@ -31,7 +31,8 @@ FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
     "NetworkCounter": "network", "IdleCost": "idle", "CoreUse": "core_use",
-    "Spill": "spills", "Setting": "settings", "Failure": "failures", "LaunchEnd": "ends",
+    "Spill": "spills", "Setting": "settings", "ThreadTime": "threads",
+    "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",
 }  # fmt: skip
 KINDS = [getattr(model, name) for name in FRAMES]
 VALUES = {

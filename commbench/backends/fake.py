@@ -19,12 +19,14 @@ from typing import Any
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError, VerificationError
 from commbench.model import (
+    Activity,
     IdleCost,
     Launch,
     LogCount,
     Record,
     Sample,
     TaskRecord,
+    ThreadTime,
     TransferRecord,
     TransportUsed,
     WireBytes,
@@ -108,6 +110,12 @@ class FakeBackend(Backend):
                     **common, worker=worker, thread=1, name="fake", action="compute",
                     start_s=began, stop_s=began + 0.5,
                 )  # fmt: skip
+                yield Activity(
+                    **common, worker=worker, context="execute", label="thread-cpu", seconds=0.4
+                )
+                yield _threads(common, worker, "tasks", cpu_seconds=0.42)
+            for process in (*workers, "scheduler", "client"):
+                yield _threads(common, process, "loop", cpu_seconds=0.1, n_turns=1000)
             if iteration == -case.warmups:
                 self._go_wrong()
         for src in workers:
@@ -131,3 +139,13 @@ class FakeBackend(Backend):
             os.write(int(os.environ["COMMBENCH_RECORDS_FD"]), b"\xff not a record\n")
         if "wrong" in self.options:
             raise VerificationError("fake: expected 1, found 2")
+
+
+def _threads(
+    common: dict[str, Any], process: str, role: str, *, cpu_seconds: float, n_turns: int = 0
+) -> ThreadTime:
+    return ThreadTime(
+        **common, worker=process, role=role, n_threads=1, seconds=1.0, cpu_seconds=cpu_seconds,
+        wait_seconds=0.01, n_turns=n_turns, idle_seconds=0.1, idle_cpu_seconds=0.001,
+        idle_wait_seconds=0.0, idle_n_turns=n_turns // 100,
+    )  # fmt: skip

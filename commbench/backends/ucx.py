@@ -11,7 +11,8 @@ name               what it sets in every process of the cluster
 ``…nvlink``        ``cuda_copy,cuda_ipc``
 ``…ib``            ``rc``
 ``…polling``       ``UCXPY_PROGRESS_MODE=polling``; also ``blocking`` (Dask's default), ``thread``
-                   and ``thread-polling``
+                   and ``thread-polling``, and ``thread-future``: ``thread`` and
+                   ``UCXPY_ENABLE_PYTHON_FUTURE=1``, which alone does not poll
 ``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all
 =================  ==========================================================================
 
@@ -31,7 +32,7 @@ from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
-_MODES = ("blocking", "polling", "thread", "thread-polling")
+_MODES = ("blocking", "polling", "thread", "thread-polling", "thread-future")
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
 # UCX's transports by the family that users speak of, fastest first.
 _FAMILIES = {
@@ -86,7 +87,10 @@ class UcxBackend(Backend):
         return ucx_log.environment(scratch) | self._variables(device)
 
     def _variables(self, device: str) -> dict[str, str]:
-        settings = {"UCXPY_PROGRESS_MODE": self._mode} if self._mode else {}
+        mode, *future = self._mode.split("-future")
+        settings = {"UCXPY_PROGRESS_MODE": mode} if mode else {}
+        if future:
+            settings["UCXPY_ENABLE_PYTHON_FUTURE"] = "1"
         if not self._transports:
             return settings
         tls = ["tcp", *(name for option in self._transports for name in _TLS[option])]

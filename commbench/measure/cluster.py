@@ -18,6 +18,7 @@ from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
 from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.profile import Profiler
 from commbench.model import (
     Launch,
     NetworkCounter,
@@ -59,13 +60,15 @@ def measure_cluster(
     client.get_task_stream()
     emit(measure_idle(launch, cluster.pids))
     workload.prepare(client)
+    profiler = Profiler(cluster)
     for iteration in range(-case.warmups, case.iterations):
         # What the preparation and the check of the last result moved is none of this window.
         n_tasks_before = _drain(client, cluster)
         spilled_before = client.run(spill.written)
-        sample, result, network = _time_once(launch, iteration, workload, cluster)
-        spills = list(_spills(launch, iteration, spilled_before, cluster))
-        records = list(_collect(launch, iteration, n_tasks_before, cluster)) + network + spills
+        sample, result, records = _time_once(launch, iteration, workload, cluster, profiler)
+        records += _collect(launch, iteration, n_tasks_before, cluster)
+        records += _spills(launch, iteration, spilled_before, cluster)
+        records += profiler.records(launch, iteration)
         workload.check(client, result)
         emit(sample)
         for record in records:
@@ -73,18 +76,21 @@ def measure_cluster(
         keys = [future.key for future in futures_of(result)]
         del result
         _until_forgotten(client, keys)
+    profiler.close()
     for record in (*_transports(launch, backend, cluster), *_settings(launch, cluster)):
         emit(record)
 
 
 def _time_once(
-    launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster
-) -> tuple[Sample, Any, list[Record]]:
+    launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster,
+    profiler: Profiler,
+) -> tuple[Sample, Any, list[Record]]:  # fmt: skip
     client = cluster.client
     before_build = time.perf_counter()
     graph = workload.build()
     build_seconds = time.perf_counter() - before_build
 
+    profiler.begin()
     counters = _network_counters()
     cpu_began = cpu.seconds(cluster.pids)
     started_at_s, began = time.time(), time.perf_counter()
@@ -93,7 +99,8 @@ def _time_once(
     _wait(result)
     ended = time.perf_counter()
     cpu_seconds = cpu.seconds(cluster.pids) - cpu_began
-    network = [
+    profiler.end()
+    records: list[Record] = [
         NetworkCounter(
             case_id=launch.case.id, launch=launch.index, iteration=iteration,
             host="local", interface=name, nbytes=nbytes - counters.get(name, 0),
@@ -115,7 +122,7 @@ def _time_once(
         build_seconds=build_seconds,
         submit_seconds=submitted - began,
     )
-    return sample, result, list(network)
+    return sample, result, records
 
 
 def _wait(result: Any) -> None:

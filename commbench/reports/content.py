@@ -32,6 +32,7 @@ class Content:
     pairs: pd.DataFrame
     coverage: pd.DataFrame
     transports: pd.DataFrame
+    profiles: pd.DataFrame
     warnings: tuple[str, ...]
 
 
@@ -50,6 +51,7 @@ def build(data: RunData) -> Content:
         pairs=pairs,
         coverage=coverage,
         transports=transports,
+        profiles=stats.profile_shares(stats.worker_profiles(data), data),
         warnings=tuple(warnings.find(data, tasks, summaries, pairs, coverage, transports)),
     )
 

@@ -48,6 +48,7 @@ def render(content: Content) -> str:
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
         "transports": content.transports,
         "coverage": _rows(content.coverage),
+        "profile": _rows(content.profiles),
         "failures": _rows(content.data.failures),
     }
     sections = (f' "{name}": {"".join(_text(section))}' for name, section in report.items())

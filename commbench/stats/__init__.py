@@ -14,6 +14,7 @@ from commbench.stats.summary import (
     summaries,
 )
 from commbench.stats.times import worker_times
+from commbench.stats.worker_profile import profile_shares, worker_profiles
 
 __all__ = [
     "CONFIDENCE",
@@ -25,8 +26,10 @@ __all__ = [
     "launch_medians",
     "median_interval",
     "pairs",
+    "profile_shares",
     "spreads",
     "summaries",
     "tasks",
+    "worker_profiles",
     "worker_times",
 ]

@@ -57,3 +57,29 @@ def divide(
     one, two = covers(first), covers(second)
     parts = (one & ~two, one & two, ~one & two, ~one & ~two)
     return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
+
+
+def shared(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> float:
+    """Return the length of every span in `second`, summed, as far as spans in `first` cover it.
+
+    Parameters
+    ----------
+    first, second
+        Spans of positive length, shape (n, 2); those of `second` count each for itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shared(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
+    3.0
+    """
+    import numpy as np
+
+    if len(first) == 0 or len(second) == 0:
+        return 0.0
+    edges = np.unique(first.ravel())
+    begun = np.searchsorted(np.sort(first[:, 0]), edges[:-1], side="right")
+    ended = np.searchsorted(np.sort(first[:, 1]), edges[:-1], side="right")
+    covered = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (begun > ended))])
+    until = np.interp(second, edges, covered)
+    return float((until[:, 1] - until[:, 0]).sum())

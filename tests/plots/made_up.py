@@ -31,6 +31,8 @@ FRAMES = {
     "core_use": model.CoreUse,
     "spills": model.Spill,
     "settings": model.Setting,
+    "threads": model.ThreadTime,
+    "activities": model.Activity,
     "failures": model.Failure,
     "ends": model.LaunchEnd,
 }
@@ -99,6 +101,8 @@ def workload(
                     verified=True,
                 )
             )  # fmt: skip
+            names = [worker_name.format(worker) for worker in range(n_workers)]
+            records.extend(_counters(dice, common, names, threads, wall))
             for worker in range(n_workers):
                 records.append(
                     model.LogCount(
@@ -145,6 +149,32 @@ def workload(
                             )
                         )  # fmt: skip
     return case, records
+
+
+def _counters(
+    dice: random.Random, common: dict[str, Any], workers: list[str], threads: int, wall: float
+) -> Iterator[Any]:
+    for name in [*workers, "scheduler", "client"]:
+        idle = {"idle_seconds": 0.1, "idle_wait_seconds": 0.001, "idle_cpu_seconds": 0.03}
+        cpu = wall * dice.uniform(0.3, 0.6)
+        yield model.ThreadTime(
+            **common, worker=name, role="loop", n_threads=1, seconds=wall, cpu_seconds=cpu,
+            wait_seconds=wall * dice.uniform(0, 0.2), n_turns=1000, idle_n_turns=200, **idle,
+        )  # fmt: skip
+        if name not in workers:
+            continue
+        yield model.ThreadTime(
+            **common, worker=name, role="tasks", n_threads=threads, seconds=wall,
+            cpu_seconds=cpu * threads, wait_seconds=wall * threads * dice.uniform(0, 0.1),
+            n_turns=0, idle_n_turns=0, **idle,
+        )  # fmt: skip
+        for context, label, share in (
+            ("execute", "thread-cpu", 0.9 * threads), ("get-data", "serialize", 0.1),
+            ("gather-dep", "deserialize", 0.2), ("gather-dep", "network", 2.0),
+        ):  # fmt: skip
+            yield model.Activity(
+                **common, worker=name, context=context, label=label, seconds=share * cpu
+            )
 
 
 def _tasks(

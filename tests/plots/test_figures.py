@@ -16,10 +16,11 @@ from commbench.plots import (
     pair_bandwidth,
     style,
     task_stream,
+    worker_profile,
     workload_time,
 )
 
-WORKLOADS = (pair_bandwidth, workload_time, communication, task_stream)
+WORKLOADS = (pair_bandwidth, workload_time, communication, task_stream, worker_profile)
 LONG = "ucx:tcp+shm+nvlink+ib"
 UNIT = re.compile(r"\((?:B/s|kB/s|MB/s|GB/s|s|ms|µs)\)")
 

@@ -10,7 +10,17 @@ from typing import Any
 
 import builders
 import pytest
-from builders import failure, launches, log_count, message, sample, transfer, transport, wire
+from builders import (
+    failure,
+    launches,
+    log_count,
+    message,
+    sample,
+    thread_time,
+    transfer,
+    transport,
+    wire,
+)
 
 from commbench.reports.content import Content
 
@@ -21,7 +31,10 @@ CASES = [
     builders.case("ucx", params={"rows": 3, "sizes": [1, 2]}),
     builders.case("tcp", "pingpong"),
 ]
-TOP = ["run", "warnings", "cases", "pairs", "comparisons", "transports", "coverage", "failures"]
+TOP = [
+    "run", "warnings", "cases", "pairs", "comparisons", "transports", "coverage", "profile",
+    "failures",
+]  # fmt: skip
 KEYS = {
     "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
     "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
@@ -30,6 +43,8 @@ KEYS = {
     "verdict",
     "transports": "case_id backend src dst transport evidence contradiction",
     "coverage": "case_id backend logged_bytes wire_bytes coverage n_started n_lost self_bytes",
+    "profile": "case_id backend process n_iterations compute other_cpu queue blocked data idle "
+    "serialize deserialize poll messages loop_queue asleep other_threads gil",
     "failures": "case_id backend launch stage message",
 }
 
@@ -49,6 +64,7 @@ def report(reported: Reported) -> Any:
     records = [record for case in CASES[:2] for record in launches(case, [1.5] * 6)]
     records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
     records += [transfer(CASES[0], 0, 1), wire(CASES[0], 8_000_000), log_count(CASES[0])]
+    records += [thread_time(CASES[0]), thread_time(CASES[0], "scheduler", "loop")]
     records += [transport(CASES[0]), failure(CASES[1], "<it> | broke\n\udc80", launch=6)]
     content = reported(
         CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3

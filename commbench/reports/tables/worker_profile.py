@@ -1,0 +1,63 @@
+"""Where the time went: the task threads and the event loops, each with an account of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import Table, label, number
+
+_TASKS = {
+    "compute": "compute", "other_cpu": "other\nCPU", "queue": "no core", "blocked": "blocked",
+    "data": "await\ndata", "idle": "idle",
+}  # fmt: skip
+_LOOP = {
+    "serialize": "seria-\nlize", "deserialize": "dese-\nrialize", "messages": "mes-\nsages",
+    "poll": "poll", "loop_queue": "no core", "asleep": "asleep",
+}  # fmt: skip
+
+
+def tables(content: Content) -> Iterator[Table]:
+    """Yield the two accounts, where there are readings."""
+    shares = content.profiles
+    tasks = shares[shares["compute"].notna()]
+    if len(tasks):
+        yield Table(
+            "Where the time went: task threads of the workers (% of the wall time)",
+            ("backend", *_TASKS.values()),
+            tuple(
+                (label(content, row), *(_percent(getattr(row, name)) for name in _TASKS))
+                for row in tasks.itertuples()
+            ),
+            "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
+            "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
+            "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch under way "
+            "(P2P shuffles are not logged as fetches).",
+        )
+    loops = shares[shares["asleep"].notna()]
+    if len(loops):
+        yield Table(
+            "Where the time went: event loops (% of the wall time)",
+            ("backend", "process", *_LOOP.values(), "other\nthreads", "GIL\nbusy"),
+            tuple(
+                (
+                    label(content, row),
+                    row.process,
+                    *(_percent(getattr(row, name)) for name in _LOOP),
+                    _percent(row.other_threads),
+                    _percent(row.gil),
+                )
+                for row in loops.itertuples()
+            ),
+            "The thread of the event loop; its first six columns add up to 100. messages: all that "
+            "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
+            "threads: their time on a core (progress threads, offloaded serialization, the "
+            "tasks' own); GIL busy: time in which who asked for it had to wait, where gilknocker "
+            "is installed.",
+            text_columns=frozenset({"process"}),
+        )
+
+
+def _percent(share: float) -> str:
+    return "—" if math.isnan(share) else number(100 * share) if share >= 0.0005 else "0"

@@ -1,0 +1,52 @@
+"""The figure shows both accounts of every process, each as long as the iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up import EMPTY, texts, together, workload
+
+from commbench import stats
+from commbench.plots import worker_profile
+from commbench.plots.communication import typical_iteration
+from commbench.plots.worker_profile import LOOPS, TASKS
+
+
+@pytest.mark.parametrize(("place", "parts"), [(0, TASKS), (1, LOOPS)])
+def test_the_parts_are_stacked_up_to_the_wall_time(place, parts):
+    """Each bar is one process's whole iteration, its parts without a gap."""
+    run = together(workload("tcp", n_workers=3))
+    median = stats.summaries(run).median_s.item()
+    times = typical_iteration(stats.worker_profiles(run), median).set_index("worker")
+    axes = worker_profile.plot(run).axes[place]
+    names = ["0", "1", "2"] + ["scheduler", "client"] * place
+    names = sorted(names, key=lambda name: [label.get_text() for label in axes.get_xticklabels()]
+                   .index({"scheduler": "S", "client": "C"}.get(name, name)))  # fmt: skip
+    top = np.zeros(len(names))
+    for column in parts:
+        bars = [bar for bar in axes.patches if bar.get_gid() == f"tcp {column}"]
+        np.testing.assert_allclose([bar.get_y() for bar in bars], top)
+        np.testing.assert_allclose([bar.get_height() for bar in bars], times.loc[names, column])
+        top = top + [bar.get_height() for bar in bars]
+    np.testing.assert_allclose(top, times.wall_s.max())
+
+
+def test_scheduler_and_client_stand_behind_the_workers():
+    """Task threads are the workers' alone; event loops have the others' too."""
+    run = together(workload("tcp", n_workers=11, launches=1))
+    tasks, loops = worker_profile.plot(run).axes
+    workers = [str(number) for number in range(11)]
+    assert [label.get_text() for label in tasks.get_xticklabels()] == workers
+    assert [label.get_text() for label in loops.get_xticklabels()] == [*workers, "C", "S"]
+
+
+def test_every_part_is_in_the_legend():
+    """Each colour has its words."""
+    shown = texts(worker_profile.plot(together(workload("tcp"))))
+    for parts in (TASKS, LOOPS):
+        assert all(words in shown for _, words in parts.values())
+
+
+def test_without_readings_there_is_no_figure():
+    """A ping-pong, or a run of an older commbench, has none."""
+    assert worker_profile.plot(EMPTY) is None
