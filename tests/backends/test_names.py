@@ -354,3 +354,13 @@ def test_asking_loads_neither_ucx_nor_mpi() -> None:
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_the_mode_that_does_not_poll_sets_both_of_its_variables(tmp_path: Path) -> None:
+    """A thread makes progress, Python futures tell of it; other modes leave futures alone."""
+    future = parse("ucx:thread-future").environment("cpu", tmp_path)
+    assert future["UCXPY_PROGRESS_MODE"] == "thread"
+    assert future["UCXPY_ENABLE_PYTHON_FUTURE"] == "1"
+    polling = parse("ucx:thread-polling").environment("cpu", tmp_path)
+    assert polling["UCXPY_PROGRESS_MODE"] == "thread-polling"
+    assert "UCXPY_ENABLE_PYTHON_FUTURE" not in polling

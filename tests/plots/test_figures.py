@@ -141,7 +141,9 @@ def test_a_figure_is_for_its_kind_of_workload_only():
 def test_a_run_in_which_everything_failed_has_no_figure():
     """Failures alone are a matter for the report's text."""
     run = together(workload("tcp", launches=2, failing=2))
-    assert [module.plot(run) for module in (*WORKLOADS, message_size)] == [None] * 5
+    assert [module.plot(run) for module in (*WORKLOADS, message_size)] == [None] * (
+        len(WORKLOADS) + 1
+    )
 
 
 @pytest.mark.parametrize(("module", "name"), [EVERY[0], EVERY[7], EVERY[-1]])
