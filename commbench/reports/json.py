@@ -7,6 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from commbench import stats
 from commbench.reports.content import Content
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def render(content: Content) -> str:
             "seed": run.seed,
             "schema_version": run.schema_version,
             "min_transfer_bytes": run.min_transfer_bytes,
+            "stopping": run.stopping and vars(run.stopping),
+            "ended_by": stats.ended_by(content.data) or None,
             "environment": run.environment,
         },
         "warnings": list(content.warnings),
@@ -43,7 +46,12 @@ def render(content: Content) -> str:
         "coverage": _rows(content.coverage),
         "failures": _rows(content.data.failures),
     }
-    return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"
+    return dumps(report)
+
+
+def dumps(value: Any) -> str:
+    """Return `value` as JSON in which every number is finite or null."""
+    return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
