@@ -331,10 +331,10 @@ class Summary:
 class Comparison:
     """``ratio`` = ``candidate_s`` / ``baseline_s``, the medians: below 1 the candidate is faster.
 
-    ``effect`` is ``ratio`` − 1. The interval holds the true ratio with 95 %. ``p_value`` is the
-    rank test's, adjusted for all pairs that were tested together; ``delta`` is Cliff's, from −1
-    (the candidate always faster) to 1. ``n_launches`` is the smaller of the two sides' numbers.
-    The verdict is ``faster``, ``slower``, ``same`` or ``inconclusive``: see
+    ``effect`` is ``ratio`` − 1. The interval holds the true ratio with 95 %. ``p_value`` is that
+    of the rank ``test``, adjusted for all pairs that were tested together; ``delta`` is Cliff's,
+    from −1 (the candidate always faster) to 1. ``n_launches`` is the smaller of the two sides'
+    numbers. The verdict is ``faster``, ``slower``, ``same`` or ``inconclusive``: see
     ``commbench.stats.comparison``. Two cases of one workload may share a backend's name; the ids
     tell them apart.
     """
@@ -354,6 +354,7 @@ class Comparison:
     ci_low: float
     ci_high: float
     p_value: float
+    test: str
     delta: float
     min_effect: float
     verdict: str

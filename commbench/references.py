@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
 from commbench.model import Case
 from commbench.suite import structure
+from commbench.units import format_message_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,14 +69,16 @@ class Reference:
     @property
     def name(self) -> str:
         """What is expected of what, in a line."""
-        where = [*self.params.items(), *self.cluster.items()]
-        apart = ", ".join(f"{key}={value}" for key, value in where)
-        layer = "" if self.layer in (None, "workload") else f", layer {self.layer}"
-        size = "" if self.message_bytes is None else f", {self.message_bytes} B"
-        return (
-            f"{self.workload} over {self.backend}{f' ({apart})' if apart else ''}{layer}{size}: "
-            f"{self.metric}"
-        )
+        settings = [*self.params.items(), *self.cluster.items()]
+        apart = ", ".join(f"{key}={value}" for key, value in settings)
+        return self.short_name + (f" ({apart})" if apart else "")
+
+    @property
+    def short_name(self) -> str:
+        """The same without the settings."""
+        size = "" if self.message_bytes is None else f" {format_message_size(self.message_bytes)}"
+        layer = f" {self.layer}" if self.layer else ""
+        return f"{self.metric} of {self.workload} over {self.backend}{layer}{size}"
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -246,9 +250,13 @@ def written(run: RunData, summaries: pd.DataFrame) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        items = (f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items())
+        items = (f"{_key(key)} = {_toml(item)}" for key, item in value.items())
         return "{ " + ", ".join(items) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     # For text, numbers and truth TOML's notation is JSON's.
     return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -75,10 +75,15 @@ def test_a_run_of_fixed_length_has_no_such_end(recorded: Any) -> None:
 
 
 def run(output: Path, *arguments: Any) -> tuple[Any, Path]:
-    """Run two simulated backends rigorously; return how it ended, and the run's directory."""
-    options = ("--backends", "fake,fake:slow", "--rigorous", "--iterations", 1, "--warmups", 0)
-    result = commbench("run", "merge", *options, "--output", output, *arguments)
-    return result, next(output.iterdir())
+    """Run two simulated cases rigorously; return how it ended, and the run's directory."""
+    file = output / "two.toml"
+    file.write_text(
+        'backends = ["fake"]\niterations = 1\nwarmups = 0\n'
+        '[[case]]\nworkload = "merge"\n[[case]]\nworkload = "svd"\n'
+    )
+    results = output / "results"
+    result = commbench("run", file, "--rigorous", "--output", results, *arguments)
+    return result, next(results.iterdir())
 
 
 def ends(path: Path) -> list[dict[str, Any]]:

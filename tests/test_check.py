@@ -89,7 +89,7 @@ def test_the_table_names_what_was_measured_and_allowed(path: Path, tmp_path: Pat
     """Value, reference, limits and result of each, what is missing as such."""
     file = references(tmp_path, {}, {"value": "3"}, {"backend": '"ucx"'})
     text = commbench("check", path, "--reference", file).stdout
-    assert [line.split()[-1] for line in text.splitlines() if line.startswith("merge")] == [
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("time of")] == [
         "ok", "FAILED", "MISSING",
     ]  # fmt: skip
     assert "1.8…2.2" in text
@@ -103,7 +103,7 @@ def test_junit_has_a_test_case_per_reference(path: Path, tmp_path: Path) -> None
     suite = ElementTree.fromstring(xml.read_text())
     assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "2", "1")
     good, bad = suite.findall("testcase")
-    assert good.get("name") == "merge over tcp: time"
+    assert good.get("name") == "time of merge over tcp"
     assert good.find("failure") is None
     assert bad.find("failure").get("message") == "none, allowed 1.8…2.2"  # type: ignore[union-attr]
 
@@ -166,7 +166,7 @@ BAD = {
     "upper": ({"upper": "-0.1"}, "upper is -0.1", "0 or more"),
     "text for a tolerance": ({"upper": '"10%"'}, "upper", "'10%'"),
     "unknown key": ({"tolerance": "0.1"}, "'tolerance'", "known: backend"),
-    "unknown case": ({"backend": '"mpi"'}, "merge over mpi: time: no case", "merge over tcp"),
+    "unknown case": ({"backend": '"mpi"'}, "time of merge over mpi: no case", "merge over tcp"),
     "unknown parameter": ({"params": "{ row = 1 }"}, "unknown parameter 'row'", "'rows'?"),
     "other parameter": ({"params": "{ rows = 2 }"}, "no case of"),
     "unknown key of the cluster": ({"cluster": "{ workers = 1 }"}, "'workers'", "n_workers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
@@ -15,9 +16,10 @@ from commbench.reports.tables.cells import Table, printable
 def text(run: Run, checks: Sequence[Check]) -> str:
     """Return the checks for a terminal."""
     n_failed = sum(not check.ok for check in checks)
+    names = Counter(check.reference.short_name for check in checks)
     rows = [
         (
-            check.reference.name, _quantity(check, check.value),
+            _label(check, names), _quantity(check, check.value),
             _quantity(check, check.reference.value), _limits(check),
             "ok" if check.ok else "FAILED" if not math.isnan(check.value) else "MISSING",
         )
@@ -56,6 +58,11 @@ def junit(run: Run, checks: Sequence[Check]) -> str:
             ElementTree.SubElement(case, "system-out").text = told
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _label(check: Check, names: Counter[str]) -> str:
+    short = check.reference.short_name
+    return short if names[short] == 1 else check.reference.name
 
 
 def _quantity(check: Check, value: float) -> str:

@@ -3,8 +3,11 @@
 The verdict is ``faster`` or ``slower`` where all of these agree: the ratio of the medians is
 further from 1 than ``min_effect``, its interval excludes 1, the rank test of the launches' medians
 (Holm's correction for the pairs tested together) rejects that both are alike, and, of more than
-two backends, the Kruskal–Wallis test that all are. It is ``same`` where the whole interval lies
-within 1/(1 + ``min_effect``) and 1 + ``min_effect``. All else is ``inconclusive``.
+two backends, the test that all are. It is ``same`` where the whole interval lies within
+1/(1 + ``min_effect``) and 1 + ``min_effect``. All else is ``inconclusive``.
+
+Backends that ran in the same blocks are paired by them, so that what a block's launches suffered
+together counts for neither side.
 """
 
 from __future__ import annotations
@@ -33,11 +36,15 @@ MIN_LAUNCHES = 6
 
 @dataclass(frozen=True)
 class Side:
-    """The launches of one case at one layer and size; ``medians`` has shape (n_launches,)."""
+    """The launches of one case at one layer and size, in the order of their ``blocks``.
+
+    ``medians`` has shape (n_launches,), and so have the blocks.
+    """
 
     case: Case
     layer: str
     payload_bytes: int
+    blocks: tuple[int, ...]
     medians: np.ndarray[Any, Any]
     resampled: np.ndarray[Any, Any]
 
@@ -52,39 +59,46 @@ class Side:
 def sides(run: RunData, name: str = "") -> list[Side]:
     """Return every case, layer and size of which a launch ended well, in the suite's order.
 
-    Two runs of one case need a `name` of their own, or their resamples' luck would be the same.
+    Two runs need a `name` of their own, or their resamples would share their luck.
     """
     cases, good = {case.id: case for case in run.run.suite.cases}, good_launches(run)
     samples = in_suite_order(measured(run), run)
-    return [
-        side_of(
-            cases[str(case_id)],
-            str(layer),
-            int(size),
-            [part.to_numpy() for _, part in group.groupby("launch")["seconds"]],
-            name,
-        )
-        for (case_id, layer, size), group in samples.groupby(GROUP, sort=False)
-        if case_id in good
-    ]
+    ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
+    blocks = ends.set_index(["case_id", "launch"])["block"].to_dict()
+    found = []
+    for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
+        if case_id not in good:
+            continue
+        launches = {
+            int(blocks[case_id, launch]): part.to_numpy()
+            for launch, part in group.groupby("launch")["seconds"]
+        }
+        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name))
+    return found
 
 
 def side_of(
-    case: Case, layer: str, size: int, launches: Sequence[np.ndarray[Any, Any]], name: str = ""
+    case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]], name: str = ""
 ) -> Side:
-    """Return what the samples of some `launches` make; the seed follows from the names."""
+    """Return what the samples of some `launches` make, which are given by their block."""
     import numpy as np
 
     from commbench.stats.bootstrap import resampled_medians
 
-    # So that a report can be made again, whatever else the run has measured.
-    seed = zlib.crc32(f"{name} {case.id} {layer} {size}".encode())
+    blocks = tuple(sorted(launches))
+    samples = [launches[block] for block in blocks]
+    # The seeds follow from the names, so that a report can be made again. All sides draw the same
+    # blocks, so that a ratio of two keeps what their launches have in common.
+    seeds = (f"{name} {layer} {size}", f"{name} {layer} {size} {case.id}")
     return Side(
         case=case,
         layer=layer,
         payload_bytes=size,
-        medians=np.array([np.median(seconds) for seconds in launches]),
-        resampled=resampled_medians(launches, np.random.default_rng(seed)),
+        blocks=blocks,
+        medians=np.array([np.median(seconds) for seconds in samples]),
+        resampled=resampled_medians(
+            samples, *(np.random.default_rng(zlib.crc32(seed.encode())) for seed in seeds)
+        ),
     )
 
 
@@ -100,8 +114,10 @@ def comparisons(run: RunData, min_effect: float = MIN_EFFECT) -> list[Comparison
         groups.setdefault((_task(side.case), side.layer, side.payload_bytes), []).append(side)
     found = []
     for group in groups.values():
-        alike = ranks.kruskal_wallis([side.medians for side in group]) if len(group) > 2 else 0.0
-        found += judge(list(combinations(group, 2)), min_effect, alike)
+        paired = len({side.blocks for side in group}) == 1
+        medians = [side.medians for side in group]
+        alike = ranks.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
+        found += judge(list(combinations(group, 2)), min_effect, alike=alike, paired=paired)
     return found
 
 
@@ -123,42 +139,49 @@ def between(
         for side in sides(baseline, "old")
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in found
     ]
+    # Blocks of the same number have nothing in common: the runs are apart.
     return judge(pairs, min_effect)
 
 
 def judge(
-    pairs: Sequence[tuple[Side, Side]], min_effect: float, alike: float = 0.0
-) -> list[Comparison]:
+    pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
+    paired: bool = False,
+) -> list[Comparison]:  # fmt: skip
     """Compare the second of each pair with the first.
 
     Parameters
     ----------
     alike
         The p-value of the test that all of them are alike: no pair is surer than that.
+    paired
+        Whether the launches of both sides belong together block by block. They are tested
+        like that where so many blocks can give a verdict at all, once it is paid for the pairs.
     """
     from commbench.stats import ranks
 
-    tests = [ranks.mann_whitney(one.medians, two.medians) for one, two in pairs]
-    adjusted = ranks.holm([p for p, _ in tests])
+    n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
+    known = all(side.medians.min() > 0 for pair in pairs for side in pair)
+    test = ranks.MANN_WHITNEY
+    if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
+        test = ranks.SIGNED_RANK
+    adjusted = ranks.holm([ranks.p_value(test, one.medians, two.medians) for one, two in pairs])
     return [
-        _comparison(one, two, min_effect, max(p_value, alike), delta)
-        for (one, two), p_value, (_, delta) in zip(pairs, adjusted, tests, strict=True)
+        _comparison(one, two, min_effect, max(p_value, alike), test)
+        for (one, two), p_value in zip(pairs, adjusted, strict=True)
     ]
 
 
-def _comparison(
-    one: Side, two: Side, min_effect: float, p_value: float, delta: float
-) -> Comparison:
-    import numpy as np
-
+def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: str) -> Comparison:
     from commbench.stats.bootstrap import interval
+    from commbench.stats.ranks import cliffs_delta
 
     n_launches = min(len(one.medians), len(two.medians))
-    low, high = math.nan, math.nan
-    if min(one.resampled) > 0 and min(two.resampled) > 0:
-        logs = np.log(two.resampled) - np.log(one.resampled)
-        low, high = (math.exp(end) for end in interval(logs, n_launches, CONFIDENCE))
-    ratio = two.median_s / one.median_s if one.median_s > 0 else math.nan
+    ratio = low = high = math.nan
+    # What a clock was too coarse for is neither divided by nor beaten.
+    if one.median_s > 0 and two.median_s > 0:
+        ratio = two.median_s / one.median_s
+    if n_launches >= MIN_LAUNCHES and min(one.resampled.min(), two.resampled.min()) > 0:
+        low, high = interval(two.resampled / one.resampled, CONFIDENCE)
     return Comparison(
         workload=two.case.workload,
         layer=two.layer,
@@ -175,7 +198,8 @@ def _comparison(
         ci_low=low,
         ci_high=high,
         p_value=p_value,
-        delta=delta,
+        test=test,
+        delta=cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
         verdict=_verdict(ratio, low, high, p_value, min_effect, n_launches),
     )

@@ -11,38 +11,60 @@ from scipy import stats
 Array = np.ndarray[Any, Any]
 
 
-def mann_whitney(baseline: Array, candidate: Array) -> tuple[float, float]:
-    """Return the p-value of the exact two-sided Mann–Whitney test, and Cliff's delta.
+MANN_WHITNEY = "Mann-Whitney"
+SIGNED_RANK = "Wilcoxon signed-rank"
 
-    Delta is the share of pairs of launches in which the candidate took longer, less the share in
-    which it took less time: from −1, always faster, to 1, always slower.
+
+def p_value(test: str, baseline: Array, candidate: Array) -> float:
+    """Return the p-value of an exact two-sided test that two sets of medians are alike.
+
+    Parameters
+    ----------
+    test
+        ``MANN_WHITNEY``, or ``SIGNED_RANK`` of the logarithms of the ratios where the medians
+        belong together in pairs.
 
     Notes
     -----
-    Exact, because launches are few: at six on each side p can't fall below 2/924. Brunner and
-    Munzel's test leans on a t distribution that is too optimistic for so few, and has no variance
-    to divide by where two backends don't overlap at all. Equal values are counted by halves, and
-    the distribution for distinct ones then errs on the safe side. H. B. Mann and D. R. Whitney,
-    Ann. Math. Statist. 18 (1947); N. Cliff, Psychological Bulletin 114 (1993).
+    Exact, because launches are few: six on each side can't get below 2/924, six pairs not below
+    2/64. Brunner and Munzel's test leans on a t distribution that is too optimistic for so few, and
+    has no variance to divide by where two backends don't overlap at all. Equal values are counted
+    by halves, and the distribution for distinct ones then errs on the safe side. H. B. Mann and
+    D. R. Whitney, Ann. Math. Statist. 18 (1947); F. Wilcoxon, Biometrics Bulletin 1 (1945).
 
     Examples
     --------
-    >>> p, delta = mann_whitney(np.arange(6.0), np.arange(6.0) + 10)
-    >>> round(p * 924), delta
-    (2, 1.0)
+    >>> one, two = np.arange(1.0, 7), np.arange(11.0, 17)
+    >>> round(p_value(MANN_WHITNEY, one, two) * 924), round(p_value(SIGNED_RANK, one, two) * 64)
+    (2, 2)
     """
-    test = stats.mannwhitneyu(candidate, baseline, method="exact")
-    delta = 2 * float(test.statistic) / (len(baseline) * len(candidate)) - 1
-    return float(test.pvalue), delta
+    if test == MANN_WHITNEY:
+        return float(stats.mannwhitneyu(candidate, baseline, method="exact").pvalue)
+    ratios = np.log(candidate / baseline)
+    if not ratios.any():
+        return 1.0
+    return float(stats.wilcoxon(ratios, zero_method="zsplit", method="exact").pvalue)
 
 
-def kruskal_wallis(groups: Sequence[Array]) -> float:
-    """Return the p-value of the Kruskal–Wallis test that all groups are alike.
+def cliffs_delta(baseline: Array, candidate: Array) -> float:
+    """Return the share of pairs in which the candidate took longer, less that in which it didn't.
 
-    Where every value is the same, they are: 1.
+    Every launch of the one is set against every launch of the other; from -1, the candidate was
+    always faster, to 1. N. Cliff, Psychological Bulletin 114 (1993).
+    """
+    above = stats.mannwhitneyu(candidate, baseline, method="asymptotic").statistic
+    return 2 * float(above) / (len(baseline) * len(candidate)) - 1
+
+
+def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
+    """Return the p-value of the Kruskal–Wallis test, or of Friedman's where groups are paired.
+
+    Where every value is the same there is nothing to test: 1.
     """
     if len(np.unique(np.concatenate(groups))) == 1:
         return 1.0
+    if paired and len(groups[0]) > 1:
+        return float(stats.friedmanchisquare(*groups).pvalue)
     return float(stats.kruskal(*groups).pvalue)
 
 

@@ -35,7 +35,7 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     Examples
     --------
     >>> steady = np.tile([1.0, 1.01, 1.02], 40)
-    >>> n_warmup(steady), n_warmup(np.concatenate([steady[:12] * 3, steady]))
+    >>> n_warmup(steady), n_warmup(np.concatenate([steady[:18] * 3, steady]))
     (0, 20)
     """
     half = len(seconds) // 2

@@ -230,10 +230,12 @@ def test_the_time_table_withholds_what_it_cannot_know(reported: Reported) -> Non
     """One launch: no interval, an uncertain ratio, unknown costs as dashes."""
     cases = [builders.case(name, launches=1) for name in ("tcp", "ucx")]
     records = [sample(case, 1.0 + place) for place, case in enumerate(cases)]
-    table = next(tables(reported(cases, records)))
+    table = next(tables(reported(cases, builders.ended(records))))
     assert [row[2] for row in table.rows] == ["none", "none"]
-    assert [row[3] for row in table.rows] == ["1", "2.00× (?)"]
+    assert [row[3] for row in table.rows] == ["1", "2.00× inconclusive"]
     assert {row[5:] for row in table.rows} == {("—", "—")}
+    cut_short = next(tables(reported(cases, records)))
+    assert [row[3] for row in cut_short.rows] == ["1", "—"]
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ def _by_size(what: str, group: Sequence[Comparison]) -> Table:
 
 def note(group: Sequence[Comparison], pairs: str) -> str:
     """Return what stands behind the verdicts of `group`, of which `pairs` were tested together."""
-    adjusted = f", by Holm's correction for {pairs}" if pairs else ""
-    limit = 1 + group[0].min_effect
+    adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
+    limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
     return (
         "Ratio of the medians; its interval by resampling launches, then iterations; p: exact "
-        f"Mann–Whitney test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
+        f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
         f"faster) to 1. faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without "
         "1, p ≤ 0.05; same: the interval between those two; inconclusive: neither."
     )
