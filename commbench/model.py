@@ -105,7 +105,7 @@ class Stopping:
 
     rel_ci: float = 0.02
     time_budget_s: float = 3600.0
-    max_launches: int = 30
+    max_launches: int = 100
 
 
 @dataclass(frozen=True, kw_only=True)

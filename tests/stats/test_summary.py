@@ -195,6 +195,22 @@ def test_rows_stand_in_the_order_of_the_suite(recorded: Recorded) -> None:
     assert stats.launch_medians(run)["backend"].tolist() == ["ucx", "tcp", "ucx:shm"]
 
 
+def test_a_message_of_no_bytes_has_no_throughput(recorded: Recorded) -> None:
+    """A size of 0 has a time, but no bandwidth: neither 0 nor infinite."""
+    case = builders.case("tcp", "pingpong")
+    (row,) = stats.summaries(recorded([case], [message(case, 1e-6, 0)])).itertuples()
+    assert row.median_s == 1e-6
+    assert math.isnan(row.throughput_Bps)
+
+
+def test_negative_durations_count_nowhere(recorded: Recorded) -> None:
+    """A clock that went back moves no number; a case that has nothing else has no row."""
+    one, two = builders.case("tcp"), builders.case("ucx")
+    records = [sample(one, 1.0), sample(one, -9.0, iteration=1), sample(two, -1.0)]
+    (row,) = stats.summaries(recorded([one, two], records)).itertuples()
+    assert (row.backend, row.n_samples, row.median_s, row.min_s) == ("tcp", 1, 1.0, 1.0)
+
+
 def test_constant_times_have_an_interval_of_no_width(recorded: Recorded) -> None:
     """Six equal launches: one number everywhere, with its 97 %."""
     case = builders.case()
