@@ -1,7 +1,7 @@
 """The command line: the one pipeline, from a suite to a report.
 
 Exit status: 0 good; 1 a launch failed or results can't be written; 2 usage, an unavailable
-backend or unreadable results; 130 interrupted.
+backend or unreadable results; 3 a comparison or check found a regression; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, interrupts, options, registry
-from commbench.errors import CommbenchError, UnavailableError, UnwritableError, UsageError
-from commbench.model import Run, Suite
+from commbench import __version__, adaptive, gates, interrupts, options, registry
+from commbench.errors import CommbenchError, UnwritableError, UsageError
+from commbench.model import Launch, Run, Suite
 
 if TYPE_CHECKING:
     from commbench.store import RunStore
@@ -137,8 +137,10 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
 
     if given["resume"]:
         return _resume(given["resume"])
-    suite = _available(suite, skip=given["skip_unavailable"])
-    seed = given["seed"] or 0
+    suite = options.available(suite, skip=given["skip_unavailable"])
+    stopping, seed = options.stopping(given), given["seed"] or 0
+    if stopping is not None:
+        adaptive.check(stopping, suite)
     described = Run(
         id=store.new_run_id(suite.name, given["output"]),
         suite=suite,
@@ -147,6 +149,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
         command=shlex.join(["commbench", *sys.argv[1:]]),
+        stopping=stopping,
     )
     results = store.RunStore.create(given["output"], described)
     return _carry_out(results, suites.plan(suite, seed))
@@ -161,31 +164,14 @@ def _resume(path: Path) -> int:
     data = load(path)
     results = store.RunStore.reopen(path)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
-    suite = _available(results.run.suite, skip=False)
+    suite = options.available(results.run.suite, skip=False)
+    if results.run.stopping is not None:
+        suite = adaptive.evened(suite, done)
     missing = suites.plan(suite, results.run.seed + len(data.ends), done=done)
     return _carry_out(results, suites.shift(missing, data.launches_begun()))
 
 
-def _available(suite: Suite, *, skip: bool) -> Suite:
-    """Return `suite` without the cases that this machine can't run, if they may be skipped."""
-    from commbench.backends import parse
-
-    kept = []
-    for case in suite.cases:
-        problem = parse(case.backend).unavailable(case.cluster.device)
-        if problem is None:
-            kept.append(case)
-            continue
-        error = UnavailableError(f"backend {case.backend}", problem.reason, problem.remedy)
-        if not skip:
-            raise UsageError(f"{error}. To go on without it: --skip-unavailable")
-        click.echo(f"skipped: {error}", err=True)
-    if not kept:
-        raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
-    return Suite(name=suite.name, cases=tuple(kept))
-
-
-def _carry_out(results: RunStore, plan: Sequence[Any]) -> int:
+def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
     """Measure, store as it comes, report; return the exit status."""
     from contextlib import closing
 
@@ -193,9 +179,10 @@ def _carry_out(results: RunStore, plan: Sequence[Any]) -> int:
     from commbench.model import LaunchEnd
 
     failed = interrupted = False
+    plan = adaptive.extended(launches, results.run, lambda: load(results.path))
     with (
         interrupts.interruptible(),
-        progress.shown(plan) as show,
+        progress.shown(results.run, len(launches)) as show,
         closing(runner.run_plan(plan, results.path / "logs")) as records,
     ):
         try:
@@ -292,6 +279,10 @@ def doctor() -> None:
     from commbench import doctor as doctors
 
     doctors.render(doctors.examine(), Console())
+
+
+main.add_command(gates.compare)
+main.add_command(gates.check)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
     ├── UsageError               the caller can put it right at once
     │   ├── UnknownNameError     a name that no entry point carries
     │   ├── SuiteError           a suite file, with the path of the offending key
+    │   ├── ReferenceFileError   a file of references, with what is wrong in it
+    │   ├── IncomparableError    two runs that differ in more than what was measured
     │   └── UnavailableError     this machine lacks what the backend or device needs
     ├── ResultsError             a results directory that can't be read
     │   └── UnwritableError      one that can't be written
@@ -23,7 +25,9 @@ from typing import Any
 
 __all__ = [
     "CommbenchError",
+    "IncomparableError",
     "LaunchError",
+    "ReferenceFileError",
     "ResultsError",
     "SuiteError",
     "UnavailableError",
@@ -74,6 +78,14 @@ class UnknownNameError(UsageError):
 
 class SuiteError(UsageError):
     """A suite that can't be understood."""
+
+
+class ReferenceFileError(UsageError):
+    """A file of references that can't be understood, or that fits nothing of the run."""
+
+
+class IncomparableError(UsageError):
+    """Two runs that differ in more than what was measured."""
 
 
 class UnavailableError(UsageError):

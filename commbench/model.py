@@ -95,8 +95,25 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """When a run that adds blocks of launches has enough of them.
+
+    As soon as the interval of every median is within ``rel_ci`` of it on either side, or the
+    launches have taken ``time_budget_s`` together, or a case has had ``max_launches`` of them;
+    but not before every case has had the launches that it asks for.
+    """
+
+    rel_ci: float = 0.02
+    time_budget_s: float = 3600.0
+    max_launches: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """One execution of a suite, as its ``run.json`` keeps it."""
+    """One execution of a suite, as its ``run.json`` keeps it.
+
+    ``stopping`` is None where the number of launches was fixed beforehand.
+    """
 
     id: str
     suite: Suite
@@ -105,6 +122,7 @@ class Run:
     started_at: str
     min_transfer_bytes: int = 1_000_000
     command: str = ""
+    stopping: Stopping | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -373,7 +391,7 @@ class Summary:
     Only the ``n_launches`` that ended well count; where it is 0, all is of launches that were cut
     short. ``median_s`` is the median over launches of each launch's median; the interval holds the
     true median with probability ``confidence`` (one launch allows none: nan, nan and 0). The
-    percentiles are over all measured samples.
+    percentiles are over all measured samples. ``n_warmup`` more were found to be warm-up.
     """
 
     case_id: str
@@ -381,6 +399,7 @@ class Summary:
     payload_bytes: int
     n_launches: int
     n_samples: int
+    n_warmup: int
     median_s: float
     ci_low_s: float
     ci_high_s: float
@@ -398,16 +417,21 @@ class Summary:
 
     @property
     def throughput_Bps(self) -> float:  # noqa: N802 - the unit's own spelling
-        """Payload bytes per second at the median."""
-        return self.payload_bytes / self.median_s if self.median_s > 0 else float("nan")
+        """Payload bytes per second at the median; without bytes or time there is none."""
+        known = self.payload_bytes > 0 and self.median_s > 0
+        return self.payload_bytes / self.median_s if known else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """``ratio`` = candidate's median time over the baseline's: below 1 the candidate is faster.
+    """``ratio`` = ``candidate_s`` / ``baseline_s``, the medians: below 1 the candidate is faster.
 
-    The verdict is ``faster``, ``slower`` or ``inconclusive``. Two cases of one workload may share
-    a backend's name; the ids tell them apart.
+    ``effect`` is ``ratio`` − 1. The interval holds the true ratio with 95 %. ``p_value`` is that
+    of the rank ``test``, adjusted for all pairs that were tested together; ``delta`` is Cliff's,
+    from −1 (the candidate always faster) to 1. ``n_launches`` is the smaller of the two sides'
+    numbers. The verdict is ``faster``, ``slower``, ``same`` or ``inconclusive``: see
+    ``commbench.stats.comparison``. Two cases of one workload may share a backend's name; the ids
+    tell them apart.
     """
 
     workload: str
@@ -417,7 +441,15 @@ class Comparison:
     candidate: str
     baseline_id: str
     candidate_id: str
+    baseline_s: float
+    candidate_s: float
+    n_launches: int
     ratio: float
+    effect: float
     ci_low: float
     ci_high: float
+    p_value: float
+    test: str
+    delta: float
+    min_effect: float
     verdict: str

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from commbench import units
-from commbench.errors import UsageError
-from commbench.model import Case, ClusterSpec
+from commbench import adaptive, units
+from commbench.errors import UnavailableError, UsageError
+from commbench.model import Case, ClusterSpec, Stopping, Suite
 from commbench.workloads.base import PairWorkload, Workload
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
@@ -42,6 +42,15 @@ def _listed(parse: Any) -> Any:
     return parse_list
 
 
+def _share(text: str) -> float:
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
+
+
+SHARE = _Parsed("share", _share)
 BYTES = _Parsed("size", units.parse_bytes)
 SECONDS = _Parsed("duration", units.parse_seconds)
 
@@ -107,13 +116,25 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
 
 def run_options() -> list[click.Parameter]:
     """Return the options that every run takes."""
-    case = Case(workload="", backend="")
+    case, rule = Case(workload="", backend=""), Stopping()
     return [
         click.Option(["--backends"], type=_Parsed("names", _listed(str)),
                      help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
                           "[default: tcp]"),
         click.Option(["--launches"], type=click.INT,
                      help=f"Fresh clusters per backend.  [default: {case.launches}]"),
+        click.Option(["--rigorous"], is_flag=True,
+                     help=f"At least {adaptive.LAUNCHES} launches, then more until every median "
+                          "is known well enough, or a limit is reached:"),
+        click.Option(["--rel-ci"], type=SHARE,
+                     help="with --rigorous: enough is an interval of ± this share of the median.  "
+                          f"[default: {rule.rel_ci:.0%}]"),
+        click.Option(["--time-budget"], type=SECONDS,
+                     help="with --rigorous: no further launches after this long.  "
+                          f"[default: {rule.time_budget_s / 60:.0f} min]"),
+        click.Option(["--max-launches"], type=click.INT,
+                     help="with --rigorous: no more launches per backend than this.  "
+                          f"[default: {rule.max_launches}]"),
         click.Option(["--iterations"], type=click.INT,
                      help="Timed calls per launch; for pingpong messages per size."),
         click.Option(["--warmups"], type=click.INT, help="Calls before the ones that count."),
@@ -134,9 +155,54 @@ def run_options() -> list[click.Parameter]:
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return those of launches, iterations, … that the user gave, by the names in ``Case``."""
     found = {key: given[key] for key in _REPLICATION if given[key] is not None}
+    if given["rigorous"]:
+        found.setdefault("launches", adaptive.LAUNCHES)
     if given["timeout"] is not None:
         found["timeout_s"] = given["timeout"]
     return found
+
+
+def stopping(given: dict[str, Any]) -> Stopping | None:
+    """Return when a ``--rigorous`` run has enough launches; None without that option.
+
+    Raises
+    ------
+    UsageError
+        Where a limit is given without it.
+    """
+    limits = {"rel_ci": "rel_ci", "time_budget": "time_budget_s", "max_launches": "max_launches"}
+    found = {field: given[key] for key, field in limits.items() if given[key] is not None}
+    if given["rigorous"]:
+        return Stopping(**found)
+    for key in limits:
+        if given[key] is not None:
+            raise UsageError(f"--{key.replace('_', '-')} is a limit of --rigorous; give both")
+    return None
+
+
+def available(suite: Suite, *, skip: bool) -> Suite:
+    """Return `suite` without the cases that this machine can't run, if they may be skipped.
+
+    Raises
+    ------
+    UsageError
+        Where they may not, or nothing is left.
+    """
+    from commbench.backends import parse
+
+    kept = []
+    for case in suite.cases:
+        problem = parse(case.backend).unavailable(case.cluster.device)
+        if problem is None:
+            kept.append(case)
+            continue
+        error = UnavailableError(f"backend {case.backend}", problem.reason, problem.remedy)
+        if not skip:
+            raise UsageError(f"{error}. To go on without it: --skip-unavailable")
+        click.echo(f"skipped: {error}", err=True)
+    if not kept:
+        raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
+    return Suite(name=suite.name, cases=tuple(kept))
 
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
 
-from commbench.model import Failure, Launch, LaunchEnd, Record, Sample
+from commbench.model import Failure, LaunchEnd, Record, Run, Sample
 from commbench.units import format_seconds
 
 _Show = Callable[[Record | None], None]
 
 
 @contextmanager
-def shown(plan: Sequence[Launch]) -> Iterator[_Show]:
-    """Give a function that takes every record of the running plan and shows how far it is.
+def shown(run: Run, n_launches: int) -> Iterator[_Show]:
+    """Give a function that takes every record of `run` and shows how far it is.
 
-    On a terminal it is a bar; elsewhere, as in a CI log, a line per launch.
+    On a terminal it is a bar; elsewhere, as in a CI log, a line per launch. There are `n_launches`
+    to come, or more of them where ``run.stopping`` says so.
     """
-    names = {launch.case.id: f"{launch.case.workload} {launch.case.backend}" for launch in plan}
+    names = {case.id: f"{case.workload} {case.backend}" for case in run.suite.cases}
     if not sys.stderr.isatty():
-        yield _lines(names, len(plan))
+        yield _lines(names, f"{n_launches}" if run.stopping is None else f"{n_launches} or more")
         return
 
     from rich.console import Console
@@ -41,7 +42,7 @@ def shown(plan: Sequence[Launch]) -> Iterator[_Show]:
     # Without the refreshing thread: it would wake up while a launch is being timed.
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     with progress:
-        task = progress.add_task("starting", total=len(plan))
+        task = progress.add_task("starting", total=n_launches if run.stopping is None else None)
 
         def show(record: Record | None) -> None:
             if isinstance(record, Failure):
@@ -57,7 +58,7 @@ def shown(plan: Sequence[Launch]) -> Iterator[_Show]:
         yield show
 
 
-def _lines(names: dict[str, str], total: int) -> _Show:
+def _lines(names: dict[str, str], total: str) -> _Show:
     n_ended = 0
     last: dict[str, float] = {}
 

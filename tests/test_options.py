@@ -127,8 +127,10 @@ def test_auto_is_gpu_only_where_it_can_be(
 
 def test_only_what_was_given_overrides() -> None:
     """Zero is given, None is not; the timeout takes the name that cases have for it."""
-    given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout"))
+    given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout", "rigorous"))
     assert options.replication(given) == {}
     assert options.replication({**given, "warmups": 0, "timeout": 5.0}) == {
         "warmups": 0, "timeout_s": 5.0,
     }  # fmt: skip
+    assert options.replication({**given, "rigorous": True}) == {"launches": 10}
+    assert options.replication({**given, "rigorous": True, "launches": 7}) == {"launches": 7}

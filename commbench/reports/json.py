@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from commbench import stats
 from commbench.reports.content import Content
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def render(content: Content) -> str:
             "seed": run.seed,
             "schema_version": run.schema_version,
             "min_transfer_bytes": run.min_transfer_bytes,
+            "stopping": run.stopping and vars(run.stopping),
+            "ended_by": stats.ended_by(content.data) or None,
             "environment": run.environment,
         },
         "warnings": list(content.warnings),
@@ -55,13 +58,17 @@ def render(content: Content) -> str:
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
+def dumps(value: Any) -> str:
+    """Return `value` as JSON in which every number is finite or null."""
+    return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
+
+
 def _text(section: Any) -> Iterator[str]:
     """Yield the parts of the JSON text of a section of the report."""
     import pandas as pd
 
     if not isinstance(section, pd.DataFrame):
-        text = json.dumps(_finite(section), indent=1, allow_nan=False)
-        yield text.replace("\n", "\n ")
+        yield dumps(section).rstrip().replace("\n", "\n ")
         return
     encode = json.JSONEncoder(allow_nan=False).encode
     yield "["

@@ -24,6 +24,11 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 def render(content: Content) -> str:
     """Return the report for the terminal that standard output is, or for 80 columns of text."""
+    return page(heading(content), content.warnings, tables(content))
+
+
+def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
+    """Return a title, warnings and tables as ``render`` shows them."""
     from rich.console import Console
     from rich.text import Text
 
@@ -36,10 +41,10 @@ def render(content: Content) -> str:
         no_color=not colour,
         highlight=False,
     )
-    console.print(Text(printable(heading(content)), style="bold"))
-    for warning in content.warnings:
+    console.print(Text(printable(title), style="bold"))
+    for warning in warnings:
         console.print(Text(printable(f"⚠ {warning}"), style="yellow"))
-    for table in tables(content):
+    for table in tables:
         console.print()
         _print(console, table)
     return out.getvalue()

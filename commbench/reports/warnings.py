@@ -23,7 +23,9 @@ def find(
     """Return the warnings about a run, what is wrong with its transports first."""
     found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
     found += list(data.notes)
-    n_planned = sum(case.launches for case in data.run.suite.cases)
+    found += _clocks(data)
+    found += _stopped(data, tasks, summaries)
+    n_planned = max(sum(case.launches for case in data.run.suite.cases), len(data.ends))
     n_good = int(data.ends["ok"].astype(bool).sum())
     n_failed = len(data.ends) - n_good
     if n_failed:
@@ -68,3 +70,32 @@ def find(
             )
     found += disturbances.find(data, tasks, summaries)
     return found
+
+
+def _clocks(data: RunData) -> list[str]:
+    seconds = data.samples["seconds"]
+    found = []
+    if n_negative := int((seconds < 0).sum()):
+        found.append(
+            f"{n_negative} of {len(seconds)} samples ended before they began, by their clock; "
+            "they are left out"
+        )
+    if n_zero := int((seconds == 0).sum()):
+        found.append(
+            f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
+            "for them, and a ratio or bandwidth of such a median is not given"
+        )
+    return found
+
+
+def _stopped(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -> list[str]:
+    rule, reason = data.run.stopping, stats.ended_by(data)
+    limits = {"launches": "--max-launches", "time": "--time-budget"}
+    if rule is None or reason not in limits:
+        return []
+    return [
+        f"stopped by {limits[reason]} before every median was known within ±{rule.rel_ci:.2g} of "
+        f"itself: {tasks[row.case_id]} over {row.backend} is known within "
+        + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+        for row in stats.widest(summaries).itertuples()
+    ]

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from commbench.stats.comparison import (
+    CONFIDENCE,
+    MIN_EFFECT,
+    MIN_LAUNCHES,
+    between,
+    comparisons,
+    least_launches,
+    regressions,
+)
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import counted, tasks
 from commbench.stats.stability import drifts, spreads
-from commbench.stats.summary import (
-    CONFIDENCE,
-    comparisons,
-    idle_cores,
-    launch_medians,
-    median_interval,
-    summaries,
-)
+from commbench.stats.stopping import ended_by, widest
+from commbench.stats.summary import idle_cores, launch_medians, median_interval, summaries
 from commbench.stats.times import worker_times
 from commbench.stats.worker_profile import profile_shares, worker_profiles
 
 __all__ = [
     "CONFIDENCE",
+    "MIN_EFFECT",
+    "MIN_LAUNCHES",
+    "between",
     "comparisons",
     "counted",
     "coverage",
     "drifts",
+    "ended_by",
     "idle_cores",
     "launch_medians",
+    "least_launches",
     "median_interval",
     "pairs",
     "profile_shares",
+    "regressions",
     "spreads",
     "summaries",
     "tasks",
+    "widest",
     "worker_profiles",
     "worker_times",
 ]

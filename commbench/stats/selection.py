@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 
+GROUP = ["case_id", "layer", "payload_bytes"]
+"""What one summary is of."""
+
+
 def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
     """Return the rows of `table` that count: of measured iterations and launches that ended well.
 
@@ -31,9 +35,21 @@ def counts(table: pd.DataFrame, run: RunData) -> pd.Series[bool]:
 
 
 def measured(run: RunData) -> pd.DataFrame:
-    """Return the samples that count: those of ``counted``, verified, and no warm-up."""
+    """Return the samples that count: those of ``timed`` but for what was found to be warm-up."""
+    from commbench.stats import warmup
+
+    samples = timed(run)
+    return samples[~warmup.found(samples)]
+
+
+def timed(run: RunData) -> pd.DataFrame:
+    """Return the samples of ``counted`` iterations that were verified, and no planned warm-up.
+
+    A clock that went back gave no duration: what is negative is left out.
+    """
     samples = counted(run.samples, run)
-    return samples[~samples["warmup"].astype(bool) & samples["verified"].astype(bool)]
+    planned = samples["warmup"].astype(bool)
+    return samples[~planned & samples["verified"].astype(bool) & (samples["seconds"] >= 0)]
 
 
 def good_launches(run: RunData) -> dict[str, list[int]]:

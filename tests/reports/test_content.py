@@ -148,6 +148,22 @@ def test_transfers_without_duration_are_told(reported: Reported) -> None:
     assert warning.startswith("merge over tcp: 1 of 2 transfers")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1.0, "1 of 25 samples ended before they began"), (0.0, "1 of 25 samples took no time")],
+)
+def test_a_clock_that_can_t_be_trusted_is_told(
+    seconds: float, text: str, reported: Reported
+) -> None:
+    """Samples of negative and of no duration are counted, and said to be left out or too short."""
+    records = [*good(), sample(CASE, seconds, iteration=7)]
+    content = reported([CASE], records)
+    (warning,) = content.warnings
+    assert warning.startswith(text)
+    (row,) = content.summaries.itertuples()
+    assert (row.n_samples, row.min_s >= 0) == (18 + (seconds == 0), True)
+
+
 def test_warnings_name_the_case_by_what_sets_it_apart(reported: Reported) -> None:
     """Of two merges over the same backend the warning tells which it is about."""
     cases = [builders.case(params={"rows": 1, "shuffle": name}) for name in ("tasks", "p2p")]
@@ -206,6 +222,41 @@ def test_a_size_that_a_backend_lacks_is_a_dash(reported: Reported) -> None:
     assert table.rows == (("1 B", "1.00 µs", "—"), ("2 B", "1.00 µs", "1.00 µs"))
 
 
+def test_every_pair_of_backends_has_its_difference(reported: Reported) -> None:
+    """Ratio, interval, p, delta and verdict of each pair, and below it what they mean."""
+    cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
+    records = [
+        record
+        for case, factor in zip(cases, (1.0, 2.0, 2.0), strict=True)
+        for record in launches(case, [factor * (1 + n / 1000) for n in range(6)])
+    ]
+    (table,) = (t for t in tables(reported(cases, records)) if "differences" in t.title)
+    assert [row[:2] for row in table.rows] == [
+        ("ucx vs tcp", "2.00×"), ("mpi vs tcp", "2.00×"), ("mpi vs ucx", "1.00×"),
+    ]  # fmt: skip
+    assert [row[-1] for row in table.rows] == ["slower", "slower", "same"]
+    assert table.rows[0][4] == "+1.00"
+    assert "Mann-Whitney test of the launches' medians, adjusted for 3 pairs" in table.note
+
+
+def test_latencies_are_compared_with_the_first_backend_s_by_size(reported: Reported) -> None:
+    """A row per size, a column per backend, and dashes for what was not measured in both."""
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx", "mpi")]
+    records = [
+        message(case, (1 + n / 1000) * (1 + place), size, launch=n)
+        for place, case in enumerate(cases)
+        for size in (1, 1024)
+        for n in range(6)
+        if (place, size) != (2, 1)
+    ]
+    found = tables(reported(cases, builders.ended(records)))
+    (table,) = (table for table in found if "multiple" in table.title)
+    assert table.columns == ("size", "ucx", "mpi")
+    assert table.rows == (
+        ("1 B", "2.00× slower", "—"), ("1 KiB", "2.00× slower", "3.00× slower"),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("n_workers", "n_rows"), [(5, 20), (6, 24)])
 def test_many_pairs_are_cut_with_a_note(n_workers: int, n_rows: int, reported: Reported) -> None:
     """Beyond 24 pairs the slowest are shown, and the note says of how many."""
@@ -230,10 +281,12 @@ def test_the_time_table_withholds_what_it_cannot_know(reported: Reported) -> Non
     """One launch: no interval, an uncertain ratio, unknown costs as dashes."""
     cases = [builders.case(name, launches=1) for name in ("tcp", "ucx")]
     records = [sample(case, 1.0 + place) for place, case in enumerate(cases)]
-    table = next(tables(reported(cases, records)))
+    table = next(tables(reported(cases, builders.ended(records))))
     assert [row[2] for row in table.rows] == ["none", "none"]
-    assert [row[3] for row in table.rows] == ["1", "2.00× (?)"]
+    assert [row[3] for row in table.rows] == ["1", "2.00× inconclusive"]
     assert {row[5:] for row in table.rows} == {("—", "—")}
+    cut_short = next(tables(reported(cases, records)))
+    assert [row[3] for row in cut_short.rows] == ["1", "—"]
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ KEYS = {
     "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
     "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
     "pairs": "case_id backend src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps",
-    "comparisons": "baseline candidate baseline_id candidate_id workload ratio ci_low ci_high "
-    "verdict",
+    "comparisons": "baseline candidate baseline_id candidate_id workload baseline_s candidate_s "
+    "n_launches ratio effect ci_low ci_high p_value delta min_effect verdict",
     "transports": "case_id backend src dst transport evidence contradiction",
     "coverage": "case_id backend logged_bytes wire_bytes coverage n_started n_lost self_bytes",
     "profile": "case_id backend process n_iterations compute other_cpu queue blocked data idle "
@@ -134,7 +134,8 @@ def test_an_empty_run_is_empty_lists(reported: Reported) -> None:
 def test_a_ratio_without_interval_has_null_limits(reported: Reported) -> None:
     """One launch each: a ratio, no limits, no verdict."""
     records = [sample(case, 1.0 + place) for place, case in enumerate(CASES[:2])]
-    (row,) = strict(json_report.render(reported(CASES, records)))["comparisons"]
+    content = reported(CASES, builders.ended(records))
+    (row,) = strict(json_report.render(content))["comparisons"]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (2.0, None, None)
     assert (row["verdict"], row["candidate_id"]) == ("inconclusive", CASES[1].id)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import Case, Record
 from commbench.store import RunData
 
 Recorded = Callable[..., RunData]
@@ -195,6 +195,22 @@ def test_rows_stand_in_the_order_of_the_suite(recorded: Recorded) -> None:
     assert stats.launch_medians(run)["backend"].tolist() == ["ucx", "tcp", "ucx:shm"]
 
 
+def test_a_message_of_no_bytes_has_no_throughput(recorded: Recorded) -> None:
+    """A size of 0 has a time, but no bandwidth: neither 0 nor infinite."""
+    case = builders.case("tcp", "pingpong")
+    (row,) = stats.summaries(recorded([case], [message(case, 1e-6, 0)])).itertuples()
+    assert row.median_s == 1e-6
+    assert math.isnan(row.throughput_Bps)
+
+
+def test_negative_durations_count_nowhere(recorded: Recorded) -> None:
+    """A clock that went back moves no number; a case that has nothing else has no row."""
+    one, two = builders.case("tcp"), builders.case("ucx")
+    records = [sample(one, 1.0), sample(one, -9.0, iteration=1), sample(two, -1.0)]
+    (row,) = stats.summaries(recorded([one, two], records)).itertuples()
+    assert (row.backend, row.n_samples, row.median_s, row.min_s) == ("tcp", 1, 1.0, 1.0)
+
+
 def test_constant_times_have_an_interval_of_no_width(recorded: Recorded) -> None:
     """Six equal launches: one number everywhere, with its 97 %."""
     case = builders.case()
@@ -236,108 +252,6 @@ def test_a_sample_that_is_no_number_is_left_out_and_told(recorded: Recorded) -> 
     (row,) = stats.summaries(run).itertuples()
     assert (row.n_samples, row.median_s, row.p99_s) == (1, 1.0, 1.0)
     assert len(run.notes) == 2
-
-
-def verdict(recorded: Recorded, baseline: list[float], candidate: list[float]) -> object:
-    """Return the comparison of two backends by their launches' medians."""
-    one, two = builders.case("tcp"), builders.case("ucx")
-    records = [sample(one, value, launch=n) for n, value in enumerate(baseline)]
-    records += [sample(two, value, launch=n) for n, value in enumerate(candidate)]
-    (found,) = stats.comparisons(recorded([one, two], records))
-    return found
-
-
-def test_a_ratio_above_one_is_slower(recorded: Recorded) -> None:
-    """The ratio is the candidate's time over the baseline's, with limits from both intervals."""
-    found = verdict(recorded, [1.0, 1.0, 1.0, 1.0, 1.0, 1.1], [3.0, 3.0, 3.0, 3.0, 3.0, 3.3])
-    assert (found.baseline, found.candidate, found.verdict) == ("tcp", "ucx", "slower")
-    assert (found.ratio, found.ci_low, found.ci_high) == pytest.approx((3.0, 3.0 / 1.1, 3.3))
-    assert (found.baseline_id, found.candidate_id) == (
-        builders.case("tcp").id, builders.case("ucx").id,
-    )  # fmt: skip
-
-
-def test_a_ratio_below_one_is_faster(recorded: Recorded) -> None:
-    """The same data the other way around give the inverse ratio and the inverse verdict."""
-    found = verdict(recorded, [3.0, 3.0, 3.0, 3.0, 3.0, 3.3], [1.0, 1.0, 1.0, 1.0, 1.0, 1.1])
-    assert found.verdict == "faster"
-    assert (found.ratio, found.ci_low, found.ci_high) == pytest.approx((1 / 3, 1 / 3.3, 1.1 / 3))
-
-
-@pytest.mark.parametrize(("n_baseline", "n_candidate"), [(5, 6), (6, 5), (1, 1), (5, 50)])
-def test_there_is_no_verdict_without_two_intervals_of_95_percent(
-    n_baseline: int, n_candidate: int, recorded: Recorded
-) -> None:
-    """A hundredfold difference is inconclusive where either side has fewer than six launches."""
-    found = verdict(recorded, [1.0] * n_baseline, [100.0] * n_candidate)
-    assert found.verdict == "inconclusive"
-    assert found.ratio == 100.0
-
-
-def test_touching_intervals_are_inconclusive(recorded: Recorded) -> None:
-    """One shared value between the intervals is enough to withhold the verdict."""
-    found = verdict(recorded, [1.0, 1.0, 1.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 3.0, 3.0, 3.0])
-    assert (found.verdict, found.ci_low) == ("inconclusive", 1.0)
-
-
-def test_equal_backends_are_rarely_told_apart(recorded: Recorded) -> None:
-    """Of 300 pairs of backends with the same distribution, at most one in twenty gets a verdict."""
-    dice = random.Random(2)
-    pairs = [
-        [builders.case(name, params={"number": number}) for name in ("tcp", "ucx")]
-        for number in range(300)
-    ]
-    cases = [case for pair in pairs for case in pair]
-    records = [
-        sample(case, dice.lognormvariate(0, 0.3), launch=launch)
-        for case in cases
-        for launch in range(6)
-    ]
-    found = stats.comparisons(recorded(cases, records))
-    assert len(found) == 300
-    assert sum(c.verdict != "inconclusive" for c in found) <= 15
-
-
-def test_a_baseline_of_no_time_gives_no_ratio(recorded: Recorded) -> None:
-    """Zero seconds, as a clock too coarse for them gives, are neither divided by nor beaten."""
-    found = verdict(recorded, [0.0] * 6, [1.0] * 6)
-    assert math.isnan(found.ratio)
-    assert found.verdict == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"params": {"rows": 2}},
-        {"workload": "svd"},
-        {"cluster": ClusterSpec(n_workers=3)},
-        {"cluster": ClusterSpec(device="gpu")},
-        {"cluster": ClusterSpec(env={"UCX_TLS": "tcp"})},
-    ],
-)
-def test_only_what_differs_in_its_backend_alone_is_compared(
-    other: dict[str, object], recorded: Recorded
-) -> None:
-    """Two cases of other parameters, workload or cluster are never set against each other."""
-    cases: list[Case] = [
-        builders.case("tcp", params={"rows": 1}),
-        builders.case("ucx", **({"params": {"rows": 1}} | other)),
-    ]
-    run = recorded(cases, [sample(case, 1.0, launch=n) for case in cases for n in range(6)])
-    assert stats.comparisons(run) == []
-
-
-def test_message_sizes_are_compared_one_by_one(recorded: Recorded) -> None:
-    """Each size has a ratio of its own, against the same size of the first backend."""
-    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
-    records = [
-        message(case, size * (1 + place * size), size, launch=launch)
-        for place, case in enumerate(cases)
-        for size in (1, 4)
-        for launch in range(6)
-    ]
-    found = stats.comparisons(recorded(cases, records))
-    assert {c.payload_bytes: c.ratio for c in found} == {1: 2.0, 4: 5.0}
 
 
 def test_idle_cores_are_cpu_seconds_per_second(recorded: Recorded) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from commbench.reports.content import Content
 from commbench.reports.tables import (
+    comparison,
     message_size,
     pairs,
     provenance,
@@ -20,5 +21,5 @@ __all__ = ["Table", "heading", "printable", "tables"]
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
-    for part in (workload_time, worker_profile, message_size, pairs, provenance):
+    for part in (workload_time, worker_profile, message_size, comparison, pairs, provenance):
         yield from part.tables(content)

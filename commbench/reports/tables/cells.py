@@ -50,3 +50,14 @@ def counts(group: pd.DataFrame) -> str:
         return str(low) if low == high else f"{low} to {high}"
 
     return f"{span('n_launches')} launches, {span('n_samples')} samples"
+
+
+def warmup(group: pd.DataFrame) -> str:
+    """Return a sentence on the samples that were found to be warm-up; nothing without any."""
+    n_warmup, n_samples = int(group["n_warmup"].sum()), int(group["n_samples"].sum())
+    if not n_warmup:
+        return ""
+    return (
+        f" {n_warmup} of {n_warmup + n_samples} samples, at the begin of launches, were found to be"
+        " warm-up and don't count."
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts, number
+from commbench.reports.tables.cells import Table, counts, number, warmup
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def tables(content: Content) -> Iterator[Table]:
             "Half the round trip: the median over launches of each launch's median "
             f"({counts(group)}). Idle cores: "
             + ", ".join(f"{name} {cores}" for name, cores in idle.items())
-            + ".",
+            + "."
+            + warmup(group),
         )
         yield _by_size(
             f"{task}, {layer} layer: bandwidth",

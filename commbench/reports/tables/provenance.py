@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from commbench import stats
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, label
 from commbench.units import format_bytes
@@ -47,6 +48,7 @@ def _provenance_table(content: Content) -> Table:
     rows = {
         "command": run.command,
         "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
+        "launches": _stopping(content),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
@@ -60,3 +62,17 @@ def _provenance_table(content: Content) -> Table:
         tuple((key, text) for key, text in rows.items() if text),
         text_columns=frozenset({"value"}),
     )
+
+
+def _stopping(content: Content) -> str:
+    rule = content.data.run.stopping
+    if rule is None:
+        return ""
+    began = min(case.launches for case in content.data.run.suite.cases)
+    ends = {
+        "precision": f"every median is known within ±{rule.rel_ci:.2g} of itself",
+        "launches": f"--max-launches {rule.max_launches} is reached",
+        "time": f"--time-budget {rule.time_budget_s:.0f} s is spent",
+    }
+    reason = ends.get(stats.ended_by(content.data), "not there yet: the run goes on with --resume")
+    return f"{began}, then in blocks until it was enough: {reason}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from commbench.model import Case, ClusterSpec, Comparison
+from commbench.model import Case, ClusterSpec
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts, number
+from commbench.reports.tables.cells import Table, counts, number, warmup
+from commbench.reports.tables.comparison import ratio
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -20,21 +21,22 @@ def tables(content: Content) -> Iterator[Table]:
     if table.empty:
         return
     cases = {case.id: case for case in content.data.run.suite.cases}
-    verdicts = {
-        (c.candidate_id, c.payload_bytes): c for c in content.comparisons if c.layer == "workload"
+    found = {
+        (c.baseline_id, c.candidate_id): c for c in content.comparisons if c.layer == "workload"
     }
     for _, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
         title = _describe(cases[group["case_id"].iloc[0]])
-        baseline = group["backend"].iloc[0]
+        first = group.iloc[0]
         rows = []
         for row in group.itertuples():
-            verdict = verdicts.get((row.case_id, row.payload_bytes))
             rows.append(
                 (
                     row.backend,
                     format_seconds(row.median_s),
                     _interval(row),
-                    _ratio(verdict) if verdict else "1",
+                    "1"
+                    if row.case_id == first.case_id
+                    else ratio(found.get((first.case_id, row.case_id))),
                     format_bandwidth(row.throughput_Bps),
                     number(row.cpu_s_per_GB),
                     number(row.idle_cores),
@@ -42,14 +44,14 @@ def tables(content: Content) -> Iterator[Table]:
             )
         yield Table(
             f"{title}: time per iteration",
-            ("backend", "median", _interval_title(group), f"time vs\n{baseline}", "payload/s",
+            ("backend", "median", _interval_title(group), f"time vs\n{first.backend}", "payload/s",
              "CPU s\nper GB", "idle\ncores"),
             tuple(rows),
             f"Median over launches of each launch's median ({counts(group)}). payload/s: the "
             f"workload's {format_bytes(int(group.payload_bytes.iloc[0]))} over that time. CPU: all "
             "processes, client and scheduler included, over the bytes that crossed between "
-            "workers. Idle cores: burned by the cluster while nothing is asked of it. "
-            "(?): the intervals overlap, or are too weak for a verdict.",
+            "workers. Idle cores: burned by the cluster while nothing is asked of it."
+            + warmup(group),
         )  # fmt: skip
 
 
@@ -77,8 +79,3 @@ def _interval(row: Any) -> str:
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
     return f"{low}…{high}"
-
-
-def _ratio(comparison: Comparison) -> str:
-    mark = "(?)" if comparison.verdict == "inconclusive" else comparison.verdict
-    return f"{comparison.ratio:.2f}× {mark}"

@@ -1,0 +1,79 @@
+"""What ``commbench compare`` says: the same cases in two runs, as text or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from commbench import stats
+from commbench.comparability import Match
+from commbench.model import Comparison, Run
+from commbench.reports import json, terminal
+from commbench.reports.tables.cells import Table
+from commbench.reports.tables.comparison import limits, note, probability, signed, times
+from commbench.stats import regressions
+from commbench.store import RunData
+from commbench.units import format_message_size, format_seconds
+
+
+def text(baseline: RunData, candidate: RunData, match: Match, found: Sequence[Comparison]) -> str:
+    """Return the comparison for a terminal."""
+    tasks = stats.tasks(baseline)
+    rows = [
+        (
+            _label(c, tasks[c.baseline_id]), format_seconds(c.baseline_s),
+            format_seconds(c.candidate_s), times(c), limits(c), probability(c), signed(c.delta),
+            c.verdict,
+        )
+        for c in found
+    ]  # fmt: skip
+    warnings = [f"not the same: {difference}" for difference in match.differences]
+    warnings += [*match.alone, *_too_few(found)]
+    table = Table(
+        "The second run against the first",
+        ("case", "first", "second", "time", "95%\ninterval", "p", "δ", "verdict"),
+        tuple(rows),
+        note(found, f"{len(found)} cases" if len(found) > 1 else "")
+        + f" Slower: {len(regressions(found))} of {len(found)}.",
+        text_columns=frozenset({"verdict"}),
+    )
+    heading = f"{_name(baseline.run)}\nagainst {_name(candidate.run)}"
+    return terminal.page(heading, warnings, [table])
+
+
+def as_json(
+    baseline: RunData, candidate: RunData, match: Match, found: Sequence[Comparison]
+) -> str:
+    """Return the comparison as one JSON object; a number that is unknown is null."""
+    return json.dumps(
+        {
+            "baseline": baseline.run.id,
+            "candidate": candidate.run.id,
+            "differences": [asdict(difference) for difference in match.differences],
+            "alone": list(match.alone),
+            "comparisons": [asdict(comparison) for comparison in found],
+        }
+    )
+
+
+def _name(run: Run) -> str:
+    commit = ((run.environment.get("git") or {}).get("commbench") or {}).get("commit")
+    when = f"{run.started_at[:16].replace('T', ' ')} UTC"
+    return f"{run.id} · {when}" + (f" · commit {commit[:12]}" if commit else "")
+
+
+def _label(comparison: Comparison, task: str) -> str:
+    over = f"{task} {comparison.candidate}"
+    if comparison.layer == "workload":
+        return over
+    return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
+
+
+def _too_few(found: Sequence[Comparison]) -> list[str]:
+    least, n_launches = stats.least_launches(len(found)), min(c.n_launches for c in found)
+    if n_launches >= least:
+        return []
+    return [
+        f"{n_launches} launches can't tell {len(found)} cases apart at 5 %, whatever their times: "
+        f"it takes {least} of each in both runs"
+    ]

@@ -1,0 +1,78 @@
+"""What ``commbench check`` says: a table, and JUnit's XML for continuous integration."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from commbench.model import Run
+from commbench.references import Check
+from commbench.reports import terminal
+from commbench.reports.tables.cells import Table, printable
+
+
+def text(run: Run, checks: Sequence[Check]) -> str:
+    """Return the checks for a terminal."""
+    n_failed = sum(not check.ok for check in checks)
+    names = Counter(check.reference.short_name for check in checks)
+    rows = [
+        (
+            _label(check, names), _quantity(check, check.value),
+            _quantity(check, check.reference.value), _limits(check),
+            "ok" if check.ok else "FAILED" if not math.isnan(check.value) else "MISSING",
+        )
+        for check in checks
+    ]  # fmt: skip
+    table = Table(
+        f"{run.id} against its references",
+        ("what", "measured", "reference", "allowed", "result"),
+        tuple(rows),
+        f"{len(checks)} checked, {n_failed} failed. Measured: the median over launches of each "
+        "launch's median, or the workload's bytes over it. MISSING: no launch ended well.",
+        text_columns=frozenset({"result"}),
+    )
+    return terminal.page(f"{run.suite.name} · {run.started_at[:16].replace('T', ' ')} UTC", [],
+                         [table])  # fmt: skip
+
+
+def junit(run: Run, checks: Sequence[Check]) -> str:
+    """Return the checks as a JUnit test suite, one test case a check."""
+    suite = ElementTree.Element(
+        "testsuite", name=printable(f"commbench {run.suite.name}"), tests=str(len(checks)),
+        failures=str(sum(not check.ok for check in checks)), errors="0", skipped="0",
+        timestamp=run.started_at[:19],
+    )  # fmt: skip
+    for check in checks:
+        reference = check.reference
+        case = ElementTree.SubElement(
+            suite, "testcase", name=printable(reference.name),
+            classname=printable(f"commbench.{reference.workload}"), time="0",
+        )  # fmt: skip
+        told = f"{_quantity(check, check.value)}, allowed {_limits(check)}"
+        if not check.ok:
+            failure = ElementTree.SubElement(case, "failure", message=told, type="reference")
+            failure.text = f"{reference.name} in {run.id}: {told}"
+        else:
+            ElementTree.SubElement(case, "system-out").text = told
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _label(check: Check, names: Counter[str]) -> str:
+    short = check.reference.short_name
+    return short if names[short] == 1 else check.reference.name
+
+
+def _quantity(check: Check, value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.4g} {check.reference.unit}"
+
+
+def _limits(check: Check) -> str:
+    low, high = check.reference.limits
+    if math.isinf(low) and math.isinf(high):
+        return "any"
+    if math.isinf(low):
+        return f"≤ {high:.4g}"
+    return f"≥ {low:.4g}" if math.isinf(high) else f"{low:.4g}…{high:.4g}"

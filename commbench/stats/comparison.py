@@ -1,0 +1,247 @@
+"""Two or more sets of launches side by side: how much apart, how surely, and what to call it.
+
+The verdict is ``faster`` or ``slower`` where all of these agree: the ratio of the medians is
+further from 1 than ``min_effect``, its interval excludes 1, the rank test of the launches' medians
+(Holm's correction for the pairs tested together) rejects that both are alike, and, of more than
+two backends, the test that all are. It is ``same`` where the whole interval lies within
+1/(1 + ``min_effect``) and 1 + ``min_effect``. All else is ``inconclusive``.
+
+Backends that ran in the same blocks are paired by them, so that what a block's launches suffered
+together counts for neither side.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from commbench.model import Case, Comparison
+from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from commbench.store import RunData
+
+CONFIDENCE = 0.95
+MIN_EFFECT = 0.05
+"""Below this a difference is not called one, however sure: other settings move more."""
+MIN_LAUNCHES = 6
+"""Fewer allow no 95 % interval of a median, whatever the distribution."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The launches of one case at one layer and size, in the order of their ``blocks``.
+
+    ``medians`` has shape (n_launches,), and so have the blocks.
+    """
+
+    case: Case
+    layer: str
+    payload_bytes: int
+    blocks: tuple[int, ...]
+    medians: np.ndarray[Any, Any]
+    resampled: np.ndarray[Any, Any]
+
+    @property
+    def median_s(self) -> float:
+        """The median over launches of each launch's median."""
+        import numpy as np
+
+        return float(np.median(self.medians))
+
+
+def sides(run: RunData, name: str = "") -> list[Side]:
+    """Return every case, layer and size of which a launch ended well, in the suite's order.
+
+    Two runs need a `name` of their own, or their resamples would share their luck.
+    """
+    cases, good = {case.id: case for case in run.run.suite.cases}, good_launches(run)
+    samples = in_suite_order(measured(run), run)
+    ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
+    blocks = ends.set_index(["case_id", "launch"])["block"].to_dict()
+    found = []
+    for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
+        if case_id not in good:
+            continue
+        launches = {
+            int(blocks[case_id, launch]): part.to_numpy()
+            for launch, part in group.groupby("launch")["seconds"]
+        }
+        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name))
+    return found
+
+
+def side_of(
+    case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]], name: str = ""
+) -> Side:
+    """Return what the samples of some `launches` make, which are given by their block."""
+    import numpy as np
+
+    from commbench.stats.bootstrap import resampled_medians
+
+    blocks = tuple(sorted(launches))
+    samples = [launches[block] for block in blocks]
+    # The seeds follow from the names, so that a report can be made again. All sides draw the same
+    # blocks, so that a ratio of two keeps what their launches have in common.
+    seeds = (f"{name} {layer} {size}", f"{name} {layer} {size} {case.id}")
+    return Side(
+        case=case,
+        layer=layer,
+        payload_bytes=size,
+        blocks=blocks,
+        medians=np.array([np.median(seconds) for seconds in samples]),
+        resampled=resampled_medians(
+            samples, *(np.random.default_rng(zlib.crc32(seed.encode())) for seed in seeds)
+        ),
+    )
+
+
+def comparisons(run: RunData, min_effect: float = MIN_EFFECT) -> list[Comparison]:
+    """Compare the backends of every task, layer and size with each other.
+
+    In every pair the baseline is the one that comes first in the suite.
+    """
+    from commbench.stats import ranks
+
+    groups: dict[Any, list[Side]] = {}
+    for side in sides(run):
+        groups.setdefault((_task(side.case), side.layer, side.payload_bytes), []).append(side)
+    found = []
+    for group in groups.values():
+        paired = len({side.blocks for side in group}) == 1
+        medians = [side.medians for side in group]
+        alike = ranks.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
+        found += judge(list(combinations(group, 2)), min_effect, alike=alike, paired=paired)
+    return found
+
+
+def between(
+    baseline: RunData, candidate: RunData, same: Mapping[str, str], min_effect: float = MIN_EFFECT
+) -> list[Comparison]:
+    """Compare two runs, case by case; all pairs are tested together.
+
+    Parameters
+    ----------
+    same
+        By the id of a case in `baseline` the id of the case in `candidate` to set against it.
+    """
+    found = {
+        (side.case.id, side.layer, side.payload_bytes): side for side in sides(candidate, "new")
+    }
+    pairs = [
+        (side, found[key])
+        for side in sides(baseline, "old")
+        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in found
+    ]
+    # Blocks of the same number have nothing in common: the runs are apart.
+    return judge(pairs, min_effect)
+
+
+def judge(
+    pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
+    paired: bool = False,
+) -> list[Comparison]:  # fmt: skip
+    """Compare the second of each pair with the first.
+
+    Parameters
+    ----------
+    alike
+        The p-value of the test that all of them are alike: no pair is surer than that.
+    paired
+        Whether the launches of both sides belong together block by block. They are tested
+        like that where so many blocks can give a verdict at all, once it is paid for the pairs.
+    """
+    from commbench.stats import ranks
+
+    n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
+    known = all(side.medians.min() > 0 for pair in pairs for side in pair)
+    test = ranks.MANN_WHITNEY
+    if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
+        test = ranks.SIGNED_RANK
+    adjusted = ranks.holm([ranks.p_value(test, one.medians, two.medians) for one, two in pairs])
+    return [
+        _comparison(one, two, min_effect, max(p_value, alike), test)
+        for (one, two), p_value in zip(pairs, adjusted, strict=True)
+    ]
+
+
+def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: str) -> Comparison:
+    from commbench.stats.bootstrap import interval
+    from commbench.stats.ranks import cliffs_delta
+
+    n_launches = min(len(one.medians), len(two.medians))
+    ratio = low = high = math.nan
+    # What a clock was too coarse for is neither divided by nor beaten.
+    if one.median_s > 0 and two.median_s > 0:
+        ratio = two.median_s / one.median_s
+    if n_launches >= MIN_LAUNCHES and min(one.resampled.min(), two.resampled.min()) > 0:
+        low, high = interval(two.resampled / one.resampled, CONFIDENCE)
+    return Comparison(
+        workload=two.case.workload,
+        layer=two.layer,
+        payload_bytes=two.payload_bytes,
+        baseline=one.case.backend,
+        candidate=two.case.backend,
+        baseline_id=one.case.id,
+        candidate_id=two.case.id,
+        baseline_s=one.median_s,
+        candidate_s=two.median_s,
+        n_launches=n_launches,
+        ratio=ratio,
+        effect=ratio - 1,
+        ci_low=low,
+        ci_high=high,
+        p_value=p_value,
+        test=test,
+        delta=cliffs_delta(one.medians, two.medians),
+        min_effect=min_effect,
+        verdict=_verdict(ratio, low, high, p_value, min_effect, n_launches),
+    )
+
+
+def _verdict(
+    ratio: float, low: float, high: float, p_value: float, min_effect: float, n_launches: int
+) -> str:
+    # An unknown number is neither above nor below anything.
+    if n_launches < MIN_LAUNCHES:
+        return "inconclusive"
+    limit = 1 + min_effect
+    if p_value <= 1 - CONFIDENCE:
+        if ratio > limit and low > 1:
+            return "slower"
+        if ratio < 1 / limit and high < 1:
+            return "faster"
+    return "same" if low >= 1 / limit and high <= limit else "inconclusive"
+
+
+def _task(case: Case) -> Any:
+    # What two cases must share to be compared: everything but the backend.
+    return (case.workload, repr(sorted(case.params.items())), repr(case.cluster))
+
+
+def least_launches(n_pairs: int) -> int:
+    """Return how many launches of each case it takes to tell any of `n_pairs` pairs apart.
+
+    The exact test's smallest p-value for n launches on each side is 2 / (2n over n), and the
+    first step of Holm's correction multiplies it by the number of pairs.
+
+    Examples
+    --------
+    >>> [least_launches(n_pairs) for n_pairs in (1, 6, 23, 80)]
+    [6, 6, 6, 7]
+    """
+    n = MIN_LAUNCHES
+    while 2 * n_pairs / math.comb(2 * n, n) > 1 - CONFIDENCE:
+        n += 1
+    return n
+
+
+def regressions(found: Iterable[Comparison]) -> list[Comparison]:
+    """Return those in which the candidate is slower."""
+    return [comparison for comparison in found if comparison.verdict == "slower"]
