@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, interrupts, options, registry
+from commbench import __version__, cli_model, interrupts, options, registry
 from commbench.errors import CommbenchError, UnavailableError, UnwritableError, UsageError
 from commbench.model import Run, Suite
 
@@ -265,6 +265,9 @@ def report(run: Path, form: str, min_transfer: int | None) -> None:
     if min_transfer is not None:
         data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
     click.echo(render(_content(data)), nl=False)
+
+
+main.add_command(cli_model.model)
 
 
 @main.command("list")

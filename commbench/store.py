@@ -231,6 +231,7 @@ class RunData:
     log_counts: pd.DataFrame
     tasks: pd.DataFrame
     transports: pd.DataFrame
+    addresses: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
     failures: pd.DataFrame
@@ -278,6 +279,7 @@ class RunData:
             log_counts=frames["LogCount"],
             tasks=frames["TaskRecord"],
             transports=frames["TransportUsed"],
+            addresses=frames["WorkerAddress"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
             failures=frames["Failure"],

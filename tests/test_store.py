@@ -29,6 +29,7 @@ CASE = builders.case()
 FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
+    "WorkerAddress": "addresses",
     "NetworkCounter": "network", "IdleCost": "idle", "Failure": "failures", "LaunchEnd": "ends",
 }  # fmt: skip
 KINDS = [getattr(model, name) for name in FRAMES]

@@ -17,16 +17,9 @@ from commbench import cpu, transfers, wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
+from commbench.measure import traffic
 from commbench.measure.idle import Emit, measure_idle
-from commbench.model import (
-    Launch,
-    NetworkCounter,
-    Record,
-    Sample,
-    TaskRecord,
-    TransportUsed,
-    WireBytes,
-)
+from commbench.model import Launch, Record, Sample, TaskRecord
 from commbench.workloads.base import ClusterWorkload
 
 _FORGET_SECONDS = 30.0
@@ -69,7 +62,7 @@ def measure_cluster(
         keys = [future.key for future in futures_of(result)]
         del result
         _until_forgotten(client, keys)
-    for record in _transports(launch, backend, cluster):
+    for record in traffic.links(launch, backend, cluster):
         emit(record)
 
 
@@ -81,7 +74,7 @@ def _time_once(
     graph = workload.build()
     build_seconds = time.perf_counter() - before_build
 
-    counters = _network_counters()
+    counters = traffic.network_counters()
     cpu_began = cpu.seconds(cluster.pids)
     started_at_s, began = time.time(), time.perf_counter()
     result = client.persist(graph)
@@ -89,13 +82,7 @@ def _time_once(
     _wait(result)
     ended = time.perf_counter()
     cpu_seconds = cpu.seconds(cluster.pids) - cpu_began
-    network = [
-        NetworkCounter(
-            case_id=launch.case.id, launch=launch.index, iteration=iteration,
-            host="local", interface=name, nbytes=nbytes - counters.get(name, 0),
-        )
-        for name, nbytes in _network_counters().items()
-    ]  # fmt: skip
+    network = list(traffic.network_bytes(launch, iteration, counters))
     _raise_if_failed(result)
     sample = Sample(
         case_id=launch.case.id,
@@ -111,7 +98,7 @@ def _time_once(
         build_seconds=build_seconds,
         submit_seconds=submitted - began,
     )
-    return sample, result, list(network)
+    return sample, result, network
 
 
 def _wait(result: Any) -> None:
@@ -149,14 +136,6 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
         time.sleep(0.01)
 
 
-def _network_counters() -> dict[str, int]:
-    import psutil
-
-    return {
-        name: counters.bytes_recv for name, counters in psutil.net_io_counters(pernic=True).items()
-    }
-
-
 def _drain(client: Any, cluster: RunningCluster) -> int:
     """Throw away what was logged so far and return how many tasks the scheduler has seen."""
     for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
@@ -176,11 +155,7 @@ def _collect(
         "iteration": iteration,
     }
     # First of all: collecting makes messages of its own, though not between workers.
-    for address, rows in client.run(wire.take).items():
-        for peer, nbytes, n_messages in rows:
-            yield WireBytes(
-                **common, src=names[address], dst=peer, nbytes=nbytes, n_messages=n_messages
-            )
+    yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from transfers.collect(client, names, **common)
     for address, thread, name, bars in json.loads(
         client.run_on_scheduler(_tasks_since, n_tasks_before)
@@ -215,18 +190,3 @@ def _tasks_since(n_tasks_before: int, dask_scheduler: Any) -> str:
             for task in islice(stream.buffer, len(stream.buffer) - n_new, None)
         ]
     )
-
-
-def _transports(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
-    rows = cluster.client.run(wire.transports, backend.transport)
-    for address, found in rows.items():
-        for peer, transport, evidence in found:
-            yield TransportUsed(
-                case_id=launch.case.id,
-                launch=launch.index,
-                src=cluster.names[address],
-                dst=peer,
-                transport=transport,
-                evidence=evidence,
-                contradiction=backend.contradiction(transport),
-            )

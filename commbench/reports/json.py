@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from commbench.reports.content import Content
+from commbench.reports.tables import all_to_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +24,12 @@ def render(content: Content) -> str:
         case = cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
-        if row["layer"] != "workload":
+        if row["workload"] == "pingpong":
             row["message_bytes"] = row["payload_bytes"]
+    swept = content.summaries["workload"] == "all-to-all"
+    sizes = all_to_all.block_bytes(content, content.summaries[swept])
+    for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
+        row["message_bytes"] = size
     report = {
         "run": {
             "id": run.id,
@@ -38,11 +44,17 @@ def render(content: Content) -> str:
         "warnings": list(content.warnings),
         "cases": described,
         "pairs": _rows(content.pairs),
+        "slow_pairs": _rows(content.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
         "transports": _rows(content.transports),
         "coverage": _rows(content.coverage),
         "failures": _rows(content.data.failures),
     }
+    return as_json(report)
+
+
+def as_json(report: Any) -> str:
+    """Return `report` as JSON that every parser takes: what is not finite is null."""
     return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"
 
 

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from commbench.reports import tables as parts
 from commbench.reports.content import Content
-from commbench.reports.tables import Table, heading, printable, tables
+from commbench.reports.tables import Table, heading, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,11 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 def render(content: Content) -> str:
     """Return the report for the terminal that standard output is, or for 80 columns of text."""
+    return page(heading(content), content.warnings, parts.tables(content))
+
+
+def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
+    """Return a page of `tables`, fit for the terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -36,10 +42,10 @@ def render(content: Content) -> str:
         no_color=not colour,
         highlight=False,
     )
-    console.print(Text(printable(heading(content)), style="bold"))
-    for warning in content.warnings:
+    console.print(Text(printable(title), style="bold"))
+    for warning in warnings:
         console.print(Text(printable(f"⚠ {warning}"), style="yellow"))
-    for table in tables(content):
+    for table in tables:
         console.print()
         _print(console, table)
     return out.getvalue()

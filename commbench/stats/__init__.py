@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import tasks
+from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.summary import (
     CONFIDENCE,
     comparisons,
@@ -20,8 +22,10 @@ __all__ = [
     "coverage",
     "idle_cores",
     "launch_medians",
+    "link_models",
     "median_interval",
     "pairs",
+    "slow_pairs",
     "summaries",
     "tasks",
     "worker_times",

@@ -23,22 +23,23 @@ def pairs(run: RunData) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
     Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count:
-    a small one's duration is latency, not bandwidth.
+    a small one's duration is latency, not bandwidth. Of the sizes that all-to-all goes through,
+    the largest counts.
 
     Returns
     -------
     DataFrame
-        One row per case, source and destination: ``n`` transfers, their ``bytes``; the quantiles
-        ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
+        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth.
     """
     import pandas as pd
 
-    key = ["case_id", "src", "dst"]
+    key = ["case_id", "channel", "src", "dst"]
     log = counted(run.transfers, run)
-    log = log[log["nbytes"] >= run.run.min_transfer_bytes]
+    log = _largest_of_sweeps(log[log["nbytes"] >= run.run.min_transfer_bytes])
     seconds = log["stop_s"] - log["start_s"]
     timed = seconds > 0
     # Two launches may not share a clock: each is a stretch of time of its own.
@@ -72,7 +73,13 @@ def pairs(run: RunData) -> pd.DataFrame:
     for column in ("backend", "workload"):
         names = {case_id: getattr(case, column) for case_id, case in cases.items()}
         out.insert(1, column, out["case_id"].map(names))
-    return in_suite_order(out, run, then=["src", "dst"])
+    return in_suite_order(out, run, then=["channel", "src", "dst"])
+
+
+def _largest_of_sweeps(log: pd.DataFrame) -> pd.DataFrame:
+    swept = log[log["channel"] != "gather"]
+    largest = swept.groupby("case_id")["nbytes"].transform("max")
+    return log.drop(index=swept.index[swept["nbytes"] < largest])
 
 
 def coverage(run: RunData) -> pd.DataFrame:
