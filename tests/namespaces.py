@@ -74,6 +74,11 @@ class Hosts:
         return {"COMMBENCH_TEST_HOSTS": ",".join(f"{name}={where}" for name, where in pairs)}
 
 
+def name(pid: int, index: int) -> str:
+    """Return the name of a host of the test that runs in the process `pid`."""
+    return f"{_PREFIX}-{pid}-{index}"
+
+
 @contextlib.contextmanager
 def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[Hosts]:  # noqa: N803
     """Give so many hosts, the links between some of which have a rate; else skip the test.
@@ -87,7 +92,7 @@ def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[H
         pytest.skip("network namespaces take root")
     _remove(lambda pid: not Path(f"/proc/{pid}").exists())
     found = Hosts(
-        tuple(f"{_PREFIX}-{os.getpid()}-{index}" for index in range(number)),
+        tuple(name(os.getpid(), index) for index in range(number)),
         tuple(f"10.213.0.{index + 1}" for index in range(number)),
     )
     try:
@@ -101,25 +106,25 @@ def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[H
 
 
 def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # noqa: N803
-    for name, address in zip(found.names, found.addresses, strict=True):
-        _do(f"ip netns add {name}")
-        _do(f"ip -n {name} link set lo up")
-        _do(f"ip -n {name} address add {address}/32 dev lo")
+    for host, address in zip(found.names, found.addresses, strict=True):
+        _do(f"ip netns add {host}")
+        _do(f"ip -n {host} link set lo up")
+        _do(f"ip -n {host} address add {address}/32 dev lo")
     for one, other in itertools.combinations(range(len(found.names)), 2):
         a, b = found.names[one], found.names[other]
         _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
         for here, there in ((one, other), (other, one)):
-            name, device = found.names[here], f"to{there}"
-            _do(f"ip -n {name} link set {device} mtu {_MTU} up")
+            host, device = found.names[here], f"to{there}"
+            _do(f"ip -n {host} link set {device} mtu {_MTU} up")
             _do(
-                f"ip -n {name} route add {found.addresses[there]}/32 dev {device} "
+                f"ip -n {host} route add {found.addresses[there]}/32 dev {device} "
                 f"src {found.addresses[here]}"
             )
             if rate := rates_Bps.get((one, other)):
                 # The bucket goes through at once, as if it took no time: 0.2 ms worth of bytes.
                 burst = max(2 * _MTU, round(rate * 200e-6))
                 _do(
-                    f"tc -n {name} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
+                    f"tc -n {host} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
                     f"burst {burst} limit 8mb"
                 )
 
@@ -127,9 +132,9 @@ def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # 
 def _remove(whose: Callable[[int], bool]) -> None:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     for line in listed.stdout.splitlines():
-        name = line.split()[0]
-        if name.startswith(f"{_PREFIX}-") and whose(int(name.split("-")[1])):
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        host = line.split()[0]
+        if host.startswith(f"{_PREFIX}-") and whose(int(host.split("-")[1])):
+            subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
 def _do(command: str) -> None:
