@@ -75,21 +75,10 @@ def test_the_tables_show_every_pair_and_class(run: Path) -> None:
     """Latency, bandwidth, their intervals and the error stand there, alone and together apart."""
     result = model(run)
     cells = row(result, "0 → 1", "alone: pairs")
-    assert cells == [
-        "0 → 1",
-        "18",
-        "1.00 ms",
-        "1.00…1.00 ms",
-        "1",
-        "1…1",
-        "1.00 MB",
-        "0.0%",
-        "0.0%",
-    ]
+    assert cells == ["0 → 1", "1.00 ms", "0.0%", "1", "0.0%", "1.00 MB", "0.0%", "0.0%"]
     cells = row(result, "0 → 1", "together: pairs")
-    assert cells[2:5] == ["5.00 ms", "5.00…5.00 ms", "0.2"]
-    cells = row(result, "same host", "alone: classes")
-    assert cells[:2] == ["same host (6 pairs)", "108"]
+    assert cells[1:4] == ["5.00 ms", "0.0%", "0.2"]
+    assert row(result, "same host", "alone: classes")[0] == "same host (6 pairs)"
     assert "97%" in result.stdout
 
 
@@ -205,7 +194,7 @@ def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path: Path) ->
     ]  # fmt: skip
     result = model(stored(tmp_path, [TCP], records), "--predict", "1MiB")
     cells = row(result, "2 → 0", "alone: pairs")
-    assert cells == ["2 → 0", "6", *"—" * 8]
+    assert cells == ["2 → 0", *"—" * 8]
     assert "No model of 2 → 0: one size only; at least 3 are needed." in result.stdout
 
 

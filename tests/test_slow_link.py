@@ -19,9 +19,11 @@ SLOW = {("0", "1"), ("1", "0")}
 SECONDS = 0.15
 """What the largest block takes on the slow link: latency is little of it."""
 ITERATIONS = 5
+RATES = [50e6, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (150e6, 400e6))]
+"""Beyond them two cores are what makes a fetch of Dask's slow, and not the link."""
 
 
-@pytest.fixture(scope="module", params=[50e6, 150e6, 400e6], ids=lambda rate: f"{rate / 1e6:g}MBps")
+@pytest.fixture(scope="module", params=RATES, ids=lambda rate: f"{rate / 1e6:g}MBps")
 def measured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[float, Any, Path]]:

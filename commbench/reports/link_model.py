@@ -36,7 +36,7 @@ def tables(
         classes, pairs = ([m for m in own if bool(m.src) is one] for one in (False, True))
         meaning = f"From {CHANNELS.get(channel, channel)}. {_meaning(classes)}"
         yield _table(f"{where}: classes of links", classes, predict, meaning)
-        shown = sorted(pairs, key=lambda m: m.beta_Bps if not m.reason else 0.0)[:_MAX_PAIRS]
+        shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
         cut = f"The {_MAX_PAIRS} slowest of {len(pairs)}." if len(pairs) > _MAX_PAIRS else ""
         yield _table(f"{where}: pairs", shown, predict, cut)
 
@@ -52,16 +52,14 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
     )
     return Table(
         f"t = α + n / β for {title}",
-        ("link", "n", "α", "α\ninterval", "β\nGB/s", "β interval\nGB/s", "n½", "error\nmedian",
-         "error\n90 %", *ahead),
+        ("link", "α", "α\n±", "β\nGB/s", "β\n±", "n½", "error\nmedian", "error\n90 %", *ahead),
         tuple(
             (
                 _name(model),
-                str(model.n),
                 format_seconds(model.alpha_s),
-                _span(format_seconds(model.alpha_low_s), format_seconds(model.alpha_high_s)),
+                _within(model.alpha_low_s, model.alpha_s, model.alpha_high_s),
                 number(model.beta_Bps / 1e9),
-                _span(number(model.beta_low_Bps / 1e9), number(model.beta_high_Bps / 1e9)),
+                _within(model.beta_low_Bps, model.beta_Bps, model.beta_high_Bps),
                 "—" if model.reason else format_bytes(round(model.half_bytes)),
                 _percent(model.error_median),
                 _percent(model.error_p90),
@@ -82,11 +80,9 @@ def _prediction(model: LinkModel, nbytes: int) -> str:
     return format_seconds(model.predict_s(nbytes)) + " *" * (beyond and not model.reason)
 
 
-def _span(low: str, high: str) -> str:
-    if "—" in (low, high):
-        return "—"
-    same = low.split()[1:] == high.split()[1:]
-    return f"{low.split()[0] if same else low}…{high}"
+def _within(low: float, found: float, high: float) -> str:
+    """Return how far the farther end of an interval is from what was `found`."""
+    return _percent(max(found - low, high - found) / found if found > 0 else math.nan)
 
 
 def _percent(share: float) -> str:
@@ -99,9 +95,9 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
         return ""
     first = fitted[0]
     interval = (
-        f"interval: of the launches' fits, {first.confidence:.0%}"
+        f"±: the farther end of the {first.confidence:.0%} interval of the launches' fits"
         if first.confidence
-        else "one launch gives no interval"
+        else "±: one launch gives no interval"
     )
     smallest = format_message_size(min(model.smallest_bytes for model in fitted))
     largest = format_message_size(max(model.largest_bytes for model in fitted))

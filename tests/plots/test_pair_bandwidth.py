@@ -165,13 +165,13 @@ def test_words_contrast_with_what_they_stand_on():
 
 
 def _exchange(slow=1.0, n_workers=3):
-    """Return a run of all-to-all: alone 1 GB/s, together a third, with one slow pair."""
+    """Return a run of all-to-all: alone 2 GB/s, together a third, with one slow pair."""
     case = Case(
         workload="all-to-all", backend="tcp", cluster=ClusterSpec(n_workers=n_workers), launches=1
     )
     records = [model.LaunchEnd(case_id=case.id, launch=0, block=0, position=0, ok=True, seconds=1)]
     for src, dst in itertools.permutations(range(n_workers), 2):
-        for channel, bandwidth in (("alone", 1e9), ("together", 3e8)):
+        for channel, bandwidth in (("alone", 2e9), ("together", 6e8)):
             bandwidth /= slow if (src, dst) == (1, 2) else 1
             records += [
                 model.TransferRecord(
@@ -189,8 +189,8 @@ def test_alone_and_together_have_panels_of_their_own():
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert titles == ["tcp, alone", "tcp, together"]
     alone, together = (_cells(_panel(figure, index)) for index in (0, 1))
-    assert set(map(tuple, alone.values())) == {("1.00",) * 3}
-    assert set(map(tuple, together.values())) == {("0.30",) * 3}
+    assert set(map(tuple, alone.values())) == {("2.00",) * 3}
+    assert set(map(tuple, together.values())) == {("0.60",) * 3}
     assert "all at once" in figure.get_supxlabel()
     assert misplaced(figure) == []
 
