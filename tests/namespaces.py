@@ -13,7 +13,7 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import processes
 import pytest
 
 _PREFIX = "commbenchtest"
+_numbers = itertools.count()
 _MTU, _IP_AND_TCP, _ETHERNET = 1500, 20 + 32, 14
 PAYLOAD_SHARE = (_MTU - _IP_AND_TCP) / (_MTU + _ETHERNET)
 """1448 of 1514 bytes: a full frame has headers of Ethernet, IP and, with time stamps, TCP."""
@@ -74,9 +75,9 @@ class Hosts:
         return {"COMMBENCH_TEST_HOSTS": ",".join(f"{name}={where}" for name, where in pairs)}
 
 
-def name(pid: int, index: int) -> str:
+def name(pid: int, number: int) -> str:
     """Return the name of a host of the test that runs in the process `pid`."""
-    return f"{_PREFIX}-{pid}-{index}"
+    return f"{_PREFIX}-{pid}-{number}"
 
 
 @contextlib.contextmanager
@@ -90,9 +91,9 @@ def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[H
             pytest.skip(f"{tool} of iproute2 is not installed")
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root")
-    _remove(lambda pid: not Path(f"/proc/{pid}").exists())
+    _remove(host for host in _hosts() if not Path(f"/proc/{host.split('-')[1]}").exists())
     found = Hosts(
-        tuple(name(os.getpid(), index) for index in range(number)),
+        tuple(name(os.getpid(), next(_numbers)) for _ in range(number)),
         tuple(f"10.213.0.{index + 1}" for index in range(number)),
     )
     try:
@@ -102,7 +103,7 @@ def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[H
             pytest.skip(f"no network namespaces: {' '.join(error.cmd)}: {error.stderr.strip()}")
         yield found
     finally:
-        _remove(lambda pid: pid == os.getpid())
+        _remove(_hosts() & set(found.names))
 
 
 def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # noqa: N803
@@ -121,20 +122,24 @@ def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # 
                 f"src {found.addresses[here]}"
             )
             if rate := rates_Bps.get((one, other)):
-                # The bucket goes through at once, as if it took no time: 0.2 ms worth of bytes.
-                burst = max(2 * _MTU, round(rate * 200e-6))
+                # The bucket goes through at once, as if it took no time. A smaller one has segments
+                # of 64 KiB cut up, and runs over whenever the kernel's timer is a little late.
+                burst = max(128 * 1024, round(rate * 200e-6))
                 _do(
                     f"tc -n {host} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
                     f"burst {burst} limit 8mb"
                 )
 
 
-def _remove(whose: Callable[[int], bool]) -> None:
+def _hosts() -> set[str]:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
-    for line in listed.stdout.splitlines():
-        host = line.split()[0]
-        if host.startswith(f"{_PREFIX}-") and whose(int(host.split("-")[1])):
-            subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
+    names = (line.split()[0] for line in listed.stdout.splitlines())
+    return {name for name in names if name.startswith(f"{_PREFIX}-")}
+
+
+def _remove(hosts: Iterable[str]) -> None:
+    for host in hosts:
+        subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
 def _do(command: str) -> None:

@@ -16,7 +16,7 @@ from namespaces import PAYLOAD_SHARE
 from commbench.cli import main
 
 SLOW = {("0", "1"), ("1", "0")}
-SECONDS = 0.15
+SECONDS = 0.2
 """What the largest block takes on the slow link: latency is little of it."""
 ITERATIONS = 5
 RATES = [50e6, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (150e6, 400e6))]

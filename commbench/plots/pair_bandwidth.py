@@ -70,7 +70,10 @@ def plot(run: RunData) -> Figure | None:
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
         " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
         + (" In a cell: 25 % quantile, median (bold), 75 %." * (fewest <= QUANTILES_UP_TO))
-        + (" Alone: one pair at a time; together: all at once." * ("alone" in set(pairs.channel)))
+        + (
+            " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
+            * ("alone" in set(pairs.channel))
+        )
         + style.not_shown(run, _but_pingpong(groups), shown),
     )
     for part, name in zip(parts, blocks, strict=True):
