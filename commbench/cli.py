@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, adaptive, gates, interrupts, options, registry
+from commbench import __version__, adaptive, cli_model, gates, interrupts, options, registry
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
 
@@ -252,6 +252,9 @@ def report(run: Path, form: str, min_transfer: int | None) -> None:
     if min_transfer is not None:
         data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
     click.echo(render(_content(data)), nl=False)
+
+
+main.add_command(cli_model.model)
 
 
 @main.command("list")

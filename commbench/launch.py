@@ -25,7 +25,13 @@ from commbench.errors import CommbenchError, VerificationError
 from commbench.measure import conditions
 from commbench.measure.idle import Emit
 from commbench.model import Failure, Launch, Record
-from commbench.workloads.base import ClusterWorkload, Context, PairWorkload, Workload
+from commbench.workloads.base import (
+    ClusterWorkload,
+    Context,
+    FetchWorkload,
+    PairWorkload,
+    Workload,
+)
 
 LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
@@ -51,6 +57,12 @@ def _measure(launch: Launch, backend: Backend, scratch: Path, emit: Emit) -> Non
         running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
         with running as cluster:
             measure_cluster(launch, workload, backend, cluster, emit)
+    elif isinstance(workload, FetchWorkload):
+        from commbench.measure.fetches import measure_fetches
+
+        launcher = registry.load("launcher", case.cluster.launcher)()
+        with launcher.start(case.cluster, backend.protocol, scratch) as cluster:
+            measure_fetches(launch, workload, backend, cluster, emit)
     elif isinstance(workload, PairWorkload):
         from commbench.measure.pair import measure_pair
 

@@ -155,7 +155,9 @@ class TransferRecord:
     """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
 
     ``nbytes`` is the data's size in memory; the duration is ``stop_s - start_s``, not the log's
-    own, which is floored at 1 ms.
+    own, which is floored at 1 ms. ``channel`` is ``gather`` for what a computation made Dask
+    fetch, and for what all-to-all fetched on purpose ``alone``, with no other fetch under way,
+    or ``together``, with every other pair's at once.
     """
 
     case_id: str
@@ -228,6 +230,16 @@ class TransportUsed:
     transport: str
     evidence: str
     contradiction: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerAddress:
+    """Where a worker listened: its host tells which pairs of workers share one."""
+
+    case_id: str
+    launch: int
+    worker: str
+    address: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +384,7 @@ Record = (
     | LogCount
     | TaskRecord
     | TransportUsed
+    | WorkerAddress
     | NetworkCounter
     | IdleCost
     | CoreUse

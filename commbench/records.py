@@ -26,6 +26,7 @@ KINDS: dict[str, type[Any]] = {
         model.LogCount,
         model.TaskRecord,
         model.TransportUsed,
+        model.WorkerAddress,
         model.NetworkCounter,
         model.IdleCost,
         model.CoreUse,

@@ -230,6 +230,7 @@ class RunData:
     log_counts: pd.DataFrame
     tasks: pd.DataFrame
     transports: pd.DataFrame
+    addresses: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
     core_use: pd.DataFrame
@@ -285,6 +286,7 @@ class RunData:
             log_counts=frames["LogCount"],
             tasks=frames["TaskRecord"],
             transports=frames["TransportUsed"],
+            addresses=frames["WorkerAddress"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
             core_use=frames["CoreUse"],

@@ -43,12 +43,12 @@ def message(of: Case, seconds: float, size: int, *, launch: int = 0, **given: An
 
 def transfer(
     of: Case, start_s: float, stop_s: float, nbytes: int = 8_000_000, *,
-    src: str = "0", dst: str = "1", launch: int = 0, iteration: int = 0,
+    src: str = "0", dst: str = "1", launch: int = 0, iteration: int = 0, channel: str = "gather",
 ) -> Record:  # fmt: skip
     """Return an entry of the log of `dst`; times count from ``EPOCH``."""
     return model.TransferRecord(
         case_id=of.id, launch=launch, iteration=iteration, src=src, dst=dst, nbytes=nbytes,
-        start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1,
+        start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1, channel=channel,
     )  # fmt: skip
 
 
@@ -78,6 +78,12 @@ def transport(of: Case, name: str = "tcp/lo", *, contradiction: str = "", **give
     """Return what carried the bytes."""
     fields = {"launch": 0, "src": "0", "dst": "1", "evidence": "made up"} | given
     return model.TransportUsed(case_id=of.id, transport=name, contradiction=contradiction, **fields)
+
+
+def address(of: Case, worker: str = "0", where: str = "", *, launch: int = 0) -> Record:
+    """Return where a worker listened: on this host, if not said otherwise."""
+    where = where or f"tcp://127.0.0.1:{40_000 + int(worker)}"
+    return model.WorkerAddress(case_id=of.id, launch=launch, worker=worker, address=where)
 
 
 def network(of: Case, nbytes: int, *, interface: str = "lo", **given: Any) -> Record:
@@ -183,7 +189,7 @@ def every_kind(of: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
-        task(of, 0.0, 0.25), transport(of), network(of, 9), idle(of), core_use(of),
+        task(of, 0.0, 0.25), transport(of), address(of), network(of, 9), idle(of), core_use(of),
         spill(of), setting(of, "a", "b"), thread_time(of),
         activity(of, "execute", "thread-cpu", 0.2), failure(of), end(of),
     ]  # fmt: skip

@@ -333,12 +333,13 @@ def test_list_names_what_there_is():
         assert name in result.stdout
 
 
-@pytest.mark.parametrize("workload", ["merge", "pingpong", "svd", "transpose-sum"])
+@pytest.mark.parametrize("workload", ["all-to-all", "merge", "pingpong", "svd", "transpose-sum"])
 def test_every_workload_explains_its_options(workload):
     """The help of a workload shows its own options and those of every run."""
     result = commbench("run", workload, "--help")
     assert result.exit_code == 0
-    own = {"merge": "--frac-match", "pingpong": "--sizes", "svd": "--rows"}
+    own = {"merge": "--frac-match", "pingpong": "--sizes", "svd": "--rows",
+           "all-to-all": "--sizes"}  # fmt: skip
     for option in (own.get(workload, "--chunk"), "--backends", "--launches", "--resume"):
         assert option in result.stdout
 

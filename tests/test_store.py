@@ -30,6 +30,7 @@ CASE = builders.case()
 FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
+    "WorkerAddress": "addresses",
     "NetworkCounter": "network", "IdleCost": "idle", "CoreUse": "core_use",
     "Spill": "spills", "Setting": "settings", "ThreadTime": "threads",
     "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",

@@ -41,7 +41,8 @@ class TcpBackend(Backend):
             # Linux routes a host's traffic with itself over lo, whatever the address.
             return Transport("tcp/lo", evidence)
         for interface, addresses in psutil.net_if_addrs().items():
-            if any(address.address == local for address in addresses):
+            # An address on lo, as routed clusters have it, is not what carries bytes elsewhere.
+            if interface != "lo" and any(address.address == local for address in addresses):
                 return Transport(f"tcp/{interface}", evidence)
         return Transport("tcp", evidence)
 

@@ -17,19 +17,10 @@ from commbench import cpu, spill, transfers, wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
+from commbench.measure import traffic
 from commbench.measure.idle import Emit, measure_idle
 from commbench.measure.profile import Profiler
-from commbench.model import (
-    Launch,
-    NetworkCounter,
-    Record,
-    Sample,
-    Setting,
-    Spill,
-    TaskRecord,
-    TransportUsed,
-    WireBytes,
-)
+from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.workloads.base import ClusterWorkload
 
 _FORGET_SECONDS = 30.0
@@ -77,7 +68,7 @@ def measure_cluster(
         del result
         _until_forgotten(client, keys)
     profiler.close()
-    for record in (*_transports(launch, backend, cluster), *_settings(launch, cluster)):
+    for record in traffic.links(launch, backend, cluster):
         emit(record)
 
 
@@ -91,7 +82,7 @@ def _time_once(
     build_seconds = time.perf_counter() - before_build
 
     profiler.begin()
-    counters = _network_counters()
+    counters = traffic.network_counters()
     cpu_began = cpu.seconds(cluster.pids)
     started_at_s, began = time.time(), time.perf_counter()
     result = client.persist(graph)
@@ -100,13 +91,7 @@ def _time_once(
     ended = time.perf_counter()
     cpu_seconds = cpu.seconds(cluster.pids) - cpu_began
     profiler.end()
-    records: list[Record] = [
-        NetworkCounter(
-            case_id=launch.case.id, launch=launch.index, iteration=iteration,
-            host="local", interface=name, nbytes=nbytes - counters.get(name, 0),
-        )
-        for name, nbytes in _network_counters().items()
-    ]  # fmt: skip
+    records = list(traffic.network_bytes(launch, iteration, counters))
     _raise_if_failed(result)
     sample = Sample(
         case_id=launch.case.id,
@@ -160,14 +145,6 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
         time.sleep(0.01)
 
 
-def _network_counters() -> dict[str, int]:
-    import psutil
-
-    return {
-        name: counters.bytes_recv for name, counters in psutil.net_io_counters(pernic=True).items()
-    }
-
-
 def _drain(client: Any, cluster: RunningCluster) -> int:
     """Throw away what was logged so far and return how many tasks the scheduler has seen."""
     for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
@@ -187,11 +164,7 @@ def _collect(
         "iteration": iteration,
     }
     # First of all: collecting makes messages of its own, though not between workers.
-    for address, rows in client.run(wire.take).items():
-        for peer, nbytes, n_messages in rows:
-            yield WireBytes(
-                **common, src=names[address], dst=peer, nbytes=nbytes, n_messages=n_messages
-            )
+    yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from transfers.collect(client, names, **common)
     for address, thread, name, bars in json.loads(
         client.run_on_scheduler(_tasks_since, n_tasks_before)
@@ -239,27 +212,3 @@ def _tasks_since(n_tasks_before: int, dask_scheduler: Any) -> str:
             for task in islice(stream.buffer, len(stream.buffer) - n_new, None)
         ]
     )
-
-
-def _transports(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
-    rows = cluster.client.run(wire.transports, backend.transport)
-    for address, found in rows.items():
-        for peer, transport, evidence in found:
-            yield TransportUsed(
-                case_id=launch.case.id,
-                launch=launch.index,
-                src=cluster.names[address],
-                dst=peer,
-                transport=transport,
-                evidence=evidence,
-                contradiction=backend.contradiction(transport),
-            )
-
-
-def _settings(launch: Launch, cluster: RunningCluster) -> Iterator[Record]:
-    found = cluster.client.run(wire.compressions)
-    for value in sorted({name for names in found.values() for name in names}):
-        yield Setting(
-            case_id=launch.case.id, launch=launch.index,
-            name="distributed.comm.compression", value=value,
-        )  # fmt: skip

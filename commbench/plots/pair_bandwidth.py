@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_rgb
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from commbench import stats
 from commbench.plots import style
@@ -32,21 +32,34 @@ CELLS_UP_TO = 256
 
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
+SLOW: dict[str, Any] = {"fill": False, "edgecolor": "#DD2222", "linewidth": 2.0}
 
 
 @style.styled
 def plot(run: RunData) -> Figure | None:
-    """Return a heat map per backend, a block of them per workload, or None without transfers."""
+    """Return a heat map per backend, a block of them per workload, or None without transfers.
+
+    What all-to-all measured one pair at a time and all at once has heat maps of its own.
+    """
     if run.transfers.empty:
         return None
     pairs = stats.pairs(run).dropna(subset="q50_Bps")
     if pairs.empty:
         return None
+    slow = stats.slow_pairs(pairs, run)
     summaries, groups = stats.summaries(run), style.groups(run)
     ids = {name: {case.id for case in cases} for name, cases in groups.items()}
     blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id.unique())}
     workers = {name: style.workers(run, ids[name]) for name in blocks}
-    shapes = {name: _shape(workers[name], len(cases)) for name, cases in blocks.items()}
+    panels = {
+        name: [
+            (case, str(channel))
+            for case in cases
+            for channel in sorted(pairs.channel[pairs.case_id.isin(ids[name])].unique())
+        ]
+        for name, cases in blocks.items()
+    }
+    shapes = {name: _shape(workers[name], len(panels[name])) for name in blocks}
     heights = [height for *_, height in shapes.values()]
     shown = {case_id for name in blocks for case_id in ids[name]}
     notes = _notes(run, run.run.suite.cases)
@@ -63,14 +76,25 @@ def plot(run: RunData) -> Figure | None:
             f" Each cell shows the slowest of up to {_width(most)} × {_width(most)} pairs."
             * (most > CELLS_UP_TO)
         )
-        + style.not_shown(run, style.groups(run, pingpong=False), shown),
+        + (
+            " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
+            * ("alone" in set(pairs.channel))
+        )
+        + style.not_shown(run, _but_pingpong(groups), shown),
     )
-    for part, (name, cases) in zip(parts, blocks.items(), strict=True):
+    for part, name in zip(parts, blocks, strict=True):
         block = pairs[pairs.case_id.isin(ids[name])]
+        marked = slow[slow.case_id.isin(ids[name])]
         counts = summaries.n_launches[summaries.case_id.isin(block.case_id)]
         title = f"{name} ({style.launches(counts)})"
-        _block(part, title, notes, cases, block, workers[name], shapes[name][:2], least)
+        _block(
+            part, title, notes, panels[name], block, marked, workers[name], shapes[name][:2], least
+        )
     return figure
+
+
+def _but_pingpong(groups: dict[str, list[Case]]) -> dict[str, list[Case]]:
+    return {name: cases for name, cases in groups.items() if cases[0].workload != "pingpong"}
 
 
 def _shape(workers: list[str], n_panels: int) -> tuple[int, int, float]:
@@ -98,32 +122,49 @@ def _upright(words: list[str]) -> bool:
 
 
 def _block(
-    part: SubFigure, title: str, notes: dict[str, str], cases: list[Case], pairs: pd.DataFrame,
-    workers: list[str], shape: tuple[int, int], least: str,
+    part: SubFigure, title: str, notes: dict[str, str], panels: list[tuple[Case, str]],
+    pairs: pd.DataFrame, slow: pd.DataFrame, workers: list[str], shape: tuple[int, int], least: str,
 ) -> None:  # fmt: skip
-    cells = {case.id: _cells(pairs[pairs.case_id == case.id], workers) for case in cases}
+    cells = {
+        (case.id, channel): _cells(
+            pairs[(pairs.case_id == case.id) & (pairs.channel == channel)], workers
+        )
+        for case, channel in panels
+    }
     top = max(float(found.max()) for found in cells.values() if found.count())
     factor, unit = style.scale(top, "B/s")
     norm = Normalize(0, top * factor)
     part.suptitle(title, x=0.01, ha="left", size=10, weight="bold")
     axes = part.subplots(*shape, squeeze=False)
-    for ax in axes.flat[len(cases) :]:
+    for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
-    used, width_in = list(axes.flat[: len(cases)]), (style.WIDTH_IN - 1.0) / shape[1] - 0.4
+    used, width_in = list(axes.flat[: len(panels)]), (style.WIDTH_IN - 1.0) / shape[1] - 0.4
     incomplete = False
-    for ax, case in zip(used, cases, strict=True):
-        style.entitle(ax, case.backend, notes[case.id], width_in)
-        mine = pairs[pairs.case_id == case.id]
-        incomplete |= _panel(ax, mine, cells[case.id], workers, factor, norm)
+    for ax, (case, channel) in zip(used, panels, strict=True):
+        name = case.backend if channel == "gather" else f"{case.backend}, {channel}"
+        style.entitle(ax, name, notes[case.id], width_in)
+        here, marked = (
+            table[(table.case_id == case.id) & (table.channel == channel)]
+            for table in (pairs, slow)
+        )
+        incomplete |= _panel(ax, here, cells[case.id, channel], workers, factor, norm)
+        _mark(ax, marked, workers)
     height_in = part.bbox.height / part.figure.dpi
     part.colorbar(
         ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
         aspect=height_in / 0.15,
     )  # fmt: skip
+    legend = [Patch(**SLOW, label="slow pair (an outlier)")] if len(slow) else []
     if incomplete:
-        part.legend(
-            handles=[Patch(**MISSING, label=f"no transfer ≥ {least}")], loc="outside upper right"
-        )
+        legend.append(Patch(**MISSING, label=f"no transfer ≥ {least}"))
+    if legend:
+        part.legend(handles=legend, loc="outside upper right", ncols=2)
+
+
+def _mark(ax: Axes, slow: pd.DataFrame, workers: list[str]) -> None:
+    place = {name: index for index, name in enumerate(workers)}
+    for row in slow.itertuples():
+        ax.add_patch(Rectangle((place[row.dst], place[row.src]), 1, 1, **SLOW, zorder=3))
 
 
 def _width(n_workers: int) -> int:

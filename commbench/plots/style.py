@@ -58,6 +58,9 @@ _SPARE = [  # for backends of other names
     Look("#77CCBB", "*"), Look("#774411", "d"), Look("#BB55BB", "8"),
 ]  # fmt: skip
 
+_SWEEPS = ("pingpong", "all-to-all")
+"""Workloads that go through sizes instead of computing something."""
+
 Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 
@@ -101,9 +104,14 @@ def looks(run: RunData) -> dict[str, Look]:
 def groups(run: RunData, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
     """Return the cases that differ in their backend only, under what sets them apart from others.
 
-    The ping-pongs alone (`pingpong` is True), all cases but them (False), or all (None).
+    The ping-pongs alone (`pingpong` is True), those that compute something (False), or all (None).
     """
-    cases = [c for c in run.run.suite.cases if pingpong in (None, c.workload == "pingpong")]
+    cases = [
+        case
+        for case in run.run.suite.cases
+        if pingpong is None or (pingpong and case.workload == "pingpong")
+        or (not pingpong and case.workload not in _SWEEPS)
+    ]  # fmt: skip
     found: dict[str, list[Case]] = {}
     for case in cases:
         peers = [_settings(peer) for peer in cases if peer.workload == case.workload]

@@ -30,6 +30,7 @@ class Content:
     summaries: pd.DataFrame
     comparisons: list[Comparison]
     pairs: pd.DataFrame
+    slow_pairs: pd.DataFrame
     coverage: pd.DataFrame
     transports: pd.DataFrame
     profiles: pd.DataFrame
@@ -39,6 +40,7 @@ class Content:
 def build(data: RunData) -> Content:
     """Derive everything that reports show from the records of a run."""
     tasks, pairs, coverage = stats.tasks(data), stats.pairs(data), stats.coverage(data)
+    slow_pairs = stats.slow_pairs(pairs, data)
     summaries = _with_costs(data, stats.summaries(data), coverage)
     transports = data.transports.drop_duplicates(
         ["case_id", "src", "dst", "transport", "contradiction"]
@@ -49,17 +51,21 @@ def build(data: RunData) -> Content:
         summaries=summaries,
         comparisons=stats.comparisons(data),
         pairs=pairs,
+        slow_pairs=slow_pairs,
         coverage=coverage,
         transports=transports,
         profiles=stats.profile_shares(stats.worker_profiles(data), data),
-        warnings=tuple(warnings.find(data, tasks, summaries, pairs, coverage, transports)),
+        warnings=tuple(
+            warnings.find(data, tasks, summaries, pairs, slow_pairs, coverage, transports)
+        ),
     )
 
 
 def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) -> pd.DataFrame:
     idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
     n_samples = summaries.groupby("case_id")["n_samples"].sum()
-    moved = summaries["payload_bytes"] * 2.0
+    # Half of a ping-pong's round trip is one message; its CPU seconds are those of both.
+    moved = summaries["payload_bytes"] * (1.0 + (summaries["workload"] == "pingpong"))
     wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
     on_cluster = summaries["layer"] == "workload"
     moved = moved.where(~on_cluster, summaries["case_id"].map(wire))

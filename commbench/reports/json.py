@@ -6,6 +6,7 @@ Pairs of workers, which may be a million, stand on a line each.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import stats
 from commbench.reports.content import Content
+from commbench.reports.tables import all_to_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +32,12 @@ def render(content: Content) -> str:
         case = cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
-        if row["layer"] != "workload":
+        if row["workload"] == "pingpong":
             row["message_bytes"] = row["payload_bytes"]
+    swept = content.summaries["workload"] == "all-to-all"
+    sizes = all_to_all.block_bytes(content, content.summaries[swept])
+    for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
+        row["message_bytes"] = size
     report: dict[str, Any] = {
         "run": {
             "id": run.id,
@@ -48,6 +54,7 @@ def render(content: Content) -> str:
         "warnings": list(content.warnings),
         "cases": described,
         "pairs": content.pairs,
+        "slow_pairs": _rows(content.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
         "transports": content.transports,
         "coverage": _rows(content.coverage),

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from commbench.reports import tables as parts
 from commbench.reports.content import Content
-from commbench.reports.tables import Table, heading, printable, tables
+from commbench.reports.tables import Table, heading, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,7 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 def render(content: Content) -> str:
     """Return the report for the terminal that standard output is, or for 80 columns of text."""
-    return page(heading(content), content.warnings, tables(content))
+    return page(heading(content), content.warnings, parts.tables(content))
 
 
 def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from commbench import stats
 from commbench.reports import disturbances
+from commbench.units import format_bandwidth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 _MIN_COVERAGE = 0.95
+_NAMED = 6
+"""The slow pairs of a case that are named in its warning; the table has more."""
 
 
 def find(
     data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame, pairs: pd.DataFrame,
-    coverage: pd.DataFrame, transports: pd.DataFrame,
+    slow_pairs: pd.DataFrame, coverage: pd.DataFrame, transports: pd.DataFrame,
 ) -> list[str]:  # fmt: skip
     """Return the warnings about a run, what is wrong with its transports first."""
     found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
@@ -49,6 +52,7 @@ def find(
             "the median (6 do): the intervals shown hold it with the probability that stands "
             "beside them, and a backend that has no better one is not called faster or slower"
         )
+    found += _slow_pairs(tasks, slow_pairs)
     for case_id, rows in pairs.groupby("case_id", sort=False):
         if n_untimed := int(rows["n_untimed"].sum()):
             found.append(
@@ -99,3 +103,17 @@ def _stopped(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -
         + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
         for row in stats.widest(summaries).itertuples()
     ]
+
+
+def _slow_pairs(tasks: Mapping[str, str], slow_pairs: pd.DataFrame) -> Iterator[str]:
+    for (case_id, channel), rows in slow_pairs.groupby(["case_id", "channel"], sort=False):
+        worst = next(rows.itertuples())
+        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
+        more = [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
+        yield (
+            f"{tasks[case_id]} over {worst.backend}{'' if channel == 'gather' else f', {channel}'}:"
+            f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
+            f"pair ({format_bandwidth(worst.q50_Bps)} against "
+            f"{format_bandwidth(worst.typical_Bps)})"
+            + (f"; slow, too: {', '.join(also + more)}" if also else "")
+        )

@@ -11,8 +11,10 @@ from commbench.stats.comparison import (
     least_launches,
     regressions,
 )
+from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import counted, tasks
+from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.stability import drifts, spreads
 from commbench.stats.stopping import ended_by, widest
 from commbench.stats.summary import idle_cores, launch_medians, median_interval, summaries
@@ -32,10 +34,12 @@ __all__ = [
     "idle_cores",
     "launch_medians",
     "least_launches",
+    "link_models",
     "median_interval",
     "pairs",
     "profile_shares",
     "regressions",
+    "slow_pairs",
     "spreads",
     "summaries",
     "tasks",

@@ -24,13 +24,14 @@ def pairs(run: RunData) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
     Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count:
-    a small one's duration is latency, not bandwidth.
+    a small one's duration is latency, not bandwidth. Of the sizes that all-to-all goes through,
+    the largest counts.
 
     Returns
     -------
     DataFrame
-        One row per case, source and destination: ``n`` transfers, their ``bytes``; the quantiles
-        ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
+        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth.
@@ -40,7 +41,7 @@ def pairs(run: RunData) -> pd.DataFrame:
 
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
-    rows = np.flatnonzero(keep)
+    rows = np.flatnonzero(keep & ~_below_the_largest(log))
     pairs = _Pairs(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
     launch, launches = pd.factorize(log["launch"])
@@ -91,12 +92,15 @@ def pairs(run: RunData) -> pd.DataFrame:
 
 
 class _Pairs:
-    """Numbers for pairs, in the order of the suite's cases, then of senders and receivers."""
+    """Numbers for pairs: in the order of the suite's cases, then by channel, sender, receiver."""
 
     def __init__(self, log: pd.DataFrame, run: RunData) -> None:
-        self._columns = [log[name].astype("category").cat for name in ("case_id", "src", "dst")]
+        self._columns = [
+            log[name].astype("category").cat for name in ("case_id", "channel", "src", "dst")
+        ]
         self._cases = run.run.suite.cases
-        _, src, dst = self._columns
+        _, channel, src, dst = self._columns
+        self._channels = sorted(channel.categories)
         self._workers = sorted({*src.categories, *dst.categories})
 
     def numbers(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -104,7 +108,8 @@ class _Pairs:
         import numpy as np
 
         number = np.zeros(len(rows), dtype=np.int64)
-        known = ([case.id for case in self._cases], self._workers, self._workers)
+        ids = [case.id for case in self._cases]
+        known = (ids, self._channels, self._workers, self._workers)
         for column, names in zip(self._columns, known, strict=True):
             place = {name: index for index, name in enumerate(names)}
             of_code = np.array([place[name] for name in column.categories], dtype=np.int64)
@@ -119,11 +124,13 @@ class _Pairs:
 
         n_workers = max(1, len(self._workers))
         sender, dst = np.divmod(pair, n_workers)
-        case, src = np.divmod(sender, n_workers)
+        channels, src = np.divmod(sender, n_workers)
+        case, channel = np.divmod(channels, max(1, len(self._channels)))
         columns = {
             "case_id": ([case.id for case in self._cases], case),
             "workload": ([case.workload for case in self._cases], case),
             "backend": ([case.backend for case in self._cases], case),
+            "channel": (self._channels, channel),
             "src": (self._workers, src),
             "dst": (self._workers, dst),
         }
@@ -131,6 +138,13 @@ class _Pairs:
             name: pd.Series(texts, dtype="str").take(places).reset_index(drop=True)
             for name, (texts, places) in columns.items()
         }
+
+
+def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are of a sweep over sizes, and not of its largest."""
+    swept = log["channel"] != "gather"
+    largest = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True).transform("max")
+    return swept & (log["nbytes"] < largest.reindex(log.index))
 
 
 def coverage(run: RunData) -> pd.DataFrame:

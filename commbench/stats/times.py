@@ -33,7 +33,8 @@ def worker_times(run: RunData) -> pd.DataFrame:
     fetches = dict(iter(received.groupby(key, observed=True)))
     tasks = dict(iter(run.tasks.loc[run.tasks.action == "compute", spans].groupby(key)))
     # Every worker has a count in every iteration, whatever it did.
-    windows = measured(run).merge(run.log_counts[key], on=key[:3])
+    samples = measured(run)
+    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[key], on=key[:3])
     rows = []
     for window in windows.itertuples():
         place = (window.case_id, window.launch, window.iteration, window.worker)

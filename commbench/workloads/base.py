@@ -128,3 +128,31 @@ class PairWorkload(Workload):
         VerificationError
             Where they differ.
         """
+
+
+class FetchWorkload(Workload):
+    """A workload in which every worker fetches blocks of data from every other worker.
+
+    For each size the harness times the fetches of every ordered pair, one after another and then
+    all at once, in the way in which workers fetch what a task needs. Every fetch is a real one,
+    since nothing of it is kept, and ``check`` sees all of it, outside the timing.
+    """
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the blocks in bytes, in the order in which they are fetched."""
+
+    @abstractmethod
+    def block(self, owner: int, size: int) -> Any:
+        """Return the incompressible, seeded block of that size of worker number `owner`."""
+
+    @abstractmethod
+    def check(self, owner: int, size: int, fetched: Any) -> None:
+        """Compare every byte of what was fetched with what ``block`` gives.
+
+        Raises
+        ------
+        VerificationError
+            Where they differ.
+        """

@@ -26,6 +26,7 @@ FRAMES = {
     "log_counts": model.LogCount,
     "tasks": model.TaskRecord,
     "transports": model.TransportUsed,
+    "addresses": model.WorkerAddress,
     "network": model.NetworkCounter,
     "idle": model.IdleCost,
     "core_use": model.CoreUse,

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from made_up import texts, together, workload
+from made_up import misplaced, run_of, texts, together, workload
 from matplotlib.collections import PolyCollection, QuadMesh
 
-from commbench import stats
+from commbench import model, stats
+from commbench.model import Case, ClusterSpec
 from commbench.plots import pair_bandwidth
 from commbench.plots.pair_bandwidth import contrast, number
 
@@ -186,3 +189,51 @@ def test_words_contrast_with_what_they_stand_on():
         words = luminance(mpl.colors.to_rgb(contrast(colour)))
         light, dark = sorted((luminance(colour), words), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _exchange(slow=1.0, n_workers=3):
+    """Return a run of all-to-all: alone 2 GB/s, together a third, with one slow pair."""
+    case = Case(
+        workload="all-to-all", backend="tcp", cluster=ClusterSpec(n_workers=n_workers), launches=1
+    )
+    records = [model.LaunchEnd(case_id=case.id, launch=0, block=0, position=0, ok=True, seconds=1)]
+    for src, dst in itertools.permutations(range(n_workers), 2):
+        for channel, bandwidth in (("alone", 2e9), ("together", 6e8)):
+            bandwidth /= slow if (src, dst) == (1, 2) else 1
+            records += [
+                model.TransferRecord(
+                    case_id=case.id, launch=0, iteration=0, src=str(src), dst=str(dst),
+                    nbytes=16_000_000, start_s=1e9, stop_s=1e9 + 16e6 / bandwidth, n_keys=1,
+                    channel=channel,
+                )
+            ]  # fmt: skip
+    return run_of([case], records)
+
+
+def test_alone_and_together_have_panels_of_their_own():
+    """What pairs did by themselves and what they did all at once is never in one matrix."""
+    figure = pair_bandwidth.plot(_exchange())
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+    assert titles == ["tcp, alone", "tcp, together"]
+    alone, together = (_cells(_panel(figure, index)) for index in (0, 1))
+    assert set(map(tuple, alone.values())) == {("2.00",) * 3}
+    assert set(map(tuple, together.values())) == {("0.60",) * 3}
+    assert "all at once" in figure.get_supxlabel()
+    assert misplaced(figure) == []
+
+
+def test_slow_pairs_are_framed_and_explained():
+    """The cell of the slow pair, and no other, is framed in every panel in which it is slow."""
+    figure = pair_bandwidth.plot(_exchange(slow=5.0))
+    for index in (0, 1):
+        frames = [patch for patch in _panel(figure, index).patches if not patch.get_fill()]
+        assert [frame.get_xy() for frame in frames] == [(2, 1)]
+    assert "slow pair (an outlier)" in texts(figure)
+    assert misplaced(figure) == []
+
+
+def test_nobody_is_framed_where_nobody_is_slow():
+    """Without an outlier there is neither a frame nor its legend."""
+    figure = pair_bandwidth.plot(_exchange())
+    assert not any("slow pair" in words for words in texts(figure))
+    assert not [patch for patch in _panel(figure).patches if not patch.get_fill()]

@@ -32,13 +32,13 @@ CASES = [
     builders.case("tcp", "pingpong"),
 ]
 TOP = [
-    "run", "warnings", "cases", "pairs", "comparisons", "transports", "coverage", "profile",
-    "failures",
+    "run", "warnings", "cases", "pairs", "slow_pairs", "comparisons", "transports", "coverage",
+    "profile", "failures",
 ]  # fmt: skip
 KEYS = {
     "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
     "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
-    "pairs": "case_id backend src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps",
+    "pairs": "case_id backend channel src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps",
     "comparisons": "baseline candidate baseline_id candidate_id workload baseline_s candidate_s "
     "n_launches ratio effect ci_low ci_high p_value delta min_effect verdict",
     "transports": "case_id backend src dst transport evidence contradiction",

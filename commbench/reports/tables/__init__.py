@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from commbench.reports.content import Content
 from commbench.reports.tables import (
+    all_to_all,
     comparison,
     message_size,
     pairs,
@@ -21,5 +22,7 @@ __all__ = ["Table", "heading", "printable", "tables"]
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
-    for part in (workload_time, worker_profile, message_size, comparison, pairs, provenance):
+    for part in (
+        workload_time, worker_profile, message_size, all_to_all, comparison, pairs, provenance,
+    ):  # fmt: skip
         yield from part.tables(content)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
-    table = content.summaries[content.summaries["layer"] != "workload"]
+    table = content.summaries[content.summaries["workload"] == "pingpong"]
     tasks = table["case_id"].map(content.tasks)
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
         idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}

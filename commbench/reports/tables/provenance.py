@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench import stats
+from commbench.model import Run
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, label
 from commbench.units import format_bytes
@@ -12,7 +13,11 @@ from commbench.units import format_bytes
 
 def heading(content: Content) -> str:
     """Return one line that says what was run, where and when."""
-    run = content.data.run
+    return describe(content.data.run)
+
+
+def describe(run: Run) -> str:
+    """Return the heading of everything that is told of `run`."""
     cpu = run.environment.get("cpu") or {}
     return (
         f"{run.suite.name} · {run.started_at[:16].replace('T', ' ')} UTC · "

@@ -1,0 +1,130 @@
+"""The bandwidth model of a run, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from commbench.model import Run
+from commbench.reports.dask_config import CHANNELS, Advice
+from commbench.reports.json import dumps
+from commbench.reports.tables.cells import Table, number
+from commbench.stats.link_model import LinkModel
+from commbench.units import format_bytes, format_message_size, format_seconds
+
+_MAX_PAIRS = 24
+
+
+def tables(
+    models: Sequence[LinkModel], tasks: Mapping[str, str], predict: int | None
+) -> Iterator[Table]:
+    """Yield a table of the link classes and one of the pairs for each case and channel.
+
+    Parameters
+    ----------
+    models
+        What ``stats.link_models`` returns.
+    tasks
+        By case id, what was measured.
+    predict
+        The size of a transfer in bytes whose time is told, too.
+    """
+    for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
+        own = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
+        where = f"{tasks[case_id]} over {own[0].backend}, {channel}"
+        classes, pairs = ([m for m in own if bool(m.src) is one] for one in (False, True))
+        meaning = f"From {CHANNELS.get(channel, channel)}. {_meaning(classes)}"
+        yield _table(f"{where}: classes of links", classes, predict, meaning)
+        shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
+        cut = f"The {_MAX_PAIRS} slowest of {len(pairs)}." if len(pairs) > _MAX_PAIRS else ""
+        yield _table(f"{where}: pairs", shown, predict, cut)
+
+
+def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: str) -> Table:
+    ahead = () if predict is None else (f"{format_message_size(predict)}\ntakes",)
+    refused = {model.reason: model for model in models if model.reason}
+    missing = "".join(
+        f" No model of {_name(model)}"
+        + (" and others" if sum(m.reason == reason for m in models) > 1 else "")
+        + f": {reason}."
+        for reason, model in refused.items()
+    )
+    return Table(
+        f"t = α + n / β for {title}",
+        ("link", "α", "α\n±", "β\nGB/s", "β\n±", "n½", "error\nmedian", "error\n90 %", *ahead),
+        tuple(
+            (
+                _name(model),
+                format_seconds(model.alpha_s),
+                _within(model.alpha_low_s, model.alpha_s, model.alpha_high_s),
+                number(model.beta_Bps / 1e9),
+                _within(model.beta_low_Bps, model.beta_Bps, model.beta_high_Bps),
+                "—" if model.reason else format_bytes(round(model.half_bytes)),
+                _percent(model.error_median),
+                _percent(model.error_p90),
+                *(() if predict is None else (_prediction(model, predict),)),
+            )
+            for model in models
+        ),
+        f"{note}{missing}".strip(),
+    )  # fmt: skip
+
+
+def _name(model: LinkModel) -> str:
+    return f"{model.src} → {model.dst}" if model.src else f"{model.link} ({model.n_pairs} pairs)"
+
+
+def _prediction(model: LinkModel, nbytes: int) -> str:
+    beyond = not model.smallest_bytes <= nbytes <= model.largest_bytes
+    return format_seconds(model.predict_s(nbytes)) + " *" * (beyond and not model.reason)
+
+
+def _within(low: float, found: float, high: float) -> str:
+    """Return how far the farther end of an interval is from what was `found`."""
+    return _percent(max(found - low, high - found) / found if found > 0 else math.nan)
+
+
+def _percent(share: float) -> str:
+    return "—" if math.isnan(share) else f"{share:.1%}"
+
+
+def _meaning(classes: Sequence[LinkModel]) -> str:
+    fitted = [model for model in classes if not model.reason]
+    if not fitted:
+        return ""
+    first = fitted[0]
+    interval = (
+        f"±: the farther end of the {first.confidence:.0%} interval of the launches' fits"
+        if first.confidence
+        else "±: one launch gives no interval"
+    )
+    smallest = format_message_size(min(model.smallest_bytes for model in fitted))
+    largest = format_message_size(max(model.largest_bytes for model in fitted))
+    return (
+        f"α: latency; β: bandwidth; n½ = αβ: the size that is half latency; {interval}; error: "
+        f"|predicted / measured - 1| of transfers of one {first.parts}, predicted from the others. "
+        f"Sizes {smallest} to {largest}; a prediction outside them has a *."
+    )
+
+
+def document(
+    run: Run, models: Sequence[LinkModel], advice: Sequence[Advice], predict: int | None
+) -> str:
+    """Return the models as a JSON object, in base units; what is unknown is null."""
+    rows = [
+        {
+            **dataclasses.asdict(model),
+            "half_bytes": model.half_bytes,
+            **({} if predict is None else {"predicted_s": model.predict_s(predict)}),
+        }
+        for model in models
+    ]
+    return dumps(
+        {
+            "run": run.id,
+            "predicted_bytes": predict,
+            "models": rows,
+            "dask": [dataclasses.asdict(one) for one in advice],
+        }
+    )

@@ -1,0 +1,217 @@
+"""The time of a transfer as latency and bandwidth: t = α + n / β for n bytes.
+
+The model is Hockney's. It is fitted to the single transfers of a pair, or of all pairs on one
+class of link, with ``scipy.optimize.least_squares`` on ``ln(α + n / β) - ln t``: the relative
+error counts, and as much at 1 KiB as at 16 MiB. The loss is soft-l1, linear where a transfer is
+far off (beyond 10 %), so that a few that were held up don't bend the line; α ≥ 0 and 1 / β > 0.
+
+Each launch is fitted by itself. α and 1 / β are the medians over the launches' fits, with the
+interval of ``commbench.stats.median_interval``; the error is that of predicting each launch's
+transfers by the medians of the other launches. A run of one launch is divided by iterations
+instead, which gives an error but, since iterations are not independent, no interval.
+
+Source: R. W. Hockney, The communication challenge for MPP: Intel Paragon and Meiko CS-2, Parallel
+Computing 20 (1994) 389-398, whose half-performance length n½ = αβ is ``half_bytes`` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commbench.stats.links import link_classes
+from commbench.stats.selection import counted, in_suite_order
+from commbench.stats.summary import median_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from commbench.store import RunData
+
+MIN_SIZES = 3
+MIN_SPREAD = 10
+"""How many times the smallest size the largest must be: else α and β can't be told apart."""
+MIN_SHARE = 0.5
+"""The part of the largest transfer's time that must be bandwidth's: else β is hidden by α."""
+_OUTLIER = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkModel:
+    """What was fitted to one pair, or where ``src`` and ``dst`` are empty to a class of links.
+
+    ``reason`` says why nothing could be fitted: then α, β and all that follows from them are nan.
+    ``n`` transfers were used, ``n_untimed`` had no duration; they come from ``n_parts``
+    launches or iterations, as ``parts`` says. ``error_median`` and ``error_p90`` are quantiles of
+    |predicted / measured - 1| over transfers that had no part in the prediction.
+    """
+
+    case_id: str
+    workload: str
+    backend: str
+    channel: str
+    link: str
+    src: str
+    dst: str
+    n_pairs: int
+    n: int
+    n_untimed: int
+    smallest_bytes: int
+    largest_bytes: int
+    parts: str
+    n_parts: int
+    reason: str = ""
+    alpha_s: float = float("nan")
+    alpha_low_s: float = float("nan")
+    alpha_high_s: float = float("nan")
+    beta_Bps: float = float("nan")  # noqa: N815 - the unit's own spelling
+    beta_low_Bps: float = float("nan")  # noqa: N815
+    beta_high_Bps: float = float("nan")  # noqa: N815
+    confidence: float = 0.0
+    error_median: float = float("nan")
+    error_p90: float = float("nan")
+
+    @property
+    def half_bytes(self) -> float:
+        """The size whose time is half latency and half bandwidth: n½ = αβ."""
+        return self.alpha_s * self.beta_Bps
+
+    def predict_s(self, nbytes: float) -> float:
+        """Return the seconds that a transfer of `nbytes` takes."""
+        return self.alpha_s + nbytes / self.beta_Bps
+
+
+def link_models(run: RunData) -> list[LinkModel]:
+    """Fit every class of links and every pair of `run`, apart by case and channel.
+
+    Returns
+    -------
+    list of LinkModel
+        In the order of the suite's cases, the classes of a channel before its pairs.
+    """
+    log = counted(run.transfers, run)
+    log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
+    log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
+    models = []
+    for _, channel in log.groupby(["case_id", "channel"], sort=False):
+        for _, group in channel.groupby("link", sort=False):
+            models.append(_model(group, src="", dst=""))
+        for (src, dst, _), group in channel.groupby(["src", "dst", "link"], sort=False):
+            models.append(_model(group, src=src, dst=dst))
+    return models
+
+
+def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
+    import numpy as np
+
+    first = log.iloc[0]
+    usable = log[(log["seconds"] > 0) & (log["nbytes"] > 0)]
+    parts = "launch" if len(usable["launch"].unique()) > 1 else "iteration"
+    nbytes, seconds = usable["nbytes"].to_numpy(float), usable["seconds"].to_numpy()
+    known: dict[str, Any] = {
+        **{name: first[name] for name in ("case_id", "workload", "backend", "channel", "link")},
+        "src": src, "dst": dst, "n_pairs": len(log[["src", "dst"]].drop_duplicates()),
+        "n": len(usable), "n_untimed": len(log) - len(usable), "parts": parts,
+        "smallest_bytes": int(nbytes.min()) if len(usable) else 0,
+        "largest_bytes": int(nbytes.max()) if len(usable) else 0,
+    }  # fmt: skip
+    if not len(usable):
+        return LinkModel(**known, n_parts=0, reason=f"none of {len(log)} has a duration")
+    if reason := _unfit(nbytes):
+        return LinkModel(**known, n_parts=0, reason=reason)
+    every = [usable[parts].to_numpy() == part for part in np.unique(usable[parts])]
+    members = [member for member in every if not _unfit(nbytes[member])]
+    known["n_parts"] = len(members)
+    if not members:
+        return LinkModel(**known, reason=f"no {parts} by itself has sizes enough")
+    fits = np.array([fit(nbytes[member], seconds[member]) for member in members])
+    alpha_s, seconds_per_byte = np.median(fits, axis=0)
+    longest_s = known["largest_bytes"] * seconds_per_byte
+    if longest_s < MIN_SHARE * (alpha_s + longest_s):
+        reason = "latency takes most of the time of even the largest size; fetch larger ones"
+        return LinkModel(**known, reason=reason)
+    errors = np.concatenate([np.empty(0), *_held_out(fits, members, nbytes, seconds)])
+    if parts == "launch":
+        known |= _interval(fits)
+    return LinkModel(
+        **known,
+        alpha_s=float(alpha_s),
+        beta_Bps=float(1 / seconds_per_byte),
+        error_median=float(np.median(errors)) if len(errors) else float("nan"),
+        error_p90=float(np.quantile(errors, 0.9)) if len(errors) else float("nan"),
+    )
+
+
+def _unfit(nbytes: np.ndarray[Any, Any]) -> str:
+    """Return why nothing can be fitted to transfers of these sizes, or nothing."""
+    import numpy as np
+
+    sizes = np.unique(nbytes)
+    if len(sizes) < MIN_SIZES:
+        found = "one size" if len(sizes) == 1 else f"{len(sizes)} sizes"
+        return f"{found} only; at least {MIN_SIZES} are needed"
+    if sizes[-1] < MIN_SPREAD * sizes[0]:
+        return (
+            f"the largest size is only {sizes[-1] / sizes[0]:.3g} times the smallest; latency and "
+            f"bandwidth can't be told apart below {MIN_SPREAD} times"
+        )
+    return ""
+
+
+def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Return latency and seconds per byte of transfers, by the robust fit of the module.
+
+    Parameters
+    ----------
+    nbytes, seconds
+        Shape (n,), above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sizes = np.array([1e3, 1e5, 1e7])
+    >>> alpha_s, seconds_per_byte = fit(sizes, 1e-3 + sizes / 1e9)
+    >>> round(alpha_s, 9), round(1 / seconds_per_byte)
+    (0.001, 1000000000)
+    """
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    # Both parameters in units in which they are near 1.
+    scale = np.array([np.quantile(seconds, 0.1), np.median(seconds / nbytes)])
+    terms = np.column_stack([np.ones_like(nbytes), nbytes]) * scale
+    logs = np.log(seconds)
+    found = least_squares(
+        lambda x: np.log(terms @ x) - logs,
+        np.ones(2),
+        jac=lambda x: terms / (terms @ x)[:, None],
+        bounds=(0, np.inf), loss="soft_l1", f_scale=_OUTLIER, xtol=1e-12, ftol=1e-12,
+    )  # fmt: skip
+    alpha_s, seconds_per_byte = found.x * scale
+    return float(alpha_s), float(seconds_per_byte)
+
+
+def _held_out(
+    fits: Any, members: list[Any], nbytes: Any, seconds: Any
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the relative errors of each part's transfers, predicted by the other parts."""
+    import numpy as np
+
+    for number, member in enumerate(members if len(members) > 1 else ()):
+        alpha_s, seconds_per_byte = np.median(np.delete(fits, number, axis=0), axis=0)
+        predicted = alpha_s + nbytes[member] * seconds_per_byte
+        yield np.abs(predicted / seconds[member] - 1)
+
+
+def _interval(fits: Any) -> dict[str, float]:
+    import numpy as np
+
+    k, level = median_interval(len(fits))
+    (alpha_low, slope_low), (alpha_high, slope_high) = np.sort(fits, axis=0)[[k - 1, -k]]
+    return {
+        "alpha_low_s": float(alpha_low), "alpha_high_s": float(alpha_high),
+        "beta_low_Bps": float(1 / slope_high), "beta_high_Bps": float(1 / slope_low),
+        "confidence": level,
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""``all-to-all``: each worker fetches blocks from each other, one pair at a time, then all at once.
+
+Whatever a workload of its users makes the workers exchange, here the matrix of pairs is complete.
+A block is a NumPy (or CuPy) array of random bytes that lies on its owner as a task's result does.
+Alone, a fetch has the cluster to itself: the bandwidth of the pair's own way. Together, all
+``W * (W - 1)`` ordered pairs of W workers fetch at once: what the pairs share shows.
+
+Payload of a sample: alone, one block; together, the blocks of all pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import Context, FetchWorkload
+from commbench.workloads.device import array_library
+
+_KIB, _MIB = 1 << 10, 1 << 20
+
+
+class AllToAll(FetchWorkload):
+    """Blocks of several sizes between every ordered pair of workers.
+
+    Raises
+    ------
+    UsageError
+        Where there is one worker only, or a size is missing, repeated or below 1.
+    """
+
+    name = "all-to-all"
+    summary = "every ordered pair of workers, one at a time and all at once"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run all-to-all``."""
+
+        sizes: tuple[int, ...] = field(
+            default=(_KIB, 64 * _KIB, _MIB, 4 * _MIB, 16 * _MIB),
+            metadata={
+                "help": "sizes of the blocks, for example 1KiB,1MiB,16MiB; together, a worker "
+                "holds one of every other worker's",
+                "unit": "bytes",
+            },
+        )
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        if context.n_workers < 2:
+            raise UsageError("all-to-all: one worker has no other to fetch from; --workers 2")
+        if not params.sizes:
+            raise UsageError("all-to-all: sizes is empty; give at least one, as in --sizes 16MiB")
+        if len(set(params.sizes)) < len(params.sizes):
+            raise UsageError("all-to-all: sizes names a size twice; --iterations repeats them all")
+        for size in params.sizes:
+            if size < 1:
+                raise UsageError(f"all-to-all: a block of {size} B can't be fetched; at least 1")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:  # noqa: D102
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
+
+    def block(self, owner: int, size: int) -> Any:
+        """Return a uint8 array of shape ``(size,)`` on the device, unlike any other block."""
+        import numpy
+
+        random = numpy.random.default_rng([self.context.seed, owner, size])
+        return array_library(self.context.device).asarray(
+            random.integers(0, 256, size, dtype=numpy.uint8)
+        )
+
+    def check(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
+        expected = self.block(owner, size)
+        found = getattr(fetched, "shape", None), str(getattr(fetched, "dtype", ""))
+        if type(fetched) is not type(expected) or found != ((size,), "uint8"):
+            raise VerificationError(
+                f"all-to-all: a block of worker {owner} should be {size} B, and came as "
+                f"{type(fetched).__name__} of shape {found[0]}"
+            )
+        if n_wrong := int((fetched != expected).sum()):
+            raise VerificationError(
+                f"all-to-all: {n_wrong} of the {size} B of a block of worker {owner} arrived wrong"
+            )

@@ -1,0 +1,204 @@
+"""``commbench model`` prints, predicts and writes what a run's transfers tell, or says why not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import builders
+import dask
+import pytest
+from builders import address, end, transfer
+from click.testing import CliRunner
+
+from commbench.cli import main
+from commbench.model import Case, Record
+
+SIZES = (1 << 10, 1 << 20, 16 << 20)
+TCP = builders.case("tcp", "all-to-all", n_workers=3)
+UCX = builders.case("ucx", "all-to-all", n_workers=3)
+
+
+def swept(case: Case, alpha_s: float, beta_Bps: float, launches: int = 6) -> list[Record]:  # noqa: N803
+    """Return exact fetches of all pairs, alone, and five times slower together."""
+    records: list[Record] = [address(case, worker) for worker in "012"]
+    for launch, (src, dst) in itertools.product(range(launches), itertools.permutations("012", 2)):
+        for size in SIZES:
+            seconds = alpha_s + size / (beta_Bps * (2 if (src, dst) == ("0", "1") else 1))
+            for channel, factor in (("alone", 1), ("together", 5)):
+                records.append(
+                    transfer(
+                        case, 0, factor * seconds, size, src=src, dst=dst, launch=launch,
+                        channel=channel,
+                    )
+                )  # fmt: skip
+    return records + [end(case, launch=launch) for launch in range(launches)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run over tcp with 1 ms and 0.5 GB/s, but 1 GB/s from 0 to 1."""
+    return stored(tmp_path_factory.mktemp("results"), [TCP], swept(TCP, 1e-3, 5e8))
+
+
+def stored(folder: Path, cases: Iterable[Case], records: Iterable[Record] = ()) -> Path:
+    """Return a run of these records."""
+    return builders.written(folder, cases, records).path
+
+
+def model(*arguments: Any, columns: int = 200) -> Any:
+    """Run the command and return what click saw."""
+    return CliRunner().invoke(main, ["model", *map(str, arguments)], env={"COLUMNS": str(columns)})
+
+
+def message(result: Any) -> str:
+    """Return the one message of a command that ended with usage."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return str(line.removeprefix("Error: "))
+
+
+def row(result: Any, name: str, title: str) -> list[str]:
+    """Return the cells of a row of the table with that title."""
+    assert result.exit_code == 0, result.output
+    table = result.stdout[result.stdout.index(title) :]
+    line = next(line for line in table.splitlines() if line.startswith(name))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_the_tables_show_every_pair_and_class(run: Path) -> None:
+    """Latency, bandwidth, their intervals and the error stand there, alone and together apart."""
+    result = model(run)
+    cells = row(result, "0 → 1", "alone: pairs")
+    assert cells == ["0 → 1", "1.00 ms", "0.0%", "1", "0.0%", "1.00 MB", "0.0%", "0.0%"]
+    cells = row(result, "0 → 1", "together: pairs")
+    assert cells[1:4] == ["5.00 ms", "0.0%", "0.2"]
+    assert row(result, "same host", "alone: classes")[0] == "same host (6 pairs)"
+    assert "97%" in result.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_tables_fit_the_page(columns: int, run: Path) -> None:
+    """No line is wider than a terminal of 80 columns, with a prediction, too."""
+    result = model(run, "--predict", "1GiB", columns=columns)
+    assert max(map(len, result.stdout.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [("1MiB", "3.10 ms"), ("16MiB", "34.6 ms"), ("1GiB", "2.15 s *")]
+)
+def test_a_transfer_is_predicted(size: str, text: str, run: Path) -> None:
+    """The time is α + n / β; a size beyond what was measured has a star."""
+    cells = row(model(run, "--predict", size), "1 → 0", "alone: pairs")
+    assert cells[-1] == text
+
+
+def test_json_has_all_of_it_in_base_units(run: Path) -> None:
+    """Every class and pair is a row, with what follows for a size and for Dask."""
+    result = model(run, "--format", "json", "--predict", "1000000")
+    report = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert list(report) == ["run", "predicted_bytes", "models", "dask"]
+    rows = {(m["channel"], m["src"], m["dst"]): m for m in report["models"]}
+    assert len(rows) == 2 * (1 + 6)
+    pair = rows["alone", "0", "1"]
+    assert (pair["alpha_s"], pair["beta_Bps"]) == pytest.approx((1e-3, 1e9), rel=1e-3)
+    assert pair["predicted_s"] == pytest.approx(2e-3, rel=1e-3)
+    assert pair["half_bytes"] == pytest.approx(1e6, rel=1e-3)
+    assert pair["link"] == "same host"
+    (advice,) = report["dask"]
+    assert (advice["channel"], advice["n_pairs"]) == ("alone", 6)
+    assert advice["bandwidth_Bps"] == pytest.approx(5e8, rel=1e-3)
+
+
+def test_dask_reads_what_is_written(run: Path, tmp_path: Path) -> None:
+    """The file sets a key that Dask has, to the median of the pairs, and says where from."""
+    import distributed  # noqa: F401 - it fills in the configuration
+
+    default = dask.config.get("distributed.scheduler.bandwidth")
+    path = tmp_path / "bandwidth.yaml"
+    result = model(run, "--write", path)
+    assert result.stdout.endswith(f"wrote {path}\n")
+    config = dask.config.collect([str(path)], env={})
+    written = config["distributed"]["scheduler"]["bandwidth"]
+    assert type(written) is type(default) is int
+    assert written == pytest.approx(5e8, rel=1e-3)
+    assert config == {"distributed": {"scheduler": {"bandwidth": written}}}
+    text = path.read_text()
+    assert "6 ordered pairs" in text
+    assert "no other under way" in text
+    assert run.name in text
+
+
+def test_a_file_that_exists_is_kept(run: Path, tmp_path: Path) -> None:
+    """Nothing is overwritten; nor is anything written where that can't be."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("mine")
+    assert message(model(run, "--write", path)) == f"{path} exists; name another file, or remove it"
+    assert path.read_text() == "mine"
+    result = model(run, "--write", tmp_path / "nowhere" / "x.yaml")
+    assert result.exit_code == 1
+    assert "No such file" in result.stderr
+
+
+def test_several_backends_are_told_apart(tmp_path: Path) -> None:
+    """Dask has one bandwidth: which backend's, the user says; a wrong name lists the known."""
+    run = stored(tmp_path, [TCP, UCX], swept(TCP, 1e-3, 5e8) + swept(UCX, 1e-4, 5e9))
+    assert "choose with --backend" in message(model(run, "--write", tmp_path / "x.yaml"))
+    assert not (tmp_path / "x.yaml").exists()
+    assert model(run, "--write", tmp_path / "x.yaml", "--backend", "ucx").exit_code == 0
+    assert "over ucx" in (tmp_path / "x.yaml").read_text()
+    assert "did you mean 'ucx'" in message(model(run, "--backend", "uxc"))
+    shown = model(run, "--backend", "ucx").stdout
+    assert "over ucx" in shown
+    assert "over tcp" not in shown
+
+
+def bad() -> dict[str, tuple[list[Record], str]]:
+    """Return runs that no model can be fitted to, with what is said of them."""
+    size = [transfer(TCP, 0, 0.1, 1 << 20, iteration=n, channel="alone") for n in range(9)]
+    stopped = [transfer(TCP, 0, 0, 1 << n, channel="alone") for n in range(20)]
+    return {
+        "no transfers": ([], "it has no transfers between workers"),
+        "failures only": ([builders.failure(TCP)], "it has no transfers between workers"),
+        "one size": (size, "tcp: one size only; at least 3 are needed"),
+        "zero durations": (stopped, "tcp: none of 20 has a duration"),
+        "warm-ups only": (
+            [transfer(TCP, 0, 1, 1 << n, iteration=-1) for n in range(20)],
+            "it has no transfers between workers",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", bad())
+@pytest.mark.parametrize("options", [[], ["--format", "json"], ["--write", "never.yaml"]])
+def test_a_run_without_enough_is_refused(name: str, options: list[str], tmp_path: Path) -> None:
+    """One message says what is missing and what measures it; nothing is printed or written."""
+    records, reason = bad()[name]
+    said = message(model(stored(tmp_path, [TCP], records), *options))
+    assert reason in said
+    assert "commbench run all-to-all" in said
+    assert not Path("never.yaml").exists()
+
+
+def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path: Path) -> None:
+    """One pair of one size is left out of the tables' numbers, and it is said why."""
+    records = [
+        record for record in swept(TCP, 1e-3, 5e8)
+        if (getattr(record, "src", ""), getattr(record, "dst", "")) != ("2", "0")
+        or record.nbytes == SIZES[-1]
+    ]  # fmt: skip
+    result = model(stored(tmp_path, [TCP], records), "--predict", "1MiB")
+    cells = row(result, "2 → 0", "alone: pairs")
+    assert cells == ["2 → 0", *"—" * 8]
+    assert "No model of 2 → 0: one size only; at least 3 are needed." in result.stdout
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    """A directory without a run, and a size that is none, are told as everywhere."""
+    assert "holds no run" in message(model(tmp_path))
+    assert "is not a number of bytes" in model(tmp_path, "--predict", "many").stderr

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.all_to_all import AllToAll
+from commbench.workloads.base import Context
+
+
+def work(*sizes, n_workers=3, seed=1):
+    """Return the workload with these sizes."""
+    context = Context(n_workers=n_workers, device="cpu", seed=seed)
+    return AllToAll(AllToAll.Params(sizes=sizes), context)
+
+
+def test_a_block_is_its_owners_own_and_the_same_again():
+    """Owner, size and seed each make another block; the same ones make the same block."""
+    found = {
+        (seed, owner, size): work(64, 65, seed=seed).block(owner, size)
+        for seed, owner, size in itertools.product((1, 2), (0, 1), (64, 65))
+    }
+    assert {(block.dtype, block.nbytes) for block in found.values()} == {
+        (np.dtype("u1"), 64), (np.dtype("u1"), 65)
+    }  # fmt: skip
+    assert len({block.tobytes()[:32] for block in found.values()}) == len(found)
+    for (seed, owner, size), block in found.items():
+        assert (work(64, 65, seed=seed).block(owner, size) == block).all()
+
+
+def test_a_block_does_not_shrink():
+    """Compression would find nothing to do: the bytes are random."""
+    import zlib
+
+    block = work(100_000).block(0, 100_000)
+    assert len(zlib.compress(block)) > block.nbytes
+
+
+def test_what_arrived_whole_is_right():
+    """The block itself, of any of the owners and sizes, passes."""
+    for owner, size in itertools.product(range(3), (1, 1000)):
+        work(1, 1000).check(owner, size, work(1, 1000).block(owner, size))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda block: np.where(np.arange(1000) == 999, block + 1, block), "1 of the 1000 B"),
+        (lambda block: block[:-1], r"came as ndarray of shape \(999,\)"),
+        (lambda block: block.astype("u2"), "should be 1000 B"),
+        (lambda block: block.tobytes(), "came as bytes of shape None"),
+        (lambda _: None, "came as NoneType"),
+        (lambda _: work(1000).block(2, 1000), "of the 1000 B of a block of worker 1 arrived"),
+    ],
+    ids=["last byte", "short", "wide", "bytes", "nothing", "another's"],
+)
+def test_what_arrived_wrong_is_found(spoil, words):
+    """Every byte counts, and so does whose block it is."""
+    with pytest.raises(VerificationError, match=words):
+        work(1000).check(1, 1000, spoil(work(1000).block(1, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_workers", "words"),
+    [
+        ((), 2, "sizes is empty"),
+        ((0,), 2, "a block of 0 B"),
+        ((5, -1), 2, "a block of -1 B"),
+        ((5, 6, 5), 2, "names a size twice"),
+        ((5,), 1, "one worker has no other to fetch from; --workers 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(sizes, n_workers, words):
+    """The message says what is wrong and what to do."""
+    with pytest.raises(UsageError, match=words):
+        work(*sizes, n_workers=n_workers)
