@@ -169,10 +169,12 @@ def _resume(path: Path) -> int:
 def _available(suite: Suite, *, skip: bool) -> Suite:
     """Return `suite` without the cases that this machine can't run, if they may be skipped."""
     from commbench.backends import parse
+    from commbench.measure.lacking import lacking
 
     kept = []
     for case in suite.cases:
-        problem = parse(case.backend).unavailable(case.cluster.device)
+        backend = parse(case.backend)
+        problem = backend.unavailable(case.cluster.device) or lacking(case, backend)
         if problem is None:
             kept.append(case)
             continue
@@ -249,7 +251,7 @@ def _write_reports(results: RunStore) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, csv, json, or what a plugin adds.",
+    help="terminal, markdown, csv, json, osu, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
     "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."

@@ -57,7 +57,7 @@ def build(data: RunData) -> Content:
 def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) -> pd.DataFrame:
     idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
     n_samples = summaries.groupby("case_id")["n_samples"].sum()
-    moved = summaries["payload_bytes"] * 2.0
+    moved = summaries["payload_bytes"] * 1.0
     wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
     on_cluster = summaries["layer"] == "workload"
     moved = moved.where(~on_cluster, summaries["case_id"].map(wire))

@@ -27,9 +27,13 @@ def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
 
 
 def measured(run: RunData) -> pd.DataFrame:
-    """Return the samples that count: those of ``counted``, verified, and no warm-up."""
+    """Return the samples that count: those of ``counted`` that are no warm-up, and verified.
+
+    What another program measured can't be verified; it counts, and names the ``tool``.
+    """
     samples = counted(run.samples, run)
-    return samples[~samples["warmup"].astype(bool) & samples["verified"].astype(bool)]
+    sound = samples["verified"].astype(bool) | (samples["tool"] != "")
+    return samples[~samples["warmup"].astype(bool) & sound]
 
 
 def good_launches(run: RunData) -> dict[str, list[int]]:

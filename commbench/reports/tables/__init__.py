@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.reports.content import Content
-from commbench.reports.tables import message_size, pairs, provenance, workload_time
+from commbench.reports.tables import layers, message_size, pairs, provenance, workload_time
 from commbench.reports.tables.cells import Table, printable
 from commbench.reports.tables.provenance import heading
 
@@ -14,5 +14,5 @@ __all__ = ["Table", "heading", "printable", "tables"]
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
-    for part in (workload_time, message_size, pairs, provenance):
+    for part in (workload_time, layers, message_size, pairs, provenance):
         yield from part.tables(content)
