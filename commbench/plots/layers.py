@@ -93,7 +93,7 @@ def _bar(ax: Axes, y: int, case: pd.DataFrame, factor: float) -> None:
         )  # fmt: skip
         if time < below:
             ax.barh(
-                y, below - time, left=time, height=0.6, facecolor="none", edgecolor=FASTER,
+                y, below - time, left=time, height=0.3, facecolor="white", edgecolor=FASTER,
                 hatch="////", linewidth=1, zorder=3, gid=f"faster {row.layer} {row.backend}",
             )  # fmt: skip
         below = time

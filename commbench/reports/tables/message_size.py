@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
+from commbench.model import LAYERS
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, counts, number
 from commbench.units import format_bandwidth, format_message_size, format_seconds
@@ -19,6 +20,8 @@ def tables(content: Content) -> Iterator[Table]:
     table = content.summaries[content.summaries["layer"] != "workload"]
     modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
     windows = {case.id: case.params.get("window") for case in content.data.run.suite.cases}
+    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    table = table.loc[depth.sort_values(kind="stable").index]
     tasks, mode_of = table["case_id"].map(content.tasks), table["case_id"].map(modes)
     for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
         title = f"{task}, {layer} layer"
