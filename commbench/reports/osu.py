@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import stats
 from commbench.errors import UsageError
+from commbench.model import LAYERS
 from commbench.reports.content import Content
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def render(content: Content) -> str:
     modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
     blocks = [
         "\n".join(_block(content, modes[str(case_id)], group))
-        for (case_id, _), group in table.groupby(["case_id", "layer"], sort=False)
+        for case_id, of_case in table.groupby("case_id", sort=False)
+        for _, group in sorted(
+            of_case.groupby("layer"), key=lambda item: (*LAYERS, item[0]).index(item[0])
+        )
     ]
     return "\n\n".join(blocks) + "\n"
 

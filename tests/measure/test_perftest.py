@@ -20,12 +20,15 @@ from commbench.workloads.pingpong import PingPong
 HEADER = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n"
 
 
-def measured(backend, folder, **params):
+def measured(backend, folder, iterations=20, **params):
     """Return the records of one good launch of the raw layer."""
     if problem := backends.parse(backend).unavailable("cpu"):
         pytest.skip(f"{backend}: {problem.reason}")
     params = {"layers": ("raw",), "sizes": (1, 100_000)} | params
-    case = Case(workload="pingpong", backend=backend, params=params, iterations=20, warmups=10)
+    case = Case(
+        workload="pingpong", backend=backend, params=params, iterations=iterations,
+        warmups=iterations // 10,
+    )  # fmt: skip
     if problem := lacking.lacking(case, backends.parse(backend)):
         pytest.skip(f"{backend}: {problem.reason}")
     plan = [Launch(case=case, index=0, block=0, position=0)]
@@ -169,7 +172,7 @@ def ratio(ours, by_hand):
 
 def by_commbench(backend, folder, size, mode):
     """Return the raw layer's median seconds of one message."""
-    records = measured(backend, folder, sizes=(size,), mode=mode)
+    records = measured(backend, folder, iterations=1000, sizes=(size,), mode=mode)
     return statistics.median(s.seconds for s in raw(records) if not s.warmup)
 
 
