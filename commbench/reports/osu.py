@@ -44,12 +44,11 @@ def render(content: Content) -> str:
             "commbench report RUN --format csv has all there is"
         )
     modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
+    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
     blocks = [
         "\n".join(_block(content, modes[str(case_id)], group))
         for case_id, of_case in table.groupby("case_id", sort=False)
-        for _, group in sorted(
-            of_case.groupby("layer"), key=lambda item: (*LAYERS, item[0]).index(item[0])
-        )
+        for _, group in of_case.groupby(depth, dropna=False)
     ]
     return "\n\n".join(blocks) + "\n"
 
