@@ -236,7 +236,7 @@ def _write_reports(results: RunStore) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, csv, json, or what a plugin adds.",
+    help="terminal, markdown, csv, json, osu, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
     "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."

@@ -8,7 +8,6 @@ it starts carries the launch's mark: when the runner goes, so do they.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -66,7 +65,7 @@ def _measure(launch: Launch, backend: Backend, scratch: Path, emit: Emit) -> Non
     elif isinstance(workload, PairWorkload):
         from commbench.measure.pair import measure_pair
 
-        asyncio.run(measure_pair(launch, workload, backend, scratch, emit))
+        measure_pair(launch, workload, backend, scratch, emit)
 
 
 def _workload(launch: Launch) -> Workload:

@@ -19,6 +19,8 @@ from functools import cached_property
 from typing import Any
 
 SCHEMA_VERSION = 1
+LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
+"""The layers of the software between two processes, from the wire up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +134,12 @@ class Sample:
 
     ``seconds`` is wall time from submission to the last result; ``submit_seconds`` is the part
     of it until the scheduler had the graph; ``build_seconds`` came before it and is not in it.
-    For a ping-pong ``seconds`` is half the round trip and ``payload_bytes`` the message size.
-    ``cpu_seconds`` sums over all processes of the cluster, the client included.
+    For a ping-pong ``seconds`` and ``cpu_seconds`` are of one message (half the round trip, or the
+    window's share) and ``payload_bytes`` is its size.
+    ``cpu_seconds`` sums over all processes of the cluster, the client included; for a ping-pong
+    over both ends. It is 0 where nobody could count it.
+    ``verified`` says that what arrived was compared with what was sent. Where another program
+    exchanged the messages, which nobody could look into, it is false, and ``tool`` names that.
     """
 
     case_id: str
@@ -148,6 +154,7 @@ class Sample:
     verified: bool
     build_seconds: float = 0.0
     submit_seconds: float = 0.0
+    tool: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,6 +412,7 @@ class Summary:
     short. ``median_s`` is the median over launches of each launch's median; the interval holds the
     true median with probability ``confidence`` (one launch allows none: nan, nan and 0). The
     percentiles are over all measured samples. ``n_warmup`` more were found to be warm-up.
+    ``cpu_s`` is nan where nobody could count it.
     """
 
     case_id: str

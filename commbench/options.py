@@ -189,10 +189,12 @@ def available(suite: Suite, *, skip: bool) -> Suite:
         Where they may not, or nothing is left.
     """
     from commbench.backends import parse
+    from commbench.measure.lacking import lacking
 
     kept = []
     for case in suite.cases:
-        problem = parse(case.backend).unavailable(case.cluster.device)
+        backend = parse(case.backend)
+        problem = backend.unavailable(case.cluster.device) or lacking(case, backend)
         if problem is None:
             kept.append(case)
             continue

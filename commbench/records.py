@@ -42,6 +42,8 @@ FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
+_LATER = {"Sample": {"tool": ""}}
+"""Fields that records of earlier versions lack, and what they would have said."""
 
 _MAX_NOTES = 5
 _BLOCK_BYTES = 1 << 24
@@ -96,6 +98,7 @@ def parse(line: str | bytes) -> dict[str, Any]:
     kind = fields.get("record") if isinstance(fields, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError("not a commbench record")
+    fields = _LATER.get(kind, {}) | fields
     if fields.keys() - {"record"} != FIELDS[kind].keys():
         raise ValueError(f"not the fields of a {kind}")
     for name, wanted in FIELDS[kind].items():

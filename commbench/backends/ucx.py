@@ -105,7 +105,7 @@ class UcxBackend(Backend):
     def transport(comm: Any) -> Transport:
         """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
         lanes = _query_lanes(int(comm.ep._ep.handle))
-        name = _fastest(lanes)
+        name = fastest(lanes)
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
         if logged := [line for line in ucx_log.endpoints() if f"tag({name}" in line]:
             evidence += f"; log: {logged[-1]}"
@@ -203,7 +203,8 @@ def _family(transport: str) -> str:
     return next((family for family, names in _FAMILIES.items() if head in names), "")
 
 
-def _fastest(lanes: list[str]) -> str:
+def fastest(lanes: list[str]) -> str:
+    """Return the lane of the fastest kind, for example ``sysv/memory``."""
     order = list(_FAMILIES)
     known = [lane for lane in lanes if _family(lane)]
     return min(known, key=lambda lane: order.index(_family(lane)), default="")

@@ -16,15 +16,15 @@ def environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def endpoints() -> list[str]:
-    """Return what this process has logged of its endpoints so far, oldest first.
+def endpoints(pid: int | None = None) -> list[str]:
+    """Return what this process, or the one called `pid`, has logged of its endpoints, oldest first.
 
     One line names the context, the distance (``self``, ``intra-node`` or ``inter-node``) and the
     lanes, for example ``intra-node cfg#1 tag(sysv/memory cma/memory)``.
     """
     # The log is a buffered stdio stream that dies with a killed worker.
     ctypes.CDLL(None).fflush(None)
-    path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(os.getpid())))
+    path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(pid or os.getpid())))
     if not path.is_file():
         return []
     lines = path.read_text(errors="replace").splitlines()

@@ -30,6 +30,18 @@ class TcpEndpoint(Endpoint):
     async def receive(self, buffer: Any) -> None:  # noqa: D102
         buffer.data[:] = await self._reader.readexactly(buffer.nbytes)
 
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        # A stream has one order, and one reader at a time.
+        for _ in range(count):
+            await self.send(buffer)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            await self.receive(buffer)
+
+    def abort(self) -> None:  # noqa: D102
+        self._writer.transport.abort()
+
     async def close(self) -> None:  # noqa: D102
         self._writer.close()
 

@@ -1,36 +1,140 @@
-"""One connection between two processes, as a layer of the software sees it.
+"""One connection between two processes, as a layer of the software sees it: what is timed.
 
-Both ends of the two layers are here side by side: what the timed loop talks through, and the echo
-that answers it in the peer process.
+A sample is one exchange: a message and its reply, or, in the modes with a window, a window of
+messages (both ways at once if ``bidirectional``) and the peer's acknowledgement, which holds the
+first bytes of the last message, so that no lost or stale one passes for it. The peer's end is in
+:mod:`commbench.measure.answers`.
 """
 
 from __future__ import annotations
 
-import struct
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from commbench import endpoints
 from commbench.backends.base import Backend, Transport
+from commbench.measure.answers import (
+    ROUND,
+    STAMP_BYTES,
+    Kind,
+    byte_array,
+    read_window,
+    write_window,
+)
 from commbench.workloads.base import PairWorkload
 
-_ASK_TRANSPORT = {"commbench": "transport"}
-"""The one message at the comm layer that is answered otherwise."""
-_ROUND = struct.Struct("<QQ")
+_KINDS = {
+    "latency": Kind.PING, "bandwidth": Kind.STREAM, "message-rate": Kind.STREAM,
+    "bidirectional": Kind.CROSS,
+}  # fmt: skip
+
+Check = tuple[Any, Any]
+"""What was sent, and what the peer had or gave of it."""
 
 
-class Conversation(ABC):
-    """The initiator's end."""
+class Exchange(ABC):
+    """What the timed loop times."""
 
     @abstractmethod
-    async def announce(self, size: int, count: int) -> None:
-        """Tell the peer that `count` messages of `size` bytes come next; not timed."""
+    async def announce(self, payload: Any, count: int) -> None:
+        """Prepare `count` exchanges of such payloads; not timed."""
 
     @abstractmethod
     async def exchange(self, payload: Any) -> Any:
-        """Send `payload` and return the peer's reply: the timed call."""
+        """Make one exchange and return what came last: the timed call."""
+
+    @abstractmethod
+    def messages(self, size: int) -> int:
+        """Return how many messages of `size` bytes an exchange is, both directions counted."""
+
+    @abstractmethod
+    def checks(self, payload: Any, answer: Any) -> list[Check]:
+        """Return what must be equal after an exchange, in its first bytes."""
+
+    @abstractmethod
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:
+        """Return what must be equal after the last exchange, in every byte."""
+
+
+class Copy(Exchange):
+    """Copies within this process, between two buffers that stay: the floor under all layers."""
+
+    def __init__(self) -> None:
+        self._copy: Any = None
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        del count
+        if self._copy is None or self._copy.shape != payload.shape:
+            self._copy = ~payload
+
+    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+        source, target = memoryview(payload), memoryview(self._copy)
+        for _ in range(self.messages(payload.nbytes)):
+            target[:] = source
+        return self._copy
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        return [(payload, answer)]
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        return [(payload, answer)]
+
+
+class Conversation(Exchange):
+    """The initiator's end of a connection.
+
+    Parameters
+    ----------
+    backend
+        What carries it.
+    workload
+        Its mode says what an exchange is.
+    """
+
+    def __init__(self, backend: Backend, workload: PairWorkload) -> None:
+        self._backend, self._workload = backend, workload
+        self._kind, self._window = _KINDS[workload.mode], workload.window
+        self._theirs: Any = None
+        """What the peer sends where both do: the payload as it was announced."""
+        self._reply: Any = None
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        await self._tell(payload.size, count, self._kind)
+        if self._kind == Kind.CROSS:
+            self._theirs = payload.copy()
+            await self._send(self._theirs)
+
+    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+        if self._kind == Kind.PING:
+            return await self._ping(payload)
+        if self._kind == Kind.STREAM:
+            return await self._stream(payload)
+        return await self._cross(payload)
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        del size
+        return {Kind.PING: 2, Kind.STREAM: self._window, Kind.CROSS: 2 * self._window}[self._kind]
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.PING:
+            return [(payload, answer)]
+        found = [(payload[:STAMP_BYTES], answer)]
+        if self._kind == Kind.CROSS:
+            found.append((self._theirs[:STAMP_BYTES], self._reply[:STAMP_BYTES].copy()))
+        return found
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.PING:
+            return [(payload, answer)]
+        await self._tell(payload.size, 1, Kind.SHOW)
+        found = [(payload, await self._receive(~payload))]
+        if self._kind == Kind.CROSS:
+            found.append((self._theirs, self._reply))
+        return found
 
     @abstractmethod
     async def transports(self) -> tuple[Transport, Transport]:
@@ -40,45 +144,128 @@ class Conversation(ABC):
     async def close(self) -> None:
         """Close the connection."""
 
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop the connection at once, where something went wrong."""
+
+    @abstractmethod
+    async def _tell(self, size: int, count: int, kind: Kind) -> None: ...
+
+    @abstractmethod
+    async def _send(self, payload: Any) -> None: ...
+
+    @abstractmethod
+    async def _receive(self, buffer: Any) -> Any: ...
+
+    @abstractmethod
+    async def _ping(self, payload: Any) -> Any: ...
+
+    @abstractmethod
+    async def _stream(self, payload: Any) -> Any: ...
+
+    @abstractmethod
+    async def _cross(self, payload: Any) -> Any: ...
+
 
 class CommConversation(Conversation):
     """``distributed.comm``: read and write, with Dask's serialization."""
 
     def __init__(self, comm: Any, backend: Backend, workload: PairWorkload) -> None:
-        self._comm, self._backend, self._workload = comm, backend, workload
+        super().__init__(backend, workload)
+        self._comm = comm
 
-    async def announce(self, size: int, count: int) -> None:  # noqa: D102
-        pass
+    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+        del size
+        # An echo needs no announcement: whatever is no dict is sent back.
+        if kind != Kind.PING:
+            await self._comm.write({"kind": int(kind), "count": count, "window": self._window})
 
-    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+    async def _send(self, payload: Any) -> None:
+        await write_window(self._comm, payload, 1)
+
+    async def _receive(self, buffer: Any) -> Any:
+        del buffer
+        return await self._comm.read()
+
+    async def _ping(self, payload: Any) -> Any:
         return await self._workload.exchange(self._comm, payload)
+
+    async def _stream(self, payload: Any) -> Any:
+        await write_window(self._comm, payload, self._window)
+        return await self._comm.read()
+
+    async def _cross(self, payload: Any) -> Any:
+        _, self._reply = await asyncio.gather(
+            write_window(self._comm, payload, self._window),
+            read_window(self._comm, self._window),
+        )
+        return await self._comm.read()
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         own = self._backend.transport(self._comm)
-        await self._comm.write(_ASK_TRANSPORT)
+        await self._comm.write({"kind": int(Kind.TRANSPORT)})
         theirs = await self._comm.read()
         return own, Transport(theirs["name"], theirs["evidence"])
 
     async def close(self) -> None:  # noqa: D102
         await self._comm.close()
 
+    def abort(self) -> None:  # noqa: D102
+        self._comm.abort()
 
-class CoroutineConversation(Conversation):
-    """The backend's own coroutines, between buffers that stay the same for a size."""
 
-    def __init__(self, endpoint: endpoints.Endpoint, backend: Backend) -> None:
-        self._endpoint, self._backend = endpoint, backend
-        self._reply: Any = None
+class EndpointConversation(Conversation):
+    """The backend's own send and receive, between buffers that stay the same for a size."""
 
-    async def announce(self, size: int, count: int) -> None:  # noqa: D102
-        await self._endpoint.send(_array(_ROUND.pack(size, count)))
+    def __init__(
+        self, endpoint: endpoints.Endpoint, backend: Backend, workload: PairWorkload
+    ) -> None:
+        super().__init__(backend, workload)
+        self._endpoint = endpoint
+        self._acknowledgement: Any = None
 
-    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
         if self._reply is None or self._reply.shape != payload.shape:
-            self._reply = payload.copy()
+            self._reply, self._acknowledgement = ~payload, ~payload[:STAMP_BYTES]
+        await super().announce(payload, count)
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        n_rounds = self._endpoint.round_trips(size) if self._kind == Kind.PING else 1
+        return n_rounds * super().messages(size)
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        found = super().checks(payload, answer)
+        if self._kind == Kind.CROSS:
+            # The next window brings the same bytes: it must not find them there already.
+            self._reply[:STAMP_BYTES] ^= 0xFF
+        return found
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.CROSS:
+            self._reply[:STAMP_BYTES] ^= 0xFF
+        return await super().whole_checks(payload, answer)
+
+    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+        await self._endpoint.send(byte_array(ROUND.pack(size, count, kind, self._window)))
+
+    async def _send(self, payload: Any) -> None:
         await self._endpoint.send(payload)
-        await self._endpoint.receive(self._reply)
+
+    async def _receive(self, buffer: Any) -> Any:
+        await self._endpoint.receive(buffer)
+        return buffer
+
+    async def _ping(self, payload: Any) -> Any:
+        await self._endpoint.ping(payload, self._reply)
         return self._reply
+
+    async def _stream(self, payload: Any) -> Any:
+        await self._endpoint.send_window(payload, self._window)
+        return await self._receive(self._acknowledgement)
+
+    async def _cross(self, payload: Any) -> Any:
+        await self._endpoint.cross_windows(payload, self._reply, self._window)
+        return await self._receive(self._acknowledgement)
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         # Both ends are of one kind: the lanes of the one are those of the other.
@@ -86,72 +273,21 @@ class CoroutineConversation(Conversation):
         return own, own
 
     async def close(self) -> None:  # noqa: D102
-        # The end of the rounds; a message of nothing would not be one everywhere.
-        await self.announce(0, 0)
+        # A message of nothing would not be one everywhere.
+        await self._tell(0, 0, Kind.END)
         await self._endpoint.close()
 
-
-def _array(content: bytes) -> Any:
-    import numpy
-
-    return numpy.frombuffer(bytearray(content), numpy.uint8)
+    def abort(self) -> None:  # noqa: D102
+        self._endpoint.abort()
 
 
 async def open_conversation(
     layer: str, address: str, backend: Backend, workload: PairWorkload
 ) -> Conversation:
-    """Connect to the peer that `serve` made, at the layer ``comm`` or ``coroutine``."""
+    """Connect to the peer that `serve` made, at the layer ``comm``, ``coroutine`` or ``raw``."""
     if layer == "comm":
         from distributed.comm import connect
 
         return CommConversation(await connect(address), backend, workload)
-    _, connect_endpoint = endpoints.of(backend.protocol)
-    return CoroutineConversation(await connect_endpoint(address), backend)
-
-
-@asynccontextmanager
-async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
-    """Echo at that layer, and give the address."""
-    if layer == "comm":
-        from distributed.comm import listen
-
-        async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_echo(backend)) as listener:
-            yield listener.contact_address
-    else:
-        listen_endpoint, _ = endpoints.of(backend.protocol)
-        async with listen_endpoint(_coroutine_echo) as address:
-            yield address
-
-
-def _comm_echo(backend: Backend) -> Any:
-    from distributed.comm import CommClosedError
-    from distributed.protocol import to_serialize
-
-    async def echo(comm: Any) -> None:
-        try:
-            while True:
-                message = await comm.read()
-                if isinstance(message, dict):
-                    used = backend.transport(comm)
-                    await comm.write({"name": used.name, "evidence": used.evidence})
-                else:
-                    await comm.write(to_serialize(message))
-        except CommClosedError:
-            pass
-
-    return echo
-
-
-async def _coroutine_echo(endpoint: endpoints.Endpoint) -> None:
-    header = _array(bytes(_ROUND.size))
-    buffer = header
-    while True:
-        await endpoint.receive(header)
-        size, count = _ROUND.unpack(header.data)
-        if not size:
-            return
-        if buffer.size != size:
-            buffer = _array(bytes(size))
-        for _ in range(count):
-            await endpoint.receive(buffer)
-            await endpoint.send(buffer)
+    _, connect_endpoint = endpoints.of(layer, backend.protocol)
+    return EndpointConversation(await connect_endpoint(address), backend, workload)

@@ -1,8 +1,8 @@
 """The timed loop of messages between two processes.
 
 The launch's own process is one end, a peer process the other; each layer has a peer of its own.
-Every reply's stamp is checked after its clock has stopped, and of every size's last message each
-byte.
+What every sample brought back is checked after its clock has stopped, and of every size's last
+message each byte.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from commbench import cpu, process
-from commbench.backends.base import Backend
+from commbench.backends.base import Backend, Transport
 from commbench.errors import LaunchError
+from commbench.measure import perftest, worker
 from commbench.measure.idle import Emit, measure_idle
-from commbench.measure.layers import Conversation, open_conversation
+from commbench.measure.layers import Copy, Exchange, open_conversation
 from commbench.model import Launch, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
-_MIN_MESSAGES = 10
+_MIN_SAMPLES = 10
+_SMALL = 8192
 INITIATOR, PEER = "0", "1"
 
 
-async def measure_pair(
+def measure_pair(
     launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emit
 ) -> None:
-    """Sweep the message sizes over one connection per layer; emit a sample for every message.
+    """Sweep the message sizes over one connection per layer; emit a sample for every exchange.
 
     Raises
     ------
@@ -38,130 +42,160 @@ async def measure_pair(
     VerificationError
         Where a reply is not what was sent.
     """
-    for layer in workload.layers:
-        await _measure_layer(launch, workload, layer, backend, scratch, emit)
+    pair = _Pair(launch, workload, backend, scratch, emit)
+    layers = list(workload.layers)
+    if "raw" in layers and backend.protocol == perftest.PROTOCOL:
+        layers.remove("raw")
+        pair.report(perftest.measure_raw(launch, workload, scratch, emit), "raw")
+    # One event loop for all that live in this process: ucxx and mpi:// keep to the first.
+    asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
+    if "worker" in layers:
+        worker.measure_worker(launch, workload, backend, scratch, emit)
 
 
-async def _measure_layer(
-    launch: Launch,
-    workload: PairWorkload,
-    layer: str,
-    backend: Backend,
-    scratch: Path,
-    emit: Emit,
-) -> None:
-    log = scratch / "peer.log"
-    with log.open("ab") as errors:
-        peer = subprocess.Popen(
-            [sys.executable, "-m", "commbench.measure.peer", backend.name, layer],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-    assert peer.stdout is not None
-    try:
-        address = peer.stdout.readline().decode().strip()
-        if not address:
-            raise LaunchError(
-                f"the peer {process.describe_exit(peer.wait())} before it listened"
-                + process.tail(log)
+@dataclass
+class _Pair:
+    launch: Launch
+    workload: PairWorkload
+    backend: Backend
+    scratch: Path
+    emit: Emit
+    raw: str = ""
+    """What carried the raw layer."""
+    idle_known: bool = False
+
+    async def measure(self, layers: list[str]) -> None:
+        for layer in layers:
+            if layer == "memcpy":
+                await self._measure_sizes(layer, Copy(), (os.getpid(),))
+            else:
+                await self._measure_layer(layer)
+
+    async def _measure_layer(self, layer: str) -> None:
+        log = self.scratch / "peer.log"
+        with log.open("ab") as errors:
+            peer = subprocess.Popen(
+                [sys.executable, "-m", "commbench.measure.peer", self.backend.name, layer],
+                stdout=subprocess.PIPE,
+                stderr=errors,
             )
-        process.watch("peer", peer, log)
-        conversation = await open_conversation(layer, address, backend, workload)
-        pids = (os.getpid(), peer.pid)
-        if layer == workload.layers[0]:
-            # In a thread: what this end's event loop burns while it waits is part of the cost.
-            emit(await asyncio.to_thread(measure_idle, launch, pids))
-        for size in workload.sizes:
-            for sample in await _measure_size(launch, workload, layer, conversation, size, pids):
-                emit(sample)
-        if layer == workload.layers[0]:
-            await _report_transports(launch, backend, conversation, emit)
-        process.unwatch()
-        await conversation.close()
-    except BaseException:
-        process.let_deaths_be_told()
-        raise
-    finally:
-        process.unwatch()
-        peer.terminate()
-        peer.stdout.close()
-        peer.wait()
+        assert peer.stdout is not None
+        conversation = None
+        try:
+            address = peer.stdout.readline().decode().strip()
+            if not address:
+                raise LaunchError(
+                    f"the peer {process.describe_exit(peer.wait())} before it listened"
+                    + process.tail(log)
+                )
+            process.watch("peer", peer, log)
+            conversation = await open_conversation(layer, address, self.backend, self.workload)
+            pids = (os.getpid(), peer.pid)
+            # What blocks burns nothing while it waits, or, as MPI does, all there is.
+            if layer != "raw" and not self.idle_known:
+                self.idle_known = True
+                # In a thread: what this end's event loop burns while it waits is part of the cost.
+                self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
+            await self._measure_sizes(layer, conversation, pids)
+            self.report(await conversation.transports(), layer)
+            process.unwatch()
+            await conversation.close()
+        except BaseException:
+            process.let_deaths_be_told()
+            if conversation is not None:
+                conversation.abort()
+            raise
+        finally:
+            process.unwatch()
+            peer.terminate()
+            peer.stdout.close()
+            peer.wait()
 
+    async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
+        for size in self.workload.sizes:
+            for sample in await self._measure_size(layer, exchange, size, pids):
+                self.emit(sample)
 
-async def _measure_size(
-    launch: Launch,
-    workload: PairWorkload,
-    layer: str,
-    conversation: Conversation,
-    size: int,
-    pids: tuple[int, ...],
-) -> list[Sample]:
-    case = launch.case
-    payload = workload.payload(size)
-    limit = workload.params.seconds_per_size
-    n_warmups = workload.n_messages(size, case.warmups)
-    n_messages = workload.n_messages(size, case.iterations)
-    clock = time.perf_counter
+    async def _measure_size(
+        self, layer: str, exchange: Exchange, size: int, pids: tuple[int, ...]
+    ) -> Iterator[Sample]:
+        case, workload = self.launch.case, self.workload
+        payload = workload.payload(size)
+        limit = workload.params.seconds_per_size
+        n_warmups = workload.n_samples(size, case.warmups)
+        n_samples = workload.n_samples(size, case.iterations)
+        # Large windows that were announced in vain would take long.
+        ahead = _MIN_SAMPLES if workload.mode == "latency" or size <= _SMALL else 1
+        clock = time.perf_counter
 
-    timings: list[tuple[int, float, float]] = []
-    epoch = time.time() - clock()
-    block_began = clock()
-    cpu_began = cpu.seconds(pids)
-    announced = 0
-    for number in range(-n_warmups, n_messages):
-        if number == 0:
-            block_began, cpu_began = clock(), cpu.seconds(pids)
-        elif clock() - block_began > limit:
-            if number >= _MIN_MESSAGES:
-                break
-            # A warm-up that takes too long ends, too; the messages that count come next.
-            if number < 0:
-                continue
-        if not announced:
-            announced = min(_MIN_MESSAGES, n_messages - number)
-            await conversation.announce(size, announced)
-        announced -= 1
-        workload.stamp(payload, number & 0xFFFF_FFFF)
-        began = clock()
-        reply = await conversation.exchange(payload)
-        ended = clock()
-        workload.check(payload, reply, whole=False)
-        timings.append((number, began, ended))
-    cpu_seconds = (cpu.seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
-    for _ in range(announced):
-        # The peer expects them, whatever the time.
-        await conversation.exchange(payload)
-    workload.check(payload, reply, whole=True)
-    return [
-        Sample(
-            case_id=case.id,
-            launch=launch.index,
-            iteration=number,
-            layer=layer,
-            warmup=number < 0,
-            started_at_s=epoch + began,
-            seconds=(ended - began) / 2,
-            cpu_seconds=cpu_seconds,
-            payload_bytes=size,
-            verified=True,
-        )
-        for number, began, ended in timings
-    ]
-
-
-async def _report_transports(
-    launch: Launch, backend: Backend, conversation: Conversation, emit: Emit
-) -> None:
-    own, theirs = await conversation.transports()
-    for src, dst, used in ((INITIATOR, PEER, own), (PEER, INITIATOR, theirs)):
-        emit(
-            TransportUsed(
-                case_id=launch.case.id,
-                launch=launch.index,
-                src=src,
-                dst=dst,
-                transport=used.name,
-                evidence=used.evidence,
-                contradiction=backend.contradiction(used.name),
+        timings: list[tuple[int, float, float]] = []
+        epoch = time.time() - clock()
+        block_began = clock()
+        cpu_began = cpu.seconds(pids)
+        announced = 0
+        for number in range(-n_warmups, n_samples):
+            if number == 0:
+                block_began, cpu_began = clock(), cpu.seconds(pids)
+            elif clock() - block_began > limit:
+                if number >= _MIN_SAMPLES:
+                    break
+                # A warm-up that takes too long ends, too; the messages that count come next.
+                if number < 0:
+                    continue
+            if not announced:
+                announced = min(ahead, n_samples - number)
+                await exchange.announce(payload, announced)
+            announced -= 1
+            workload.stamp(payload, number & 0xFFFF_FFFF)
+            began = clock()
+            answer = await exchange.exchange(payload)
+            ended = clock()
+            for sent, found in exchange.checks(payload, answer):
+                workload.check(sent, found, whole=False)
+            timings.append((number, began, ended))
+        cpu_seconds = (cpu.seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
+        for _ in range(announced):
+            # The peer expects them, whatever the time.
+            answer = await exchange.exchange(payload)
+            exchange.checks(payload, answer)
+        for sent, found in await exchange.whole_checks(payload, answer):
+            workload.check(sent, found, whole=True)
+        n_messages = exchange.messages(size)
+        return (
+            Sample(
+                case_id=case.id,
+                launch=self.launch.index,
+                iteration=number,
+                layer=layer,
+                warmup=number < 0,
+                started_at_s=epoch + began,
+                seconds=(ended - began) / n_messages,
+                cpu_seconds=cpu_seconds / n_messages,
+                payload_bytes=size,
+                verified=True,
             )
+            for number, began, ended in timings
         )
+
+    def report(self, transports: tuple[Transport, Transport], layer: str) -> None:
+        """Emit what carried a layer, and where that is not what carried the raw one."""
+        for src, dst, used in ((INITIATOR, PEER, transports[0]), (PEER, INITIATOR, transports[1])):
+            contradiction = self.backend.contradiction(used.name)
+            if layer == "raw":
+                self.raw = used.name
+            elif self.raw not in ("", used.name):
+                contradiction = contradiction or (
+                    f"{self.backend.name}: the layer raw moved over {self.raw}, {layer} over "
+                    f"{used.name}; what {layer} adds is that difference, too"
+                )
+            self.emit(
+                TransportUsed(
+                    case_id=self.launch.case.id,
+                    launch=self.launch.index,
+                    src=src,
+                    dst=dst,
+                    transport=used.name,
+                    evidence=f"{layer}: {used.evidence}",
+                    contradiction=contradiction,
+                )
+            )

@@ -10,12 +10,12 @@ import asyncio
 import sys
 
 from commbench import backends, process
-from commbench.measure import layers
+from commbench.measure import answers
 
 
 async def main(backend: str, layer: str) -> None:
     """Serve and print the address."""
-    async with layers.serve(layer, backends.parse(backend)) as address:
+    async with answers.serve(layer, backends.parse(backend)) as address:
         print(address, flush=True)  # noqa: T201
         await asyncio.Event().wait()
 

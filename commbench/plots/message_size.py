@@ -16,6 +16,7 @@ from matplotlib.ticker import (
 )
 
 from commbench import stats
+from commbench.model import LAYERS
 from commbench.plots import style
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 ROW_IN = 3.1
-LAYERS = ("raw", "coroutine", "comm", "worker")
 SPARSE_FROM_RATIO = 16
 """Sizes further apart than this are joined by a dotted line, without a band."""
 LOG_FROM_RATIO = 20
@@ -50,11 +50,12 @@ def plot(run: RunData) -> Figure | None:
     points = points.assign(group=points.case_id.map(name_of))
     rows = sorted(points.groupby(["group", "layer"], sort=False), key=lambda row: _depth(row[0][1]))
     meaning = style.interval(points.confidence)
+    modes = {case.id: stats.mode_of(case) for case in run.run.suite.cases}
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
-        _title(rows) + f" ({style.launches(points.n_launches)})",
-        "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message under"
-        " way at a time. Line = median of the launches' medians"
+        _title(rows, modes) + f" ({style.launches(points.n_launches)})",
+        _meaning({modes[case_id] for case_id in points.case_id})
+        + " Line = median of the launches' medians"
         + (f"; band = {meaning}." if meaning else " (one launch allows no interval).")
         + style.not_shown(run, named, set(points.case_id)),
     )
@@ -67,25 +68,44 @@ def plot(run: RunData) -> Figure | None:
             aside = index - (len(lines) - 1) / 2 if len(row) == len(lines) else 0
             look = looks[line.backend.iloc[0]]
             _draw(left, right, line.sort_values("payload_bytes"), look, 1.15**aside)
-        _legend(right, row)
+        is_latency = modes[row.case_id.iloc[0]] == "latency"
+        _legend(right, row, "latency" if is_latency else "time")
     for (left, _), ((group, layer), _) in zip(axes, rows, strict=True):
         if len(rows) > 1:
             left.set_title(f"layer {layer}" + (f", {group}" if len(named) > 1 else ""))
     _scale_sizes(axes.flat, points.payload_bytes)
     _scale_latency(axes[0, 0], points)
     _scale_bandwidth(axes[0, 1], points)
-    for left, right in axes:
-        left.set_ylabel("latency (log scale)")
+    for (left, right), (_, row) in zip(axes, rows, strict=True):
+        is_latency = modes[row.case_id.iloc[0]] == "latency"
+        left.set_ylabel("latency (log scale)" if is_latency else "time per message (log scale)")
         right.set_ylabel(
             f"bandwidth ({'log scale' if right.get_yscale() == 'log' else 'linear scale'})"
         )
     return figure
 
 
-def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]]) -> str:
-    if len(rows) > 1:
-        return "Ping-pong between two processes, layer by layer"
-    return f"Ping-pong between two processes, layer {rows[0][0][1]}"
+def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]], modes: dict[str, str]) -> str:
+    several = len(rows) > 1
+    which = "layer by layer" if several else f"layer {rows[0][0][1]}"
+    others = sorted({modes[row.case_id.iloc[0]] for _, row in rows} - {"latency"})
+    mode = f", mode {' and '.join(others)}" if others else ""
+    return f"Ping-pong between two processes, {which}{mode}"
+
+
+def _meaning(modes: set[str]) -> str:
+    said = []
+    if "latency" in modes:
+        said.append(
+            "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
+            "under way at a time."
+        )
+    if modes - {"latency"}:
+        said.append(
+            "In windows of messages: time per message = a window's time ÷ its messages, those of "
+            "both directions if bidirectional. Bandwidth = message size ÷ that time."
+        )
+    return " ".join(said)
 
 
 def _depth(layer: str) -> int:
@@ -116,7 +136,7 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: 
             ax.fill_between(size, bottom, top, color=look.colour, alpha=0.22, linewidth=0)
 
 
-def _legend(ax: Axes, row: pd.DataFrame) -> None:
+def _legend(ax: Axes, row: pd.DataFrame, what: str) -> None:
     # The numbers that a reader looks for first stand beside the names.
     smallest, largest = row.payload_bytes.min(), row.payload_bytes.max()
     latency = row[row.payload_bytes == smallest].set_index("backend").median_s
@@ -129,7 +149,7 @@ def _legend(ax: Axes, row: pd.DataFrame) -> None:
             f" · {format_bandwidth(bandwidth.get(backend, math.nan))}"
             for backend in backends
         ],
-        title=f"latency at {format_message_size(int(smallest))} ·\n"
+        title=f"{what} at {format_message_size(int(smallest))} ·\n"
         f"bandwidth at {format_message_size(int(largest))}",
         loc="upper left",
         bbox_to_anchor=(1.01, 1.03),

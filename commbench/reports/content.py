@@ -64,8 +64,7 @@ def build(data: RunData) -> Content:
 def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) -> pd.DataFrame:
     idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
     n_samples = summaries.groupby("case_id")["n_samples"].sum()
-    # Half of a ping-pong's round trip is one message; its CPU seconds are those of both.
-    moved = summaries["payload_bytes"] * (1.0 + (summaries["workload"] == "pingpong"))
+    moved = summaries["payload_bytes"] * 1.0
     wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
     on_cluster = summaries["layer"] == "workload"
     moved = moved.where(~on_cluster, summaries["case_id"].map(wire))

@@ -11,6 +11,7 @@ from commbench.stats.comparison import (
     least_launches,
     regressions,
 )
+from commbench.stats.layers import additions, mode_of, shown_sizes
 from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import counted, tasks
@@ -25,6 +26,7 @@ __all__ = [
     "CONFIDENCE",
     "MIN_EFFECT",
     "MIN_LAUNCHES",
+    "additions",
     "between",
     "comparisons",
     "counted",
@@ -36,9 +38,11 @@ __all__ = [
     "least_launches",
     "link_models",
     "median_interval",
+    "mode_of",
     "pairs",
     "profile_shares",
     "regressions",
+    "shown_sizes",
     "slow_pairs",
     "spreads",
     "summaries",

@@ -101,11 +101,21 @@ class PairWorkload(Workload):
     @property
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
-        """The layers of the software to measure, ``coroutine`` or ``comm``, in this order."""
+        """The layers of the software to measure, from the wire up: of those in ``model.LAYERS``."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> str:
+        """How messages follow each other in a sample: ``latency``, ``bandwidth`` and so on."""
+
+    @property
+    @abstractmethod
+    def window(self) -> int:
+        """How many messages follow each other before an acknowledgement, but for latency."""
 
     @abstractmethod
-    def n_messages(self, size: int, iterations: int) -> int:
-        """Return how many messages of `size` bytes to time where the user said `iterations`."""
+    def n_samples(self, size: int, iterations: int) -> int:
+        """Return how many samples of `size` bytes to take where the user said `iterations`."""
 
     @abstractmethod
     def payload(self, size: int) -> Any:

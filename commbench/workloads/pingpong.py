@@ -1,25 +1,35 @@
-"""``pingpong``: one message to the other process and back, over a sweep of message sizes.
+"""``pingpong``: messages between two processes, over a sweep of message sizes, layer by layer.
 
-At the layer ``comm`` that is Dask's ``write`` and ``read`` of one NumPy (or CuPy) array of bytes,
-with Dask's serialization at both ends, as a worker uses it; at the layer ``coroutine`` the
-backend's own asynchronous send and receive, from buffer to buffer. The other process answers with
-what it read. Sizes, message counts and warm-up follow ``osu_latency`` of the OSU Micro-Benchmarks:
-sizes double from 1 B to 4 MiB, and messages above 8 KiB are sent a tenth as often.
+=============  ====================================================================================
+layer          what moves the message
+=============  ====================================================================================
+``raw``        the transport without Python's event loop: blocking sockets, ``ucx_perftest``, or
+               MPI in a loop of C; with it comes ``memcpy``, one copy within a process, as the floor
+``coroutine``  the backend's own asynchronous send and receive, from buffer to buffer
+``comm``       Dask's ``write`` and ``read`` of one NumPy (or CuPy) array, with its serialization
+``worker``     one worker of a live cluster fetching a key from another
+=============  ====================================================================================
+
+Sizes, message counts and warm-up follow the OSU Micro-Benchmarks: sizes double from 1 B to 4 MiB,
+messages above 8 KiB are sent a tenth as often, and all modes but ``latency`` send a window of 64
+messages before the peer acknowledges them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
+from commbench.model import LAYERS
 from commbench.workloads.base import Context, PairWorkload
 from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
-_LAYERS = ("coroutine", "comm")
+_ASKED_FOR = LAYERS[1:]
+"""``memcpy`` comes with ``raw``."""
 
 
 def _doubling(last: int) -> tuple[int, ...]:
@@ -45,9 +55,18 @@ class PingPong(PairWorkload):
         layers: tuple[str, ...] = field(
             default=("comm",),
             metadata={
-                "help": "comm: Dask's read and write of one array; coroutine: the backend's own "
-                "send and receive"
+                "help": "raw: the transport without Python's event loop; coroutine: the backend's "
+                "own send and receive; comm: Dask's read and write of one array; worker: one "
+                "worker fetching a key from another"
             },
+        )
+        mode: Literal["latency", "bandwidth", "bidirectional", "message-rate"] = field(
+            default="latency",
+            metadata={"help": "as osu_latency, osu_bw, osu_bibw, or osu_mbw_mr of one pair"},
+        )
+        window: int = field(
+            default=64,
+            metadata={"help": "messages before an acknowledgement, in all modes but latency"},
         )
         seconds_per_size: float = field(
             default=1.0, metadata={"help": "stop a size after this long, if ten messages are timed"}
@@ -63,15 +82,23 @@ class PingPong(PairWorkload):
             if size < 1:
                 raise UsageError(f"pingpong: a message size of {size} B can't be sent; at least 1")
         for layer in params.layers:
-            if layer not in _LAYERS:
-                raise UnknownNameError("layer", layer, _LAYERS)
+            if layer not in _ASKED_FOR:
+                raise UnknownNameError("layer", layer, _ASKED_FOR)
         if not params.layers or len(set(params.layers)) < len(params.layers):
             raise UsageError("pingpong: layers names none, or one twice; for example --layers comm")
-        if "coroutine" in params.layers and context.device == "gpu":
+        for layer in ("raw", "coroutine"):
+            if layer in params.layers and context.device == "gpu":
+                raise UsageError(
+                    f"pingpong: the layer {layer} knows host memory only; "
+                    "--device cpu, or --layers comm,worker"
+                )
+        if "worker" in params.layers and params.mode != "latency":
             raise UsageError(
-                "pingpong: the layer coroutine knows host memory only; "
-                "--device cpu, or --layers comm"
+                f"pingpong: a worker fetches one key at a time, so the layer worker has no mode "
+                f"{params.mode}; --mode latency, or leave worker out of --layers"
             )
+        if params.window < 1:
+            raise UsageError(f"pingpong: a window of {params.window} messages; at least 1")
         if params.seconds_per_size <= 0:
             raise UsageError("pingpong: seconds-per-size must be above 0")
 
@@ -82,12 +109,31 @@ class PingPong(PairWorkload):
 
     @property
     def layers(self) -> tuple[str, ...]:  # noqa: D102
-        layers: tuple[str, ...] = self.params.layers
-        return layers
+        asked = self.params.layers
+        # From the wire up, whatever the order they are named in: what Dask loads and polls with
+        # must not be in the process while the raw transport is measured.
+        return tuple(
+            name for name in LAYERS
+            if name in asked or (name == "memcpy" and "raw" in asked and self.mode == "latency")
+        )  # fmt: skip
 
-    def n_messages(self, size: int, iterations: int) -> int:
-        """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one."""
-        return iterations if size <= _LARGE_MESSAGE else max(1, iterations // 10)
+    @property
+    def mode(self) -> str:  # noqa: D102
+        mode: str = self.params.mode
+        return mode
+
+    @property
+    def window(self) -> int:  # noqa: D102
+        window: int = self.params.window
+        return window
+
+    def n_samples(self, size: int, iterations: int) -> int:
+        """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one.
+
+        Of windows there are a tenth as many, which is OSU's proportion, too.
+        """
+        fewer = (10 if size > _LARGE_MESSAGE else 1) * (1 if self.mode == "latency" else 10)
+        return max(1, iterations // fewer) if iterations else 0
 
     def payload(self, size: int) -> Any:
         """Return a uint8 array of shape ``(size,)`` on the device."""

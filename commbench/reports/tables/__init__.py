@@ -8,6 +8,7 @@ from commbench.reports.content import Content
 from commbench.reports.tables import (
     all_to_all,
     comparison,
+    layers,
     message_size,
     pairs,
     provenance,
@@ -23,6 +24,7 @@ __all__ = ["Table", "heading", "printable", "tables"]
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
     for part in (
-        workload_time, worker_profile, message_size, all_to_all, comparison, pairs, provenance,
+        workload_time, worker_profile, layers, message_size, all_to_all, comparison, pairs,
+        provenance,
     ):  # fmt: skip
         yield from part.tables(content)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from commbench import stats
+from commbench.model import LAYERS
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, counts, number, warmup
 from commbench.units import format_bandwidth, format_message_size, format_seconds
@@ -16,30 +18,79 @@ if TYPE_CHECKING:
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
     table = content.summaries[content.summaries["workload"] == "pingpong"]
-    tasks = table["case_id"].map(content.tasks)
-    for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
-        idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
+    modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
+    windows = {case.id: case.params.get("window") for case in content.data.run.suite.cases}
+    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    table = table.loc[depth.sort_values(kind="stable").index]
+    tasks, mode_of = table["case_id"].map(content.tasks), table["case_id"].map(modes)
+    for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
+        title = f"{task}, {layer} layer"
+        median = f"the median over launches of each launch's median ({counts(group)})"
+        if mode == "latency":
+            yield from _of_latency(title, group, layer, median)
+        else:
+            yield from _of_windows(title, group, mode, median, windows[group["case_id"].iloc[0]])
+        if group["cpu_s"].notna().any():
+            yield _by_size(
+                f"{title}: CPU time of one message, {_WHOSE.get(layer, 'both processes')}"
+                + (f", mode {mode}" if mode != "latency" else ""),
+                group,
+                lambda row: format_seconds(row.cpu_s),
+                "Of all messages of a size, over their number.",
+            )
+
+
+_WHOSE = {"memcpy": "one process", "worker": "both workers"}
+_IS = {
+    "memcpy": "One copy within a process, called from Python: ",
+    "worker": "One fetch, from the request to the data: ",
+}
+_MOVES = {
+    "memcpy": "Message size / time of a copy.",
+    "worker": "Message size / time of a fetch: one at a time.",
+}
+
+
+def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Iterator[Table]:
+    idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
+    yield _by_size(
+        f"{title}: latency",
+        group,
+        lambda row: format_seconds(row.median_s),
+        _IS.get(layer, "Half the round trip: ") + f"{median}. Idle cores: "
+        + ", ".join(f"{name} {cores}" for name, cores in idle.items()) + "." + warmup(group),
+    )  # fmt: skip
+    yield _by_size(
+        f"{title}: bandwidth",
+        group,
+        lambda row: format_bandwidth(row.throughput_Bps),
+        _MOVES.get(
+            layer, "Message size / latency: one message at a time, in one direction at a time."
+        ),
+    )
+
+
+def _of_windows(
+    title: str, group: pd.DataFrame, mode: str, median: str, window: int | None
+) -> Iterator[Table]:
+    both = ", both directions counted" if mode == "bidirectional" else ""
+    note = (
+        f"Windows of {window} messages, each acknowledged{both}: {median}; one sample is one "
+        "window's time over its messages. "
+    )
+    if mode == "message-rate":
         yield _by_size(
-            f"{task}, {layer} layer: latency",
+            f"{title}: messages per second",
             group,
-            lambda row: format_seconds(row.median_s),
-            "Half the round trip: the median over launches of each launch's median "
-            f"({counts(group)}). Idle cores: "
-            + ", ".join(f"{name} {cores}" for name, cores in idle.items())
-            + "."
-            + warmup(group),
+            lambda row: f"{1 / row.median_s:,.0f}" if row.median_s > 0 else "—",
+            note + "1 / that time." + warmup(group),
         )
+    else:
         yield _by_size(
-            f"{task}, {layer} layer: bandwidth",
+            f"{title}: {mode if mode == 'bandwidth' else 'bidirectional bandwidth'} of a stream",
             group,
             lambda row: format_bandwidth(row.throughput_Bps),
-            "Message size / latency: one message at a time, in one direction at a time.",
-        )
-        yield _by_size(
-            f"{task}, {layer} layer: CPU time of one message, both processes",
-            group,
-            lambda row: format_seconds(row.cpu_s / 2),
-            "Half of what the round trip costs.",
+            note + "Message size / that time." + warmup(group),
         )
 
 

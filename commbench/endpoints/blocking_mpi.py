@@ -1,0 +1,144 @@
+"""MPI that blocks, in loops of C: a call of mpi4py takes as long as a small message of MPI.
+
+The two processes are joined just as ``mpi://`` joins them; its engine rests meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from distributed.comm import connect as dask_connect
+from distributed.comm import listen as dask_listen
+
+from commbench.endpoints import Endpoint, Handler, compiled
+from commbench.errors import LaunchError, VerificationError
+from commbench.mpi.libraries import loaded
+from commbench.mpi.runtime import runtime
+
+_FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Waitall")
+_SMALL, _MIDDLE = 8192, 1 << 20
+
+
+class _Line(ctypes.Structure):
+    """``struct line`` of blocking_mpi.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("send", "recv", "isend", "irecv", "waitall")),
+        ("byte", ctypes.c_size_t),
+        ("communicator", ctypes.c_size_t),
+        ("request_bytes", ctypes.c_int64),
+        ("rank", ctypes.c_int),
+        ("send_tag", ctypes.c_int),
+        ("receive_tag", ctypes.c_int),
+    )
+
+
+class BlockingMpiEndpoint(Endpoint):
+    """``MPI_Send`` and ``MPI_Recv`` on tags of their own, beside a connection of ``mpi://``."""
+
+    def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
+        self._comm = comm
+        self._tag = receive_tag
+        self.extra_info = comm.extra_info
+        self.local_address, self.peer_address = comm.local_address, comm.peer_address
+        mpi, channel = runtime().mpi, comm.channel
+        (library,) = loaded("libmpi")
+        functions = ctypes.CDLL(library)
+        self._line = _Line(
+            *(ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _FUNCTIONS),
+            byte=mpi._handleof(mpi.BYTE),
+            communicator=mpi._handleof(channel.communicator),
+            request_bytes=mpi._sizeof(mpi.Request),
+            rank=channel.rank,
+            send_tag=send_tag,
+            receive_tag=receive_tag,
+        )
+        self._at = ctypes.byref(self._line)
+        self._loops = compiled.load(Path(__file__).with_suffix(".c"))
+        self._addresses: list[tuple[Any, int]] = []
+
+    @classmethod
+    async def beside(cls, comm: Any) -> BlockingMpiEndpoint:
+        """Agree on tags over `comm`; both ends must call this."""
+        receive_tag = runtime().tags.allocate()
+        await comm.write({"tag": receive_tag})
+        return cls(comm, (await comm.read())["tag"], receive_tag)
+
+    def _address(self, buffer: Any) -> ctypes.c_void_p:
+        # To ask an array takes as long as a message.
+        for known, address in self._addresses:
+            if known is buffer:
+                return ctypes.c_void_p(address)
+        self._addresses = [(buffer, buffer.ctypes.data), *self._addresses[:2]]
+        return self._address(buffer)
+
+    def _done(self, error: int) -> None:
+        if error == -1:
+            raise VerificationError("pingpong: MPI's reply differs from what was sent")
+        if error:
+            raise LaunchError(f"MPI failed with error {error}")
+
+    def round_trips(self, size: int) -> int:
+        """Return so many that Python's part in a sample is lost among them."""
+        return 100 if size <= _SMALL else 10 if size < _MIDDLE else 1
+
+    async def ping(self, message: Any, reply: Any) -> None:  # noqa: D102
+        size = message.nbytes
+        self._done(
+            self._loops.ping(
+                self._at, self._address(message), self._address(reply), ctypes.c_int64(size),
+                ctypes.c_int64(self.round_trips(size)),
+            )
+        )  # fmt: skip
+
+    async def pong(self, buffer: Any) -> None:  # noqa: D102
+        size = buffer.nbytes
+        count = ctypes.c_int64(self.round_trips(size))
+        self._done(self._loops.pong(self._at, self._address(buffer), ctypes.c_int64(size), count))
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        self._windows(buffer, 1, buffer, 0)
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        self._windows(buffer, 0, buffer, 1)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        self._windows(buffer, count, buffer, 0)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        self._windows(buffer, 0, buffer, count)
+
+    async def cross_windows(self, sent: Any, received: Any, count: int) -> None:  # noqa: D102
+        self._windows(sent, count, received, count)
+
+    def _windows(self, sent: Any, n_sent: int, received: Any, n_received: int) -> None:
+        self._done(
+            self._loops.windows(
+                self._at, self._address(sent), ctypes.c_int64(n_sent), self._address(received),
+                ctypes.c_int64(n_received), ctypes.c_int64(sent.nbytes),
+            )
+        )  # fmt: skip
+
+    async def close(self) -> None:  # noqa: D102
+        runtime().tags.release(self._tag)
+        await self._comm.close()
+
+
+@asynccontextmanager
+async def listen(handler: Handler) -> AsyncIterator[str]:
+    """Listen on the loopback interface."""
+
+    async def serve(comm: Any) -> None:
+        await handler(await BlockingMpiEndpoint.beside(comm))
+
+    async with dask_listen("mpi://127.0.0.1:0", serve) as listener:
+        yield listener.contact_address
+
+
+async def connect(address: str) -> BlockingMpiEndpoint:
+    """Connect to what `listen` gave."""
+    return await BlockingMpiEndpoint.beside(await dask_connect(address))

@@ -1,0 +1,127 @@
+"""Plain sockets that block, with TCP_NODELAY: one ``sendall``, and ``recv_into`` until it is full.
+
+The coroutines here never suspend: nothing of the event loop runs between two messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from commbench.endpoints import Endpoint, Handler
+
+
+class BlockingTcpEndpoint(Endpoint):
+    """One end of a connection over blocking sockets."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._sendall, self._recv_into = connection.sendall, connection.recv_into
+        self.local_address, self.peer_address = (
+            "tcp://{}:{}".format(*name[:2])
+            for name in (connection.getsockname(), connection.getpeername())
+        )
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        self._sendall(buffer)
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        n_received = self._recv_into(buffer)
+        if n_received < buffer.nbytes:
+            self._receive_rest(buffer, n_received)
+
+    def _receive_rest(self, buffer: Any, n_received: int) -> None:
+        view = memoryview(buffer)
+        while n_received < len(view):
+            n_more = self._recv_into(view[n_received:])
+            if not n_more:
+                raise ConnectionError("the peer closed the connection")
+            n_received += n_more
+
+    async def ping(self, message: Any, reply: Any) -> None:  # noqa: D102
+        self._sendall(message)
+        n_received = self._recv_into(reply)
+        if n_received < reply.nbytes:
+            self._receive_rest(reply, n_received)
+
+    async def pong(self, buffer: Any) -> None:  # noqa: D102
+        n_received = self._recv_into(buffer)
+        if n_received < buffer.nbytes:
+            self._receive_rest(buffer, n_received)
+        self._sendall(buffer)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            self._sendall(buffer)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            await self.receive(buffer)
+
+    async def cross_windows(self, sent: Any, received: Any, count: int) -> None:
+        """Send and receive by turns, each as far as it goes without waiting for the peer.
+
+        Were one done after the other, both ends would wait in ``sendall`` for each other.
+        """
+        outgoing, incoming = memoryview(sent), memoryview(received)
+        size = len(outgoing)
+        n_sent = n_received = 0
+        end = size * count
+        both = select.poll()
+        both.register(self._socket, select.POLLIN | select.POLLOUT)
+        only_in = select.poll()
+        only_in.register(self._socket, select.POLLIN)
+        while n_sent < end or n_received < end:
+            moved = 0
+            if n_sent < end:
+                try:
+                    moved = self._socket.send(outgoing[n_sent % size :], socket.MSG_DONTWAIT)
+                    n_sent += moved
+                except BlockingIOError:
+                    pass
+            if n_received < end:
+                try:
+                    n_more = self._recv_into(incoming[n_received % size :], 0, socket.MSG_DONTWAIT)
+                    if not n_more:
+                        raise ConnectionError("the peer closed the connection")
+                    n_received += n_more
+                    moved += n_more
+                except BlockingIOError:
+                    pass
+            if not moved:
+                (both if n_sent < end else only_in).poll()
+
+    def abort(self) -> None:  # noqa: D102
+        self._socket.close()
+
+    async def close(self) -> None:  # noqa: D102
+        self._socket.close()
+
+
+@asynccontextmanager
+async def listen(handler: Handler) -> AsyncIterator[str]:
+    """Listen on the loopback interface, for one connection."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+
+        async def serve() -> None:
+            connection, _ = await loop.sock_accept(listener)
+            with connection:
+                await handler(BlockingTcpEndpoint(connection))
+
+        serving = asyncio.create_task(serve())
+        yield "{}:{}".format(*listener.getsockname())
+        serving.cancel()
+
+
+async def connect(address: str) -> BlockingTcpEndpoint:
+    """Connect to what `listen` gave."""
+    host, _, port = address.partition(":")
+    return BlockingTcpEndpoint(socket.create_connection((host, int(port))))

@@ -1,0 +1,75 @@
+"""``osu``: ping-pongs in the columns of the OSU Micro-Benchmarks, for the scripts that read those.
+
+A line that begins with ``#`` is a comment; every other one is a size in bytes and its numbers: µs
+for ``osu_latency``, MB/s with MB = 10⁶ B for ``osu_bw`` and ``osu_bibw``, and MB/s and messages per
+second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians over launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from commbench import stats
+from commbench.errors import UsageError
+from commbench.model import LAYERS
+from commbench.reports.content import Content
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HEADS = {
+    "latency": ("Latency Test", "# Size          Latency (us)"),
+    "bandwidth": ("Bandwidth Test", "# Size      Bandwidth (MB/s)"),
+    "bidirectional": ("Bi-Directional Bandwidth Test", "# Size      Bandwidth (MB/s)"),
+    "message-rate": (
+        "Multiple Bandwidth / Message Rate Test", "# Size                  MB/s        Messages/s",
+    ),
+}  # fmt: skip
+_UNHALVED = {"memcpy": ", one copy", "worker": ", one fetch, not halved"}
+
+
+def render(content: Content) -> str:
+    """Return one block per task, backend and layer, with a comment that names them.
+
+    Raises
+    ------
+    UsageError
+        Where the run has no ping-pong.
+    """
+    table = content.summaries[content.summaries["layer"] != "workload"]
+    if table.empty:
+        raise UsageError(
+            f"{content.data.run.id} has no sample of a ping-pong, and OSU's format is for those; "
+            "commbench report RUN --format csv has all there is"
+        )
+    modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
+    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    blocks = [
+        "\n".join(_block(content, modes[str(case_id)], group))
+        for case_id, of_case in table.groupby("case_id", sort=False)
+        for _, group in of_case.groupby(depth, dropna=False)
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _block(content: Content, mode: str, group: pd.DataFrame) -> Iterator[str]:
+    first = next(group.itertuples())
+    test, columns = _HEADS[mode]
+    yield f"# OSU MPI {test}: its format, measured by commbench"
+    yield (
+        f"# {content.tasks[first.case_id]}, backend {first.backend}, layer {first.layer}"
+        f"{_UNHALVED.get(first.layer, '')}; median over {first.n_launches} launches"
+    )
+    yield columns
+    for row in group.sort_values("payload_bytes").itertuples():
+        yield f"{row.payload_bytes:<10d}" + "".join(_numbers(mode, row))
+
+
+def _numbers(mode: str, row: Any) -> Iterator[str]:
+    if mode == "latency":
+        yield f"{row.median_s * 1e6:>18.2f}"
+        return
+    yield f"{row.throughput_Bps / 1e6:>18.2f}"
+    if mode == "message-rate":
+        yield f"{row.throughput_Bps / row.payload_bytes:>18.2f}"

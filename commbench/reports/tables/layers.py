@@ -1,0 +1,77 @@
+"""What each layer of the software adds to the time of a message, backend beside backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from commbench import stats
+from commbench.model import LAYERS
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import Table, counts
+from commbench.units import format_message_size, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MAX_SIZES = 7
+
+
+def tables(content: Content) -> Iterator[Table]:
+    """Yield a table per task that has at least two layers."""
+    table = stats.additions(content.data, content.summaries)
+    for task, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
+        yield _table(str(task), group)
+
+
+def _table(task: str, group: pd.DataFrame) -> Table:
+    layers = [layer for layer in LAYERS if layer in set(group["layer"])]
+    all_sizes = sorted(group["payload_bytes"].unique())
+    sizes = stats.shown_sizes(all_sizes, _MAX_SIZES)
+    found = {(row.payload_bytes, row.backend, row.layer): row for row in group.itertuples()}
+    # In the order of the suite, which the sorting by layers has kept within each layer.
+    backends = dict.fromkeys(group[group["payload_bytes"].isin(sizes)]["backend"])
+    rows = []
+    for size in sizes:
+        for place, backend in enumerate(backends):
+            cells = [_cell(found.get((size, backend, layer))) for layer in layers]
+            rows.append((format_message_size(int(size)) if not place else "", backend, *cells))
+    few = f"{len(sizes)} of {len(all_sizes)} sizes; csv has all. " if sizes != all_sizes else ""
+    return Table(
+        f"{task}: where the time of a message goes, and what each layer adds",
+        ("size", "backend", *layers),
+        tuple(rows),
+        f"Each cell: the time of one message ({counts(group)}) and below it what that is more (+) "
+        "or less (−: the faster layer) than the layer to its left. (?): the two intervals overlap, "
+        "or there is none. " + few + _meaning(layers, group),
+        text_columns=frozenset({"backend"}),
+    )
+
+
+def _cell(row: Any) -> str:
+    if row is None:
+        return "—"
+    time = format_seconds(row.median_s)
+    if math.isnan(row.added_s):
+        return time
+    sign = "−" if row.added_s < 0 else "+"
+    return f"{time}\n{sign}{format_seconds(abs(row.added_s))}{'' if row.apart else ' (?)'}"
+
+
+def _meaning(layers: list[str], group: pd.DataFrame) -> str:
+    words = {
+        "memcpy": "memcpy: one copy within a process, called from Python.",
+        "raw": "raw: the transport without Python's event loop.",
+        "coroutine": "coroutine: the backend's own send and receive, awaited.",
+        "comm": "comm: Dask's write and read, with serialization.",
+        "worker": "worker: a fetch, which is a request and its answer; not halved.",
+    }
+    said = [words[layer] for layer in layers]
+    ucx = set(group[(group["layer"] == "raw")]["backend"])
+    if any(name.partition(":")[0] == "ucx" for name in ucx):
+        said.append(
+            "raw of ucx is ucx_perftest, whose payloads can't be verified; progress modes make no "
+            "difference to it."
+        )
+    return " ".join(said)

@@ -1,0 +1,59 @@
+"""What each layer of the software adds to the one below it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commbench.model import LAYERS, Case
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+
+def mode_of(case: Case) -> str:
+    """Return a ping-pong's mode; before there were modes, it was the latency."""
+    return str(case.params.get("mode", "latency"))
+
+
+def additions(run: RunData, summaries: pd.DataFrame) -> pd.DataFrame:
+    """Return the summaries of latency at the known layers, from the wire up, with their additions.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `summaries` whose case and size have at least two layers, and besides
+        ``below``, the layer below among those measured (none for the lowest), ``added_s``, the
+        median minus that layer's, below 0 where this layer is the faster one (nan for the lowest),
+        and ``apart``, whether the two medians' intervals are disjoint.
+    """
+    latency = [case.id for case in run.run.suite.cases if mode_of(case) == "latency"]
+    table = summaries[summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency)]
+    key = ["case_id", "payload_bytes"]
+    table = table[table.duplicated(key, keep=False)]
+    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    table = table.assign(depth=depth).sort_values("depth", kind="stable")
+    below = table.groupby(key)[["layer", "median_s", "ci_low_s", "ci_high_s"]].shift()
+    # A comparison with an interval that does not exist is false.
+    apart = (table["ci_low_s"] > below["ci_high_s"]) | (table["ci_high_s"] < below["ci_low_s"])
+    return table.assign(
+        below=below["layer"].fillna(""),
+        added_s=table["median_s"] - below["median_s"],
+        apart=apart,
+    ).drop(columns="depth")
+
+
+def shown_sizes(sizes: list[int], n_most: int) -> list[int]:
+    """Return at most `n_most` of the `sizes`: the first, the last, and some evenly between.
+
+    Examples
+    --------
+    >>> shown_sizes([1, 2, 4, 8, 16, 32, 64], 3)
+    [1, 8, 64]
+    """
+    ordered = sorted(set(sizes))
+    if len(ordered) <= n_most:
+        return ordered
+    step = (len(ordered) - 1) / (n_most - 1)
+    return [ordered[round(place * step)] for place in range(n_most)]

@@ -1,0 +1,129 @@
+"""The tables of a ping-pong: what each layer adds, and what a mode's numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import builders
+import pytest
+from builders import message
+
+from commbench.model import LAYERS
+from commbench.reports import terminal
+from commbench.reports.content import Content
+from commbench.reports.tables import layers, message_size
+
+Reported = Callable[..., Content]
+
+
+def content(reported: Reported, times: dict[str, dict[str, float]], sizes: tuple[int, ...] = (1,)):
+    """Return the content of six launches with these seconds per backend and layer."""
+    cases = {name: builders.case(name, "pingpong") for name in times}
+    records = [
+        message(cases[name], seconds * (1 + 1e-4 * launch), size, layer=layer, launch=launch)
+        for name, by_layer in times.items() for layer, seconds in by_layer.items()
+        for size in sizes for launch in range(6)
+    ]  # fmt: skip
+    return reported(list(cases.values()), builders.ended(records))
+
+
+TIMES = {
+    "tcp": {"memcpy": 60e-9, "raw": 20e-6, "coroutine": 45e-6, "comm": 0.26e-3, "worker": 1.1e-3},
+    "ucx": {"memcpy": 60e-9, "raw": 8e-6, "coroutine": 7e-6, "comm": 0.25e-3},
+}
+
+
+def test_each_cell_has_the_time_and_what_the_layer_adds(reported: Reported) -> None:
+    """Backends stand below each other for each size, layers beside each other from the wire up."""
+    (table,) = layers.tables(content(reported, TIMES))
+    assert table.columns == ("size", "backend", *LAYERS)
+    tcp, ucx = table.rows
+    assert tcp[:4] == ("1 B", "tcp", "60.0 ns", "20.0 µs\n+19.9 µs")
+    assert tcp[5:] == ("260 µs\n+215 µs", "1.10 ms\n+840 µs")
+    assert ucx[:2] == ("", "ucx")
+
+
+def test_a_faster_layer_is_not_hidden(reported: Reported) -> None:
+    """A layer below whose time it stays has a minus; one that was not measured has a dash."""
+    (table,) = layers.tables(content(reported, TIMES))
+    ucx = dict(zip(table.columns, table.rows[1], strict=True))
+    assert ucx["coroutine"] == "7.00 µs\n−1.00 µs"
+    assert ucx["worker"] == "—"
+    assert "−: the faster layer" in table.note
+    assert "can't be verified" in table.note
+
+
+def test_an_addition_within_the_noise_says_so(reported: Reported) -> None:
+    """Where the intervals of two layers overlap, the addition has a question mark."""
+    (table,) = layers.tables(content(reported, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
+    assert table.rows[0][-1].endswith("(?)")
+
+
+def test_of_many_sizes_some_are_shown_and_that_is_said(reported: Reported) -> None:
+    """A sweep's table fits on a page, with both of its ends."""
+    sizes = tuple(2**n for n in range(23))
+    (table,) = layers.tables(content(reported, TIMES, sizes))
+    assert [row[0] for row in table.rows if row[0]][0::6] == ["1 B", "4 MiB"]
+    assert "7 of 23 sizes" in table.note
+
+
+@pytest.mark.parametrize("times", [{"tcp": {"comm": 1e-3}}, {}])
+def test_one_layer_has_no_such_table(reported: Reported, times) -> None:
+    """Where nothing can be set against anything, nothing is shown."""
+    assert list(layers.tables(content(reported, times))) == []
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_on_the_terminal_every_number_is_there(reported: Reported, monkeypatch, columns) -> None:
+    """At 80 columns and at 200 no cell is cut."""
+    monkeypatch.setenv("COLUMNS", columns)
+    made = content(reported, TIMES, (1, 8 << 20))
+    text = terminal.render(made)
+    (table,) = layers.tables(made)
+    for row in table.rows:
+        for cell in row:
+            assert all(line in text for line in cell.split("\n"))
+    if columns == "80":
+        part = text[text.index("where the time of a message goes") :].split("\n\n")[0]
+        assert max(map(len, part.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("mode", "title", "cell", "words"),
+    [
+        ("bandwidth", "comm layer: bandwidth of a stream", "500 MB/s", "Windows of 64 messages"),
+        ("bidirectional", "bidirectional bandwidth of a stream", "500 MB/s", "both directions"),
+        ("message-rate", "comm layer: messages per second", "500,000", "1 / that time"),
+        ("latency", "comm layer: latency", "2.00 µs", "Half the round trip"),
+    ],
+)
+def test_tables_say_the_mode_and_what_it_counts(reported: Reported, mode, title, cell, words):
+    """No number of a stream is called a latency, and no latency a stream."""
+    case = builders.case("tcp", "pingpong", params={"mode": mode, "window": 64})
+    made = reported([case], builders.ended([message(case, 2e-6, 1000)]))
+    first, *_ = message_size.tables(made)
+    assert title in first.title
+    assert first.rows[0][1] == cell
+    assert words in first.note
+    assert ("latency" in first.title) == (mode == "latency")
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"), [("worker", "One fetch"), ("memcpy", "One copy within a process")]
+)
+def test_what_is_not_halved_is_not_called_so(reported: Reported, layer: str, words: str) -> None:
+    """A fetch and a copy are no round trips."""
+    case = builders.case("tcp", "pingpong")
+    made = reported([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
+    first, *_ = message_size.tables(made)
+    assert words in first.note
+    assert "Half the round trip" not in first.note
+
+
+def test_cpu_time_that_nobody_counted_has_no_table(reported: Reported) -> None:
+    """Where only a foreign program ran, there is no table of dashes."""
+    case = builders.case("ucx", "pingpong")
+    raw = message(case, 2e-6, 1, layer="raw", cpu_seconds=0.0, verified=False, tool="ucx_perftest")
+    titles = [table.title for table in message_size.tables(reported([case], builders.ended([raw])))]
+    assert len(titles) == 2
+    assert not any("CPU" in title for title in titles)

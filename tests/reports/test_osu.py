@@ -1,0 +1,81 @@
+"""The format of the OSU Micro-Benchmarks, read as their users' scripts read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import builders
+import pytest
+from builders import message
+
+from commbench.errors import UsageError
+from commbench.reports import osu
+from commbench.reports.content import Content
+
+Reported = Callable[..., Content]
+
+
+def numbers(text: str) -> list[list[float]]:
+    """Return the numbers of every line that is no comment, as such scripts do."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [[float(word) for word in line.split()] for line in lines]
+
+
+def rendered(reported: Reported, mode: str | None = None, seconds: float = 2e-6) -> str:
+    """Return the report of two sizes in a mode, or of a run from before there were modes."""
+    params = {} if mode is None else {"mode": mode, "window": 64}
+    case = builders.case("tcp", "pingpong", params=params)
+    records = [message(case, seconds, size) for size in (1, 8192)]
+    return osu.render(reported([case], builders.ended(records)))
+
+
+@pytest.mark.parametrize("mode", [None, "latency"])
+def test_latency_is_in_microseconds(reported: Reported, mode: str | None) -> None:
+    """Two columns: bytes and µs with two decimals."""
+    text = rendered(reported, mode)
+    assert numbers(text) == [[1, 2.0], [8192, 2.0]]
+    assert "# OSU MPI Latency Test" in text
+    assert "# Size          Latency (us)" in text.splitlines()
+
+
+@pytest.mark.parametrize("mode", ["bandwidth", "bidirectional"])
+def test_bandwidth_is_in_millions_of_bytes(reported: Reported, mode: str) -> None:
+    """Two columns: bytes and MB/s, MB = 10⁶ B."""
+    text = rendered(reported, mode)
+    assert numbers(text) == [[1, 0.5], [8192, 4096.0]]
+    assert ("Bi-Directional" in text) == (mode == "bidirectional")
+    assert "# Size      Bandwidth (MB/s)" in text.splitlines()
+
+
+def test_message_rate_has_three_columns(reported: Reported) -> None:
+    """Bytes, MB/s and messages per second."""
+    text = rendered(reported, "message-rate")
+    assert numbers(text) == [[1, 0.5, 500000.0], [8192, 4096.0, 500000.0]]
+
+
+def test_each_backend_and_layer_has_a_block_that_names_it(reported: Reported) -> None:
+    """Blocks are separated by an empty line, and say which backend, layer and meaning they have."""
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx:shm")]
+    records = [
+        message(case, 1e-6, size, layer=layer)
+        for case in cases for layer in ("comm", "worker") for size in (2, 1)
+    ]  # fmt: skip
+    blocks = osu.render(reported(cases, builders.ended(records))).split("\n\n")
+    assert len(blocks) == 4
+    for block, (name, layer) in zip(
+        blocks,
+        [("tcp", "comm"), ("tcp", "worker"), ("ucx:shm", "comm"), ("ucx:shm", "worker")],
+        strict=True,
+    ):
+        assert f"backend {name}, layer {layer}" in block
+        assert ("not halved" in block) == (layer == "worker")
+        assert [size for size, _ in numbers(block)] == [1, 2]
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_a_run_without_a_ping_pong_is_told_so(reported: Reported, samples: bool) -> None:
+    """A merge, or a run that has failed, has nothing in OSU's format."""
+    case = builders.case()
+    records = builders.launches(case, [1.0]) if samples else [builders.failure(case)]
+    with pytest.raises(UsageError, match="has no sample of a ping-pong"):
+        osu.render(reported([case], records))
