@@ -14,9 +14,6 @@ from commbench.stats import MIN_LAUNCHES, ended_by
 if TYPE_CHECKING:
     from commbench.store import RunData
 
-LAUNCHES = 10
-"""The launches that ``--rigorous`` begins with."""
-
 
 def check(rule: Stopping, suite: Suite) -> None:
     """Refuse limits that make no sense for `suite`.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, adaptive, cli_model, gates, interrupts, options, registry
+from commbench import __version__, cli_model, gates, interrupts, options, registry
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
 
@@ -132,7 +132,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     """Run `suite` from its beginning and return the exit status."""
     from datetime import UTC, datetime
 
-    from commbench import environment, store
+    from commbench import adaptive, environment, store
     from commbench import suite as suites
 
     if given["resume"]:
@@ -157,7 +157,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
 
 def _resume(path: Path) -> int:
     """Run what is missing of the run in `path` and return the exit status."""
-    from commbench import load, store
+    from commbench import adaptive, load, store
     from commbench import suite as suites
     from commbench.stats.selection import good_launches
 
@@ -175,7 +175,7 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
     """Measure, store as it comes, report; return the exit status."""
     from contextlib import closing
 
-    from commbench import load, progress, runner
+    from commbench import adaptive, load, progress, runner
     from commbench.model import LaunchEnd
 
     failed = interrupted = False

@@ -96,6 +96,10 @@ class Launch:
     position: int
 
 
+RIGOROUS_LAUNCHES = 10
+"""The launches that ``--rigorous`` begins with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
     """When a run that adds blocks of launches has enough of them.

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from commbench import adaptive, units
+from commbench import units
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import Case, ClusterSpec, Stopping, Suite
+from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite
 from commbench.workloads.base import PairWorkload, Workload
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
@@ -124,7 +124,7 @@ def run_options() -> list[click.Parameter]:
         click.Option(["--launches"], type=click.INT,
                      help=f"Fresh clusters per backend.  [default: {case.launches}]"),
         click.Option(["--rigorous"], is_flag=True,
-                     help=f"At least {adaptive.LAUNCHES} launches, then more until every median "
+                     help=f"At least {RIGOROUS_LAUNCHES} launches, then more until every median "
                           "is known well enough, or a limit is reached:"),
         click.Option(["--rel-ci"], type=SHARE,
                      help="with --rigorous: enough is an interval of ± this share of the median.  "
@@ -156,7 +156,7 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return those of launches, iterations, … that the user gave, by the names in ``Case``."""
     found = {key: given[key] for key in _REPLICATION if given[key] is not None}
     if given["rigorous"]:
-        found.setdefault("launches", adaptive.LAUNCHES)
+        found.setdefault("launches", RIGOROUS_LAUNCHES)
     if given["timeout"] is not None:
         found["timeout_s"] = given["timeout"]
     return found

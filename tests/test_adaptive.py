@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from commbench import adaptive, registry
 from commbench.cli import main
 from commbench.errors import UsageError
-from commbench.model import Stopping, Suite
+from commbench.model import RIGOROUS_LAUNCHES, Stopping, Suite
 from commbench.stats import ended_by
 
 NOISY = [1.0, 1.5, 0.7, 1.2, 0.9, 1.1]
@@ -176,7 +176,7 @@ def test_limits_that_make_no_sense_are_told(
 
 def test_ten_launches_are_where_rigour_begins() -> None:
     """The default is enough for an interval and for many pairs of backends."""
-    suite = Suite(name="s", cases=(builders.case(launches=adaptive.LAUNCHES),))
+    suite = Suite(name="s", cases=(builders.case(launches=RIGOROUS_LAUNCHES),))
     adaptive.check(Stopping(), suite)
     with pytest.raises(UsageError, match="--max-launches is 9"):
         adaptive.check(Stopping(max_launches=9), suite)

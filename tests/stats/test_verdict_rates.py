@@ -18,8 +18,7 @@ import pytest
 import twins
 
 from commbench import load
-from commbench.adaptive import LAUNCHES
-from commbench.model import Stopping
+from commbench.model import RIGOROUS_LAUNCHES, Stopping
 from commbench.stats.comparison import MIN_EFFECT, judge, side_of
 from commbench.stats.selection import measured
 from commbench.stats.summary import interval_of
@@ -109,7 +108,7 @@ def rigorous(one: Sequence[Any], two: Sequence[Any]) -> int:
     """Return how many of the blocks a ``--rigorous`` run with its default limits would take."""
     # Of more than half of a pool every draw would be much the same.
     most = min(RULE.max_launches, len(one) // 2)
-    for n in range(LAUNCHES, most):
+    for n in range(RIGOROUS_LAUNCHES, most):
         limits = [interval_of([float(np.median(x)) for x in side[:n]]) for side in (one, two)]
         medians = [np.median([np.median(x) for x in side[:n]]) for side in (one, two)]
         if all(
