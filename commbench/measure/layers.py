@@ -26,7 +26,7 @@ from commbench.workloads.base import PairWorkload
 
 _KINDS = {
     "latency": Kind.PING, "bandwidth": Kind.STREAM, "message-rate": Kind.STREAM,
-    "bidirectional": Kind.CROSS,
+    "multi-pair": Kind.STREAM, "bidirectional": Kind.CROSS,
 }  # fmt: skip
 
 Check = tuple[Any, Any]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,10 +16,10 @@ from pathlib import Path
 
 from commbench import cpu, process
 from commbench.backends.base import Backend, Transport
-from commbench.errors import LaunchError
-from commbench.measure import perftest, worker
+from commbench.measure import peer, perftest, worker
 from commbench.measure.idle import Emit, measure_idle
 from commbench.measure.layers import Copy, Exchange, open_conversation
+from commbench.measure.pairs import measure_pairs
 from commbench.model import Launch, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
@@ -43,6 +41,12 @@ def measure_pair(
         Where a reply is not what was sent.
     """
     pair = _Pair(launch, workload, backend, scratch, emit)
+    if workload.mode == "multi-pair":
+        for layer in workload.layers:
+            used = measure_pairs(launch, workload, backend, layer, scratch, emit)
+            for number, transports in enumerate(used):
+                pair.report(transports, layer, (str(2 * number), str(2 * number + 1)))
+        return
     layers = list(workload.layers)
     if "raw" in layers and backend.protocol == perftest.PROTOCOL:
         layers.remove("raw")
@@ -73,43 +77,28 @@ class _Pair:
 
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
-        with log.open("ab") as errors:
-            peer = subprocess.Popen(
-                [sys.executable, "-m", "commbench.measure.peer", self.backend.name, layer],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        assert peer.stdout is not None
-        conversation = None
-        try:
-            address = peer.stdout.readline().decode().strip()
-            if not address:
-                raise LaunchError(
-                    f"the peer {process.describe_exit(peer.wait())} before it listened"
-                    + process.tail(log)
-                )
-            process.watch("peer", peer, log)
-            conversation = await open_conversation(layer, address, self.backend, self.workload)
-            pids = (os.getpid(), peer.pid)
-            # What blocks burns nothing while it waits, or, as MPI does, all there is.
-            if layer != "raw" and not self.idle_known:
-                self.idle_known = True
-                # In a thread: what this end's event loop burns while it waits is part of the cost.
-                self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
-            await self._measure_sizes(layer, conversation, pids)
-            self.report(await conversation.transports(), layer)
-            process.unwatch()
-            await conversation.close()
-        except BaseException:
-            process.let_deaths_be_told()
-            if conversation is not None:
-                conversation.abort()
-            raise
-        finally:
-            process.unwatch()
-            peer.terminate()
-            peer.stdout.close()
-            peer.wait()
+        with peer.started(self.backend.name, layer, log) as (other, address):
+            conversation = None
+            try:
+                process.watch("peer", other, log)
+                conversation = await open_conversation(layer, address, self.backend, self.workload)
+                pids = (os.getpid(), other.pid)
+                # What blocks burns nothing while it waits, or, as MPI does, all there is.
+                if layer != "raw" and not self.idle_known:
+                    self.idle_known = True
+                    # In a thread: what this end's event loop burns while it waits is part of it.
+                    self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
+                await self._measure_sizes(layer, conversation, pids)
+                self.report(await conversation.transports(), layer)
+                process.unwatch()
+                await conversation.close()
+            except BaseException:
+                process.let_deaths_be_told()
+                if conversation is not None:
+                    conversation.abort()
+                raise
+            finally:
+                process.unwatch()
 
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
         for size in self.workload.sizes:
@@ -177,9 +166,14 @@ class _Pair:
             for number, began, ended in timings
         )
 
-    def report(self, transports: tuple[Transport, Transport], layer: str) -> None:
+    def report(
+        self,
+        transports: tuple[Transport, Transport],
+        layer: str,
+        ends: tuple[str, str] = (INITIATOR, PEER),
+    ) -> None:
         """Emit what carried a layer, and where that is not what carried the raw one."""
-        for src, dst, used in ((INITIATOR, PEER, transports[0]), (PEER, INITIATOR, transports[1])):
+        for (src, dst), used in zip((ends, ends[::-1]), transports, strict=True):
             contradiction = self.backend.contradiction(used.name)
             if layer == "raw":
                 self.raw = used.name

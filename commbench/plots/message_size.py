@@ -90,7 +90,8 @@ def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]], modes: dict[str, st
     which = "layer by layer" if several else f"layer {rows[0][0][1]}"
     others = sorted({modes[row.case_id.iloc[0]] for _, row in rows} - {"latency"})
     mode = f", mode {' and '.join(others)}" if others else ""
-    return f"Ping-pong between two processes, {which}{mode}"
+    between = "pairs of processes at once" if others == ["multi-pair"] else "two processes"
+    return f"Ping-pong between {between}, {which}{mode}"
 
 
 def _meaning(modes: set[str]) -> str:
@@ -100,7 +101,12 @@ def _meaning(modes: set[str]) -> str:
             "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
             "under way at a time."
         )
-    if modes - {"latency"}:
+    if "multi-pair" in modes:
+        said.append(
+            "Of several pairs at once: time per message = the time in which all pairs streamed ÷ "
+            "the messages of all. Bandwidth, of all pairs together = message size ÷ that time."
+        )
+    if modes - {"latency", "multi-pair"}:
         said.append(
             "In windows of messages: time per message = a window's time ÷ its messages, those of "
             "both directions if bidirectional. Bandwidth = message size ÷ that time."

@@ -37,7 +37,7 @@ def _doubling(last: int) -> tuple[int, ...]:
 
 
 class PingPong(PairWorkload):
-    """Latency and bandwidth of one connection between two processes on one host."""
+    """Latency and bandwidth of connections between processes on one host, two by two."""
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
@@ -60,9 +60,16 @@ class PingPong(PairWorkload):
                 "worker fetching a key from another"
             },
         )
-        mode: Literal["latency", "bandwidth", "bidirectional", "message-rate"] = field(
-            default="latency",
-            metadata={"help": "as osu_latency, osu_bw, osu_bibw, or osu_mbw_mr of one pair"},
+        mode: Literal["latency", "bandwidth", "bidirectional", "message-rate", "multi-pair"] = (
+            field(
+                default="latency",
+                metadata={
+                    "help": "as osu_latency, osu_bw, osu_bibw, osu_mbw_mr of one pair or of --pairs"
+                },
+            )
+        )
+        pairs: int = field(
+            default=2, metadata={"help": "pairs of processes that stream at once, for multi-pair"}
         )
         window: int = field(
             default=64,
@@ -97,6 +104,13 @@ class PingPong(PairWorkload):
                 f"pingpong: a worker fetches one key at a time, so the layer worker has no mode "
                 f"{params.mode}; --mode latency, or leave worker out of --layers"
             )
+        if params.mode == "multi-pair" and not {"comm", "coroutine"}.issuperset(params.layers):
+            raise UsageError(
+                "pingpong: several pairs are known to the layers comm and coroutine only; "
+                "--layers comm,coroutine, or another --mode"
+            )
+        if params.pairs < 1:
+            raise UsageError(f"pingpong: {params.pairs} pairs of processes; at least 1")
         if params.window < 1:
             raise UsageError(f"pingpong: a window of {params.window} messages; at least 1")
         if params.seconds_per_size <= 0:

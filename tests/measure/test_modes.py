@@ -130,6 +130,13 @@ def test_memcpy_comes_with_raw_and_first(measure):
     ("params", "device", "message"),
     [
         ({"layers": ("worker",), "mode": "bandwidth"}, "cpu", "the layer worker has no mode"),
+        (
+            {"layers": ("raw", "comm"), "mode": "multi-pair"},
+            "cpu",
+            "layers comm and coroutine only",
+        ),
+        ({"layers": ("worker",), "mode": "multi-pair"}, "cpu", "the layer worker has no mode"),
+        ({"pairs": 0, "mode": "multi-pair"}, "cpu", "0 pairs of processes; at least 1"),
         ({"window": 0, "mode": "bandwidth"}, "cpu", "a window of 0 messages; at least 1"),
         ({"layers": ("raw",)}, "gpu", "the layer raw knows host memory only"),
         ({"layers": ("coroutine",)}, "gpu", "the layer coroutine knows host memory only"),
