@@ -233,6 +233,7 @@ class RunData:
     addresses: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
+    loads: pd.DataFrame
     core_use: pd.DataFrame
     spills: pd.DataFrame
     settings: pd.DataFrame
@@ -289,6 +290,7 @@ class RunData:
             addresses=frames["WorkerAddress"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
+            loads=frames["Load"],
             core_use=frames["CoreUse"],
             spills=frames["Spill"],
             settings=frames["Setting"],

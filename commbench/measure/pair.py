@@ -18,9 +18,10 @@ from commbench import cpu, process
 from commbench.backends.base import Backend, Transport
 from commbench.measure import peer, perftest, worker
 from commbench.measure.idle import Emit, measure_idle
-from commbench.measure.layers import Copy, Exchange, open_conversation
+from commbench.measure.layers import Conversation, Copy, Exchange, open_conversation
+from commbench.measure.load import under_load
 from commbench.measure.pairs import measure_pairs
-from commbench.model import Launch, Sample, TransportUsed
+from commbench.model import Launch, Load, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
 _MIN_SAMPLES = 10
@@ -68,6 +69,10 @@ class _Pair:
     """What carried the raw layer."""
     idle_known: bool = False
 
+    @property
+    def loaded(self) -> bool:
+        return self.workload.mode == "loaded-latency"
+
     async def measure(self, layers: list[str]) -> None:
         for layer in layers:
             if layer == "memcpy":
@@ -81,14 +86,17 @@ class _Pair:
             conversation = None
             try:
                 process.watch("peer", other, log)
-                conversation = await open_conversation(layer, address, self.backend, self.workload)
+                conversation = await self._open(layer, address, self.workload.mode)
                 pids = (os.getpid(), other.pid)
                 # What blocks burns nothing while it waits, or, as MPI does, all there is.
                 if layer != "raw" and not self.idle_known:
                     self.idle_known = True
                     # In a thread: what this end's event loop burns while it waits is part of it.
                     self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
-                await self._measure_sizes(layer, conversation, pids)
+                if self.loaded:
+                    await self._measure_under_load(layer, address, conversation, pids)
+                else:
+                    await self._measure_sizes(layer, conversation, pids)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
@@ -99,6 +107,31 @@ class _Pair:
                 raise
             finally:
                 process.unwatch()
+
+    async def _open(self, layer: str, address: str, mode: str) -> Conversation:
+        return await open_conversation(layer, address, self.backend, self.workload, mode)
+
+    async def _measure_under_load(
+        self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
+    ) -> None:
+        beside = await self._open(layer, address, "bandwidth")
+        try:
+            nbytes, seconds = await under_load(
+                lambda: self._measure_sizes(layer, exchange, pids), beside, self.workload
+            )
+        except BaseException:
+            beside.abort()
+            raise
+        await beside.close()
+        self.emit(
+            Load(
+                case_id=self.launch.case.id,
+                launch=self.launch.index,
+                layer=layer,
+                nbytes=nbytes,
+                seconds=seconds,
+            )
+        )
 
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
         for size in self.workload.sizes:
@@ -114,7 +147,7 @@ class _Pair:
         n_warmups = workload.n_samples(size, case.warmups)
         n_samples = workload.n_samples(size, case.iterations)
         # Large windows that were announced in vain would take long.
-        ahead = _MIN_SAMPLES if workload.mode == "latency" or size <= _SMALL else 1
+        ahead = _MIN_SAMPLES if workload.one_by_one or size <= _SMALL else 1
         clock = time.perf_counter
 
         timings: list[tuple[int, float, float]] = []
@@ -159,7 +192,8 @@ class _Pair:
                 warmup=number < 0,
                 started_at_s=epoch + began,
                 seconds=(ended - began) / n_messages,
-                cpu_seconds=cpu_seconds / n_messages,
+                # Both processes have the load to carry, too: nobody can tell the messages' share.
+                cpu_seconds=0.0 if self.loaded else cpu_seconds / n_messages,
                 payload_bytes=size,
                 verified=True,
             )

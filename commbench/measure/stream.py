@@ -49,7 +49,7 @@ async def stream(told: Connection) -> None:
     job: Job = await asyncio.wrap_future(word())
     workload = job.workload
     conversation = await open_conversation(
-        job.layer, job.address, backends.parse(job.backend), workload
+        job.layer, job.address, backends.parse(job.backend), workload, workload.mode
     )
     told.send(None)
     await asyncio.wrap_future(word())

@@ -153,7 +153,7 @@ def _clock_steps(
     if not step_s:
         return
     # In the other modes of a ping-pong many messages are timed together.
-    alone = {c.id for c in data.run.suite.cases if c.params.get("mode", "latency") == "latency"}
+    alone = {c.id for c in data.run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
     rows = summaries[summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):

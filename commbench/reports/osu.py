@@ -24,6 +24,7 @@ _MULTIPLE = (
 )
 _HEADS = {
     "latency": ("Latency Test", "# Size          Latency (us)"),
+    "loaded-latency": ("Latency Test", "# Size          Latency (us)"),
     "bandwidth": ("Bandwidth Test", "# Size      Bandwidth (MB/s)"),
     "bidirectional": ("Bi-Directional Bandwidth Test", "# Size      Bandwidth (MB/s)"),
     "message-rate": _MULTIPLE,
@@ -64,6 +65,8 @@ def _block(content: Content, case: Case, group: pd.DataFrame) -> Iterator[str]:
         f"# {content.tasks[first.case_id]}, backend {first.backend}, layer {first.layer}"
         f"{_UNHALVED.get(first.layer, '')}; median over {first.n_launches} launches"
     )
+    if mode == "loaded-latency":
+        yield f"# under load: messages of {case.params['load_size']} B stream to the peer meanwhile"
     if mode == "multi-pair":
         # As OSU prints it.
         yield f"# [ pairs: {case.params['pairs']} ] [ window size: {case.params['window']} ]"
@@ -73,7 +76,7 @@ def _block(content: Content, case: Case, group: pd.DataFrame) -> Iterator[str]:
 
 
 def _numbers(mode: str, row: Any) -> Iterator[str]:
-    if mode == "latency":
+    if mode in stats.LATENCY_MODES:
         yield f"{row.median_s * 1e6:>18.2f}"
         return
     yield f"{row.throughput_Bps / 1e6:>18.2f}"

@@ -38,6 +38,15 @@ def test_latency_is_in_microseconds(reported: Reported, mode: str | None) -> Non
     assert "# Size          Latency (us)" in text.splitlines()
 
 
+def test_latency_under_load_says_so(reported: Reported) -> None:
+    """The columns are those of the latency, and a comment names the load."""
+    params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
+    case = builders.case("tcp", "pingpong", params=params)
+    text = osu.render(reported([case], builders.ended([message(case, 2e-6, 1)])))
+    assert numbers(text) == [[1, 2.0]]
+    assert "# under load: messages of 1048576 B stream" in text
+
+
 @pytest.mark.parametrize("mode", ["bandwidth", "bidirectional"])
 def test_bandwidth_is_in_millions_of_bytes(reported: Reported, mode: str) -> None:
     """Two columns: bytes and MB/s, MB = 10⁶ B."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ def tables(content: Content) -> Iterator[Table]:
         median = f"the median over launches of each launch's median ({counts(group)})"
         if mode == "latency":
             yield from _of_latency(title, group, layer, median)
+        elif mode == "loaded-latency":
+            yield from _under_load(title, group, median, content)
         elif mode == "multi-pair":
             yield from _of_pairs(title, group, median, cases[group["case_id"].iloc[0]])
         else:
@@ -76,6 +79,28 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
             layer, "Message size / latency: one message at a time, in one direction at a time."
         ),
     )
+
+
+def _under_load(title: str, group: pd.DataFrame, median: str, content: Content) -> Iterator[Table]:
+    (size,) = {
+        case.params["load_size"]
+        for case in content.data.run.suite.cases
+        if case.id in set(group["case_id"])
+    }
+    loads = stats.load_bandwidths(content.data)
+    moved = {
+        row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
+        for row in group.itertuples()
+    }
+    yield _by_size(
+        f"{title}: latency under load",
+        group,
+        lambda row: format_seconds(row.median_s),
+        f"Half the round trip, while messages of {format_message_size(size)} stream to the peer "
+        f"over a second connection: {median}. The load moved "
+        + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
+        + ": latencies under different loads are not each other's equals." + warmup(group),
+    )  # fmt: skip
 
 
 def _of_windows(
