@@ -277,6 +277,17 @@ class IdleCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Load:
+    """What was streamed from one process to the other while a layer's latency was measured."""
+
+    case_id: str
+    launch: int
+    layer: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoreUse:
     """What the ``n_cores`` that a launch may use did in the ``seconds`` from its begin to its end.
 
@@ -398,6 +409,7 @@ Record = (
     | WorkerAddress
     | NetworkCounter
     | IdleCost
+    | Load
     | CoreUse
     | Spill
     | Setting

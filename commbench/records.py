@@ -29,6 +29,7 @@ KINDS: dict[str, type[Any]] = {
         model.WorkerAddress,
         model.NetworkCounter,
         model.IdleCost,
+        model.Load,
         model.CoreUse,
         model.Spill,
         model.Setting,

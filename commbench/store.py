@@ -218,8 +218,7 @@ class RunData:
     """A run's records as pandas frames, one row a record, with the case's names beside.
 
     Every frame has the fields of its record as columns, and ``workload`` and ``backend``. The texts
-    of ``transfers``, which may be many millions, are categoricals. ``notes`` says what could not
-    be read.
+    of ``transfers``, which may be many millions, are categoricals. ``notes``: what was unreadable.
     """
 
     path: Path
@@ -233,6 +232,7 @@ class RunData:
     addresses: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
+    loads: pd.DataFrame
     core_use: pd.DataFrame
     spills: pd.DataFrame
     settings: pd.DataFrame
@@ -249,8 +249,7 @@ class RunData:
         frames = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
         taken = [frame.groupby("case_id", observed=True)["launch"].max() for frame in frames]
         last = pd.concat([launches.rename(index=str) for launches in taken])
-        return {str(case_id): int(launch) + 1 for case_id, launch in
-                last.groupby(level=0).max().items()}  # fmt: skip
+        return {str(case_id): int(n) + 1 for case_id, n in last.groupby(level=0).max().items()}
 
     @classmethod
     def read(cls, path: Path) -> RunData:
@@ -289,6 +288,7 @@ class RunData:
             addresses=frames["WorkerAddress"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
+            loads=frames["Load"],
             core_use=frames["CoreUse"],
             spills=frames["Spill"],
             settings=frames["Setting"],

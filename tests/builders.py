@@ -99,6 +99,11 @@ def idle(of: Case, cpu_seconds: float = 0.1, *, seconds: float = 2.0, launch: in
     )
 
 
+def load(of: Case, nbytes: int = 10**9, *, seconds: float = 1.0, launch: int = 0) -> Record:
+    """Return what was streamed beside the layer comm."""
+    return model.Load(case_id=of.id, launch=launch, layer="comm", nbytes=nbytes, seconds=seconds)
+
+
 def core_use(
     of: Case, *, others: float = 0.0, stolen: float = 0.0, launch: int = 0, **given: Any
 ) -> Record:
@@ -189,8 +194,8 @@ def every_kind(of: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
-        task(of, 0.0, 0.25), transport(of), address(of), network(of, 9), idle(of), core_use(of),
-        spill(of), setting(of, "a", "b"), thread_time(of),
+        task(of, 0.0, 0.25), transport(of), address(of), network(of, 9), idle(of), load(of),
+        core_use(of), spill(of), setting(of, "a", "b"), thread_time(of),
         activity(of, "execute", "thread-cpu", 0.2), failure(of), end(of),
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
     "WorkerAddress": "addresses",
-    "NetworkCounter": "network", "IdleCost": "idle", "CoreUse": "core_use",
+    "NetworkCounter": "network", "IdleCost": "idle", "Load": "loads", "CoreUse": "core_use",
     "Spill": "spills", "Setting": "settings", "ThreadTime": "threads",
     "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",
 }  # fmt: skip

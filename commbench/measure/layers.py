@@ -26,7 +26,7 @@ from commbench.workloads.base import PairWorkload
 
 _KINDS = {
     "latency": Kind.PING, "bandwidth": Kind.STREAM, "message-rate": Kind.STREAM,
-    "bidirectional": Kind.CROSS,
+    "multi-pair": Kind.STREAM, "bidirectional": Kind.CROSS, "loaded-latency": Kind.PING,
 }  # fmt: skip
 
 Check = tuple[Any, Any]
@@ -92,12 +92,14 @@ class Conversation(Exchange):
     backend
         What carries it.
     workload
-        Its mode says what an exchange is.
+        Makes the messages.
+    mode
+        Says what an exchange is.
     """
 
-    def __init__(self, backend: Backend, workload: PairWorkload) -> None:
+    def __init__(self, backend: Backend, workload: PairWorkload, mode: str) -> None:
         self._backend, self._workload = backend, workload
-        self._kind, self._window = _KINDS[workload.mode], workload.window
+        self._kind, self._window = _KINDS[mode], workload.window
         self._theirs: Any = None
         """What the peer sends where both do: the payload as it was announced."""
         self._reply: Any = None
@@ -170,8 +172,8 @@ class Conversation(Exchange):
 class CommConversation(Conversation):
     """``distributed.comm``: read and write, with Dask's serialization."""
 
-    def __init__(self, comm: Any, backend: Backend, workload: PairWorkload) -> None:
-        super().__init__(backend, workload)
+    def __init__(self, comm: Any, backend: Backend, workload: PairWorkload, mode: str) -> None:
+        super().__init__(backend, workload, mode)
         self._comm = comm
 
     async def _tell(self, size: int, count: int, kind: Kind) -> None:
@@ -218,9 +220,9 @@ class EndpointConversation(Conversation):
     """The backend's own send and receive, between buffers that stay the same for a size."""
 
     def __init__(
-        self, endpoint: endpoints.Endpoint, backend: Backend, workload: PairWorkload
+        self, endpoint: endpoints.Endpoint, backend: Backend, workload: PairWorkload, mode: str
     ) -> None:
-        super().__init__(backend, workload)
+        super().__init__(backend, workload, mode)
         self._endpoint = endpoint
         self._acknowledgement: Any = None
 
@@ -282,12 +284,12 @@ class EndpointConversation(Conversation):
 
 
 async def open_conversation(
-    layer: str, address: str, backend: Backend, workload: PairWorkload
+    layer: str, address: str, backend: Backend, workload: PairWorkload, mode: str
 ) -> Conversation:
     """Connect to the peer that `serve` made, at the layer ``comm``, ``coroutine`` or ``raw``."""
     if layer == "comm":
         from distributed.comm import connect
 
-        return CommConversation(await connect(address), backend, workload)
+        return CommConversation(await connect(address), backend, workload, mode)
     _, connect_endpoint = endpoints.of(layer, backend.protocol)
-    return EndpointConversation(await connect_endpoint(address), backend, workload)
+    return EndpointConversation(await connect_endpoint(address), backend, workload, mode)

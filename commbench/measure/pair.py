@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +16,12 @@ from pathlib import Path
 
 from commbench import cpu, process
 from commbench.backends.base import Backend, Transport
-from commbench.errors import LaunchError
-from commbench.measure import perftest, worker
+from commbench.measure import peer, perftest, worker
 from commbench.measure.idle import Emit, measure_idle
-from commbench.measure.layers import Copy, Exchange, open_conversation
-from commbench.model import Launch, Sample, TransportUsed
+from commbench.measure.layers import Conversation, Copy, Exchange, open_conversation
+from commbench.measure.load import under_load
+from commbench.measure.pairs import measure_pairs
+from commbench.model import Launch, Load, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
 _MIN_SAMPLES = 10
@@ -43,6 +42,12 @@ def measure_pair(
         Where a reply is not what was sent.
     """
     pair = _Pair(launch, workload, backend, scratch, emit)
+    if workload.mode == "multi-pair":
+        for layer in workload.layers:
+            used = measure_pairs(launch, workload, backend, layer, scratch, emit)
+            for number, transports in enumerate(used):
+                pair.report(transports, layer, (str(2 * number), str(2 * number + 1)))
+        return
     layers = list(workload.layers)
     if "raw" in layers and backend.protocol == perftest.PROTOCOL:
         layers.remove("raw")
@@ -64,6 +69,10 @@ class _Pair:
     """What carried the raw layer."""
     idle_known: bool = False
 
+    @property
+    def loaded(self) -> bool:
+        return self.workload.mode == "loaded-latency"
+
     async def measure(self, layers: list[str]) -> None:
         for layer in layers:
             if layer == "memcpy":
@@ -73,43 +82,56 @@ class _Pair:
 
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
-        with log.open("ab") as errors:
-            peer = subprocess.Popen(
-                [sys.executable, "-m", "commbench.measure.peer", self.backend.name, layer],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        assert peer.stdout is not None
-        conversation = None
+        with peer.started(self.backend.name, layer, log) as (other, address):
+            conversation = None
+            try:
+                process.watch("peer", other, log)
+                conversation = await self._open(layer, address, self.workload.mode)
+                pids = (os.getpid(), other.pid)
+                # What blocks burns nothing while it waits, or, as MPI does, all there is.
+                if layer != "raw" and not self.idle_known:
+                    self.idle_known = True
+                    # In a thread: what this end's event loop burns while it waits is part of it.
+                    self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
+                if self.loaded:
+                    await self._measure_under_load(layer, address, conversation, pids)
+                else:
+                    await self._measure_sizes(layer, conversation, pids)
+                self.report(await conversation.transports(), layer)
+                process.unwatch()
+                await conversation.close()
+            except BaseException:
+                process.let_deaths_be_told()
+                if conversation is not None:
+                    conversation.abort()
+                raise
+            finally:
+                process.unwatch()
+
+    async def _open(self, layer: str, address: str, mode: str) -> Conversation:
+        return await open_conversation(layer, address, self.backend, self.workload, mode)
+
+    async def _measure_under_load(
+        self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
+    ) -> None:
+        beside = await self._open(layer, address, "bandwidth")
         try:
-            address = peer.stdout.readline().decode().strip()
-            if not address:
-                raise LaunchError(
-                    f"the peer {process.describe_exit(peer.wait())} before it listened"
-                    + process.tail(log)
-                )
-            process.watch("peer", peer, log)
-            conversation = await open_conversation(layer, address, self.backend, self.workload)
-            pids = (os.getpid(), peer.pid)
-            # What blocks burns nothing while it waits, or, as MPI does, all there is.
-            if layer != "raw" and not self.idle_known:
-                self.idle_known = True
-                # In a thread: what this end's event loop burns while it waits is part of the cost.
-                self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
-            await self._measure_sizes(layer, conversation, pids)
-            self.report(await conversation.transports(), layer)
-            process.unwatch()
-            await conversation.close()
+            nbytes, seconds = await under_load(
+                lambda: self._measure_sizes(layer, exchange, pids), beside, self.workload
+            )
         except BaseException:
-            process.let_deaths_be_told()
-            if conversation is not None:
-                conversation.abort()
+            beside.abort()
             raise
-        finally:
-            process.unwatch()
-            peer.terminate()
-            peer.stdout.close()
-            peer.wait()
+        await beside.close()
+        self.emit(
+            Load(
+                case_id=self.launch.case.id,
+                launch=self.launch.index,
+                layer=layer,
+                nbytes=nbytes,
+                seconds=seconds,
+            )
+        )
 
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
         for size in self.workload.sizes:
@@ -125,7 +147,7 @@ class _Pair:
         n_warmups = workload.n_samples(size, case.warmups)
         n_samples = workload.n_samples(size, case.iterations)
         # Large windows that were announced in vain would take long.
-        ahead = _MIN_SAMPLES if workload.mode == "latency" or size <= _SMALL else 1
+        ahead = _MIN_SAMPLES if workload.one_by_one or size <= _SMALL else 1
         clock = time.perf_counter
 
         timings: list[tuple[int, float, float]] = []
@@ -170,16 +192,22 @@ class _Pair:
                 warmup=number < 0,
                 started_at_s=epoch + began,
                 seconds=(ended - began) / n_messages,
-                cpu_seconds=cpu_seconds / n_messages,
+                # Both processes have the load to carry, too: nobody can tell the messages' share.
+                cpu_seconds=0.0 if self.loaded else cpu_seconds / n_messages,
                 payload_bytes=size,
                 verified=True,
             )
             for number, began, ended in timings
         )
 
-    def report(self, transports: tuple[Transport, Transport], layer: str) -> None:
+    def report(
+        self,
+        transports: tuple[Transport, Transport],
+        layer: str,
+        ends: tuple[str, str] = (INITIATOR, PEER),
+    ) -> None:
         """Emit what carried a layer, and where that is not what carried the raw one."""
-        for src, dst, used in ((INITIATOR, PEER, transports[0]), (PEER, INITIATOR, transports[1])):
+        for (src, dst), used in zip((ends, ends[::-1]), transports, strict=True):
             contradiction = self.backend.contradiction(used.name)
             if layer == "raw":
                 self.raw = used.name

@@ -7,10 +7,45 @@ it is ended.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from commbench import backends, process
+from commbench.errors import LaunchError
 from commbench.measure import answers
+
+
+@contextmanager
+def started(backend: str, layer: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start such a process, give it and its address, and end it.
+
+    Raises
+    ------
+    LaunchError
+        Where it ends before it listens.
+    """
+    with log.open("ab") as errors:
+        peer = subprocess.Popen(
+            [sys.executable, "-m", "commbench.measure.peer", backend, layer],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    assert peer.stdout is not None
+    try:
+        address = peer.stdout.readline().decode().strip()
+        if not address:
+            raise LaunchError(
+                f"the peer {process.describe_exit(peer.wait())} before it listened"
+                + process.tail(log)
+            )
+        yield peer, address
+    finally:
+        peer.terminate()
+        peer.stdout.close()
+        peer.wait()
 
 
 async def main(backend: str, layer: str) -> None:

@@ -68,7 +68,7 @@ def plot(run: RunData) -> Figure | None:
             aside = index - (len(lines) - 1) / 2 if len(row) == len(lines) else 0
             look = looks[line.backend.iloc[0]]
             _draw(left, right, line.sort_values("payload_bytes"), look, 1.15**aside)
-        is_latency = modes[row.case_id.iloc[0]] == "latency"
+        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         _legend(right, row, "latency" if is_latency else "time")
     for (left, _), ((group, layer), _) in zip(axes, rows, strict=True):
         if len(rows) > 1:
@@ -77,7 +77,7 @@ def plot(run: RunData) -> Figure | None:
     _scale_latency(axes[0, 0], points)
     _scale_bandwidth(axes[0, 1], points)
     for (left, right), (_, row) in zip(axes, rows, strict=True):
-        is_latency = modes[row.case_id.iloc[0]] == "latency"
+        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         left.set_ylabel("latency (log scale)" if is_latency else "time per message (log scale)")
         right.set_ylabel(
             f"bandwidth ({'log scale' if right.get_yscale() == 'log' else 'linear scale'})"
@@ -90,17 +90,25 @@ def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]], modes: dict[str, st
     which = "layer by layer" if several else f"layer {rows[0][0][1]}"
     others = sorted({modes[row.case_id.iloc[0]] for _, row in rows} - {"latency"})
     mode = f", mode {' and '.join(others)}" if others else ""
-    return f"Ping-pong between two processes, {which}{mode}"
+    between = "pairs of processes at once" if others == ["multi-pair"] else "two processes"
+    return f"Ping-pong between {between}, {which}{mode}"
 
 
 def _meaning(modes: set[str]) -> str:
     said = []
-    if "latency" in modes:
+    if modes & set(stats.LATENCY_MODES):
         said.append(
             "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
             "under way at a time."
         )
-    if modes - {"latency"}:
+    if "loaded-latency" in modes:
+        said.append("Under load: while large messages stream to the peer over a second connection.")
+    if "multi-pair" in modes:
+        said.append(
+            "Of several pairs at once: time per message = the time in which all pairs streamed ÷ "
+            "the messages of all. Bandwidth, of all pairs together = message size ÷ that time."
+        )
+    if modes - {*stats.LATENCY_MODES, "multi-pair"}:
         said.append(
             "In windows of messages: time per message = a window's time ÷ its messages, those of "
             "both directions if bidirectional. Bandwidth = message size ÷ that time."

@@ -42,6 +42,7 @@ def find(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -> It
     yield from _compression(data, labels)
     yield from _clock_steps(data, labels, summaries)
     yield from _oversubscription(data, labels)
+    yield from _crowded_pairs(data, labels)
     yield from _frequency_scaling(data)
 
 
@@ -152,7 +153,7 @@ def _clock_steps(
     if not step_s:
         return
     # In the other modes of a ping-pong many messages are timed together.
-    alone = {c.id for c in data.run.suite.cases if c.params.get("mode", "latency") == "latency"}
+    alone = {c.id for c in data.run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
     rows = summaries[summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
@@ -180,6 +181,20 @@ def _oversubscription(data: RunData, labels: Mapping[str, str]) -> Iterator[str]
             f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
             "the computation; take fewer workers or threads, or more cores"
         )
+
+
+def _crowded_pairs(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(data.run.environment.get("cpu") or {})
+    measured = set(data.samples["case_id"])
+    for case in data.run.suite.cases:
+        if case.id not in measured or stats.mode_of(case) != "multi-pair":
+            continue
+        if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
+            yield (
+                f"{labels[case.id]}: {n_processes} processes share {n_cores:g} cores: they take "
+                "turns, so the bandwidth of all pairs is what the cores allow and not what the "
+                "transport can; take fewer --pairs, or more cores"
+            )
 
 
 def busy_threads(case: Case) -> int:

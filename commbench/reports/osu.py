@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import stats
 from commbench.errors import UsageError
-from commbench.model import LAYERS
+from commbench.model import LAYERS, Case
 from commbench.reports.content import Content
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_MULTIPLE = (
+    "Multiple Bandwidth / Message Rate Test",
+    "# Size                  MB/s        Messages/s",
+)
 _HEADS = {
     "latency": ("Latency Test", "# Size          Latency (us)"),
+    "loaded-latency": ("Latency Test", "# Size          Latency (us)"),
     "bandwidth": ("Bandwidth Test", "# Size      Bandwidth (MB/s)"),
     "bidirectional": ("Bi-Directional Bandwidth Test", "# Size      Bandwidth (MB/s)"),
-    "message-rate": (
-        "Multiple Bandwidth / Message Rate Test", "# Size                  MB/s        Messages/s",
-    ),
-}  # fmt: skip
+    "message-rate": _MULTIPLE,
+    "multi-pair": _MULTIPLE,
+}
 _UNHALVED = {"memcpy": ", one copy", "worker": ", one fetch, not halved"}
 
 
@@ -43,33 +47,38 @@ def render(content: Content) -> str:
             f"{content.data.run.id} has no sample of a ping-pong, and OSU's format is for those; "
             "commbench report RUN --format csv has all there is"
         )
-    modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
+    cases = {case.id: case for case in content.data.run.suite.cases}
     depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
     blocks = [
-        "\n".join(_block(content, modes[str(case_id)], group))
+        "\n".join(_block(content, cases[str(case_id)], group))
         for case_id, of_case in table.groupby("case_id", sort=False)
         for _, group in of_case.groupby(depth, dropna=False)
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _block(content: Content, mode: str, group: pd.DataFrame) -> Iterator[str]:
-    first = next(group.itertuples())
+def _block(content: Content, case: Case, group: pd.DataFrame) -> Iterator[str]:
+    first, mode = next(group.itertuples()), stats.mode_of(case)
     test, columns = _HEADS[mode]
     yield f"# OSU MPI {test}: its format, measured by commbench"
     yield (
         f"# {content.tasks[first.case_id]}, backend {first.backend}, layer {first.layer}"
         f"{_UNHALVED.get(first.layer, '')}; median over {first.n_launches} launches"
     )
+    if mode == "loaded-latency":
+        yield f"# under load: messages of {case.params['load_size']} B stream to the peer meanwhile"
+    if mode == "multi-pair":
+        # As OSU prints it.
+        yield f"# [ pairs: {case.params['pairs']} ] [ window size: {case.params['window']} ]"
     yield columns
     for row in group.sort_values("payload_bytes").itertuples():
         yield f"{row.payload_bytes:<10d}" + "".join(_numbers(mode, row))
 
 
 def _numbers(mode: str, row: Any) -> Iterator[str]:
-    if mode == "latency":
+    if mode in stats.LATENCY_MODES:
         yield f"{row.median_s * 1e6:>18.2f}"
         return
     yield f"{row.throughput_Bps / 1e6:>18.2f}"
-    if mode == "message-rate":
+    if _HEADS[mode] is _MULTIPLE:
         yield f"{row.throughput_Bps / row.payload_bytes:>18.2f}"

@@ -11,7 +11,13 @@ from commbench.stats.comparison import (
     least_launches,
     regressions,
 )
-from commbench.stats.layers import additions, mode_of, shown_sizes
+from commbench.stats.layers import (
+    LATENCY_MODES,
+    additions,
+    load_bandwidths,
+    mode_of,
+    shown_sizes,
+)
 from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import counted, tasks
@@ -24,6 +30,7 @@ from commbench.stats.worker_profile import profile_shares, worker_profiles
 
 __all__ = [
     "CONFIDENCE",
+    "LATENCY_MODES",
     "MIN_EFFECT",
     "MIN_LAUNCHES",
     "additions",
@@ -37,6 +44,7 @@ __all__ = [
     "launch_medians",
     "least_launches",
     "link_models",
+    "load_bandwidths",
     "median_interval",
     "mode_of",
     "pairs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commbench.model import LAYERS, Case
+from commbench.stats import selection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,9 +13,25 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 
+LATENCY_MODES = ("latency", "loaded-latency")
+"""Those in which one message is under way at a time on its connection."""
+
+
 def mode_of(case: Case) -> str:
     """Return a ping-pong's mode; before there were modes, it was the latency."""
     return str(case.params.get("mode", "latency"))
+
+
+def load_bandwidths(run: RunData) -> pd.Series[float]:
+    """Return what streamed beside the latencies under load, in B/s.
+
+    Returns
+    -------
+    Series
+        The median over launches of bytes / seconds, by case id and layer.
+    """
+    loads = selection.counted(run.loads.assign(iteration=0), run)
+    return (loads["nbytes"] / loads["seconds"]).groupby([loads["case_id"], loads["layer"]]).median()
 
 
 def additions(run: RunData, summaries: pd.DataFrame) -> pd.DataFrame:

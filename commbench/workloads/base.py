@@ -110,6 +110,11 @@ class PairWorkload(Workload):
 
     @property
     @abstractmethod
+    def one_by_one(self) -> bool:
+        """Whether each message waits for the reply to the one before, as for latency."""
+
+    @property
+    @abstractmethod
     def window(self) -> int:
         """How many messages follow each other before an acknowledgement, but for latency."""
 

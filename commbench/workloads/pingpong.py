@@ -11,8 +11,8 @@ layer          what moves the message
 =============  ====================================================================================
 
 Sizes, message counts and warm-up follow the OSU Micro-Benchmarks: sizes double from 1 B to 4 MiB,
-messages above 8 KiB are sent a tenth as often, and all modes but ``latency`` send a window of 64
-messages before the peer acknowledges them.
+messages above 8 KiB are sent a tenth as often, and all modes but those of latency send a window
+of 64 messages before the peer acknowledges them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
 _ASKED_FOR = LAYERS[1:]
 """``memcpy`` comes with ``raw``."""
+_AWAITED = ("loaded-latency", "multi-pair")
+"""Modes that take an event loop."""
 
 
 def _doubling(last: int) -> tuple[int, ...]:
@@ -37,7 +39,7 @@ def _doubling(last: int) -> tuple[int, ...]:
 
 
 class PingPong(PairWorkload):
-    """Latency and bandwidth of one connection between two processes on one host."""
+    """Latency and bandwidth of connections between processes on one host, two by two."""
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
@@ -60,9 +62,26 @@ class PingPong(PairWorkload):
                 "worker fetching a key from another"
             },
         )
-        mode: Literal["latency", "bandwidth", "bidirectional", "message-rate"] = field(
+        mode: Literal[
+            "latency",
+            "loaded-latency",
+            "bandwidth",
+            "bidirectional",
+            "message-rate",
+            "multi-pair",
+        ] = field(
             default="latency",
-            metadata={"help": "as osu_latency, osu_bw, osu_bibw, or osu_mbw_mr of one pair"},
+            metadata={
+                "help": "as osu_latency; the same beside a stream of --load-size messages; "
+                "as osu_bw, osu_bibw, osu_mbw_mr of one pair, or of --pairs"
+            },
+        )
+        load_size: int = field(
+            default=1 << 20,
+            metadata={"help": "of the messages that loaded-latency streams", "unit": "bytes"},
+        )
+        pairs: int = field(
+            default=2, metadata={"help": "pairs of processes that stream at once, for multi-pair"}
         )
         window: int = field(
             default=64,
@@ -97,6 +116,15 @@ class PingPong(PairWorkload):
                 f"pingpong: a worker fetches one key at a time, so the layer worker has no mode "
                 f"{params.mode}; --mode latency, or leave worker out of --layers"
             )
+        if params.mode in _AWAITED and not {"comm", "coroutine"}.issuperset(params.layers):
+            raise UsageError(
+                f"pingpong: the layers comm and coroutine only have the mode {params.mode}; "
+                "--layers comm,coroutine, or another --mode"
+            )
+        if params.load_size < 1:
+            raise UsageError(f"pingpong: a load of messages of {params.load_size} B; at least 1")
+        if params.pairs < 1:
+            raise UsageError(f"pingpong: {params.pairs} pairs of processes; at least 1")
         if params.window < 1:
             raise UsageError(f"pingpong: a window of {params.window} messages; at least 1")
         if params.seconds_per_size <= 0:
@@ -123,6 +151,10 @@ class PingPong(PairWorkload):
         return mode
 
     @property
+    def one_by_one(self) -> bool:  # noqa: D102
+        return self.mode in ("latency", "loaded-latency")
+
+    @property
     def window(self) -> int:  # noqa: D102
         window: int = self.params.window
         return window
@@ -132,7 +164,7 @@ class PingPong(PairWorkload):
 
         Of windows there are a tenth as many, which is OSU's proportion, too.
         """
-        fewer = (10 if size > _LARGE_MESSAGE else 1) * (1 if self.mode == "latency" else 10)
+        fewer = (10 if size > _LARGE_MESSAGE else 1) * (1 if self.one_by_one else 10)
         return max(1, iterations // fewer) if iterations else 0
 
     def payload(self, size: int) -> Any:

@@ -130,6 +130,19 @@ def test_memcpy_comes_with_raw_and_first(measure):
     ("params", "device", "message"),
     [
         ({"layers": ("worker",), "mode": "bandwidth"}, "cpu", "the layer worker has no mode"),
+        (
+            {"layers": ("raw", "comm"), "mode": "multi-pair"},
+            "cpu",
+            "comm and coroutine only have the mode",
+        ),
+        ({"layers": ("worker",), "mode": "multi-pair"}, "cpu", "the layer worker has no mode"),
+        (
+            {"layers": ("raw",), "mode": "loaded-latency"},
+            "cpu",
+            "only have the mode loaded-latency",
+        ),
+        ({"load_size": 0}, "cpu", "a load of messages of 0 B; at least 1"),
+        ({"pairs": 0, "mode": "multi-pair"}, "cpu", "0 pairs of processes; at least 1"),
         ({"window": 0, "mode": "bandwidth"}, "cpu", "a window of 0 messages; at least 1"),
         ({"layers": ("raw",)}, "gpu", "the layer raw knows host memory only"),
         ({"layers": ("coroutine",)}, "gpu", "the layer coroutine knows host memory only"),

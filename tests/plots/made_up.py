@@ -29,6 +29,7 @@ FRAMES = {
     "addresses": model.WorkerAddress,
     "network": model.NetworkCounter,
     "idle": model.IdleCost,
+    "loads": model.Load,
     "core_use": model.CoreUse,
     "spills": model.Spill,
     "settings": model.Setting,

@@ -148,3 +148,12 @@ def test_lines_carry_the_backends_look(backend):
     look = style.looks(run)[backend]
     for axes in message_size.plot(run).axes:
         assert (axes.lines[0].get_color(), axes.lines[0].get_marker()) == look
+
+
+def test_several_pairs_are_not_called_two_processes():
+    """The title says that pairs ran at once, and the text that they count together."""
+    figure = message_size.plot(together(pingpong("tcp", mode="multi-pair", pairs=3)))
+    said = " ".join(texts(figure))
+    assert "between pairs of processes at once, layer comm, mode multi-pair" in said
+    assert "of all pairs together" in said
+    assert "half the round trip" not in said

@@ -166,6 +166,21 @@ def test_a_ping_pong_wants_no_cluster_and_other_hosts_have_their_own_cores(
     assert warned(builders.ended(records), cases=[pair]) == ""
 
 
+@pytest.mark.parametrize(
+    ("n_pairs", "mode"), [(2, "multi-pair"), (3, "multi-pair"), (3, "latency")]
+)
+def test_more_pairs_than_cores_are_told(
+    n_pairs: int, mode: str, warned: Callable[..., str]
+) -> None:
+    """Two processes a pair against the cores, and only where pairs run at once."""
+    params = {"mode": mode, "pairs": n_pairs}
+    case = builders.case(workload="pingpong", params=params, launches=8)
+    records = builders.ended([message(case, 1e-3, 1, launch=n) for n in range(8)])
+    cpu = QUIET["cpu"] | {"usable_cores": 4}
+    warning = warned(records, cases=[case], environment={"cpu": cpu})
+    assert ("6 processes share 4 cores" in warning) == (n_pairs == 3 and mode == "multi-pair")
+
+
 # --- the samples -----------------------------------------------------------------------------
 
 

@@ -120,6 +120,35 @@ def test_what_is_not_halved_is_not_called_so(reported: Reported, layer: str, wor
     assert "Half the round trip" not in first.note
 
 
+def test_tables_of_pairs_say_how_many_and_that_they_count_together(reported: Reported) -> None:
+    """Bandwidth and message rate of all pairs, and no title that reads as one pair's."""
+    params = {"mode": "multi-pair", "window": 64, "pairs": 3}
+    case = builders.case("tcp", "pingpong", params=params)
+    made = reported([case], builders.ended([message(case, 2e-6, 1000)]))
+    bandwidth, rate, cpu = message_size.tables(made)
+    assert bandwidth.title == "pingpong, comm layer: bandwidth of 3 pairs together"
+    assert bandwidth.rows[0][1] == "500 MB/s"
+    assert "6 processes" in bandwidth.note
+    assert rate.title == "pingpong, comm layer: messages per second of 3 pairs together"
+    assert rate.rows[0][1] == "500,000"
+    assert "its share of all processes', mode multi-pair" in cpu.title
+
+
+def test_latency_under_load_says_what_the_load_moved(reported: Reported) -> None:
+    """One table, whose title says that there was a load, and whose note how much of it."""
+    params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
+    case = builders.case("tcp", "pingpong", params=params)
+    records = [message(case, 2e-6, 1000, launch=n, cpu_seconds=0.0) for n in range(3)]
+    records += [
+        builders.load(case, nbytes, launch=n) for n, nbytes in enumerate((10**9, 5, 10**10))
+    ]
+    (table,) = message_size.tables(reported([case], builders.ended(records)))
+    assert table.title == "pingpong, comm layer: latency under load"
+    assert table.rows[0][1] == "2.00 µs"
+    assert "Half the round trip, while messages of 1 MiB stream to the peer" in table.note
+    assert "The load moved 1.00 GB/s (tcp)" in table.note
+
+
 def test_cpu_time_that_nobody_counted_has_no_table(reported: Reported) -> None:
     """Where only a foreign program ran, there is no table of dashes."""
     case = builders.case("ucx", "pingpong")

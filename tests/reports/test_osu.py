@@ -23,7 +23,7 @@ def numbers(text: str) -> list[list[float]]:
 
 def rendered(reported: Reported, mode: str | None = None, seconds: float = 2e-6) -> str:
     """Return the report of two sizes in a mode, or of a run from before there were modes."""
-    params = {} if mode is None else {"mode": mode, "window": 64}
+    params = {} if mode is None else {"mode": mode, "window": 64, "pairs": 3}
     case = builders.case("tcp", "pingpong", params=params)
     records = [message(case, seconds, size) for size in (1, 8192)]
     return osu.render(reported([case], builders.ended(records)))
@@ -38,6 +38,15 @@ def test_latency_is_in_microseconds(reported: Reported, mode: str | None) -> Non
     assert "# Size          Latency (us)" in text.splitlines()
 
 
+def test_latency_under_load_says_so(reported: Reported) -> None:
+    """The columns are those of the latency, and a comment names the load."""
+    params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
+    case = builders.case("tcp", "pingpong", params=params)
+    text = osu.render(reported([case], builders.ended([message(case, 2e-6, 1)])))
+    assert numbers(text) == [[1, 2.0]]
+    assert "# under load: messages of 1048576 B stream" in text
+
+
 @pytest.mark.parametrize("mode", ["bandwidth", "bidirectional"])
 def test_bandwidth_is_in_millions_of_bytes(reported: Reported, mode: str) -> None:
     """Two columns: bytes and MB/s, MB = 10⁶ B."""
@@ -47,9 +56,12 @@ def test_bandwidth_is_in_millions_of_bytes(reported: Reported, mode: str) -> Non
     assert "# Size      Bandwidth (MB/s)" in text.splitlines()
 
 
-def test_message_rate_has_three_columns(reported: Reported) -> None:
-    """Bytes, MB/s and messages per second."""
-    text = rendered(reported, "message-rate")
+@pytest.mark.parametrize("mode", ["message-rate", "multi-pair"])
+def test_message_rate_has_three_columns(reported: Reported, mode: str) -> None:
+    """Bytes, MB/s and messages per second; of several pairs it says how many."""
+    text = rendered(reported, mode)
+    assert "# Size                  MB/s        Messages/s" in text.splitlines()
+    assert ("# [ pairs: 3 ] [ window size: 64 ]" in text.splitlines()) == (mode == "multi-pair")
     assert numbers(text) == [[1, 0.5, 500000.0], [8192, 4096.0, 500000.0]]
 
 

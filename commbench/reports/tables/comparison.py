@@ -45,7 +45,7 @@ def _by_size(what: str, group: Sequence[Comparison]) -> Table:
     found = {(c.candidate, c.payload_bytes): ratio(c) for c in of_first}
     sizes = sorted({c.payload_bytes for c in of_first})
     return Table(
-        f"{what}: latency as a multiple of {group[0].baseline}'s",
+        f"{what}: time of a message as a multiple of {group[0].baseline}'s",
         ("size", *backends),
         tuple(
             (format_message_size(size), *(found.get((name, size), "—") for name in backends))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
-from commbench.model import LAYERS
+from commbench.model import LAYERS, Case
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, counts, number, warmup
 from commbench.units import format_bandwidth, format_message_size, format_seconds
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
     table = content.summaries[content.summaries["workload"] == "pingpong"]
-    modes = {case.id: stats.mode_of(case) for case in content.data.run.suite.cases}
-    windows = {case.id: case.params.get("window") for case in content.data.run.suite.cases}
+    cases = {case.id: case for case in content.data.run.suite.cases}
+    modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
     depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
     table = table.loc[depth.sort_values(kind="stable").index]
     tasks, mode_of = table["case_id"].map(content.tasks), table["case_id"].map(modes)
@@ -28,11 +29,16 @@ def tables(content: Content) -> Iterator[Table]:
         median = f"the median over launches of each launch's median ({counts(group)})"
         if mode == "latency":
             yield from _of_latency(title, group, layer, median)
+        elif mode == "loaded-latency":
+            yield from _under_load(title, group, median, content)
+        elif mode == "multi-pair":
+            yield from _of_pairs(title, group, median, cases[group["case_id"].iloc[0]])
         else:
-            yield from _of_windows(title, group, mode, median, windows[group["case_id"].iloc[0]])
+            window = cases[group["case_id"].iloc[0]].params.get("window")
+            yield from _of_windows(title, group, mode, median, window)
         if group["cpu_s"].notna().any():
             yield _by_size(
-                f"{title}: CPU time of one message, {_WHOSE.get(layer, 'both processes')}"
+                f"{title}: CPU time of one message, {_whose(layer, mode)}"
                 + (f", mode {mode}" if mode != "latency" else ""),
                 group,
                 lambda row: format_seconds(row.cpu_s),
@@ -40,7 +46,12 @@ def tables(content: Content) -> Iterator[Table]:
             )
 
 
-_WHOSE = {"memcpy": "one process", "worker": "both workers"}
+def _whose(layer: str, mode: str) -> str:
+    if mode == "multi-pair":
+        return "its share of all processes'"
+    return {"memcpy": "one process", "worker": "both workers"}.get(layer, "both processes")
+
+
 _IS = {
     "memcpy": "One copy within a process, called from Python: ",
     "worker": "One fetch, from the request to the data: ",
@@ -70,6 +81,28 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
     )
 
 
+def _under_load(title: str, group: pd.DataFrame, median: str, content: Content) -> Iterator[Table]:
+    (size,) = {
+        case.params["load_size"]
+        for case in content.data.run.suite.cases
+        if case.id in set(group["case_id"])
+    }
+    loads = stats.load_bandwidths(content.data)
+    moved = {
+        row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
+        for row in group.itertuples()
+    }
+    yield _by_size(
+        f"{title}: latency under load",
+        group,
+        lambda row: format_seconds(row.median_s),
+        f"Half the round trip, while messages of {format_message_size(size)} stream to the peer "
+        f"over a second connection: {median}. The load moved "
+        + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
+        + ": latencies under different loads are not each other's equals." + warmup(group),
+    )  # fmt: skip
+
+
 def _of_windows(
     title: str, group: pd.DataFrame, mode: str, median: str, window: int | None
 ) -> Iterator[Table]:
@@ -82,7 +115,7 @@ def _of_windows(
         yield _by_size(
             f"{title}: messages per second",
             group,
-            lambda row: f"{1 / row.median_s:,.0f}" if row.median_s > 0 else "—",
+            _rate,
             note + "1 / that time." + warmup(group),
         )
     else:
@@ -92,6 +125,28 @@ def _of_windows(
             lambda row: format_bandwidth(row.throughput_Bps),
             note + "Message size / that time." + warmup(group),
         )
+
+
+def _of_pairs(title: str, group: pd.DataFrame, median: str, case: Case) -> Iterator[Table]:
+    n_pairs, window = case.params["pairs"], case.params["window"]
+    yield _by_size(
+        f"{title}: bandwidth of {n_pairs} pairs together",
+        group,
+        lambda row: format_bandwidth(row.throughput_Bps),
+        f"{2 * n_pairs} processes, each pair in windows of {window} messages, each acknowledged: "
+        f"{median}; one sample is the time in which all pairs streamed over the messages that all "
+        "of them sent in it. Message size / that time.",
+    )
+    yield _by_size(
+        f"{title}: messages per second of {n_pairs} pairs together",
+        group,
+        _rate,
+        "1 / that time.",
+    )
+
+
+def _rate(row: Any) -> str:
+    return f"{1 / row.median_s:,.0f}" if row.median_s > 0 else "—"
 
 
 def _by_size(title: str, group: pd.DataFrame, cell: Any, note: str) -> Table:
