@@ -24,25 +24,31 @@ COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps"]
 LINK = [("0", "1"), ("1", "0")]
 
 
-def judged(
-    n_workers: int, noise: float, slowdown: float, n_clusters: int, recorded: Recorded
-) -> tuple[float, float]:
+def clusters(n_workers: int, n_clusters: int, recorded: Recorded) -> RunData:
+    """Return a run with so many cases of so many workers."""
+    return recorded(
+        [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
+    )
+
+
+def judged(run: RunData, noise: float, slowdown: float) -> tuple[float, float]:
     """Return the shares of clusters with a pair accused falsely, and with both slow ones named.
 
     The slow ones are the two directions of one link.
     """
+    cases = run.run.suite.cases
+    n_clusters, n_workers = len(cases), cases[0].cluster.n_workers
     pairs = list(itertools.permutations(map(str, range(n_workers)), 2))
     dice = np.random.default_rng(n_workers)
     logs = np.log(1e9) + dice.normal(0, noise, (n_clusters, len(pairs)))
     logs += np.median(dice.normal(0, noise, (N_TRANSFERS, n_clusters, len(pairs))), axis=0)
     logs[:, [pairs.index(pair) for pair in LINK]] -= np.log(slowdown)
-    cases = [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
     rows = [
-        (case.id, case.workload, case.backend, "gather", *pair, bandwidth)
-        for case, cluster in zip(cases, np.exp(logs), strict=True)
+        (case_id, "merge", "tcp", "gather", *pair, bandwidth)
+        for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]
-    found: Any = stats.slow_pairs(pd.DataFrame(rows, columns=COLUMNS), recorded(cases))
+    found: Any = stats.slow_pairs(pd.DataFrame(rows, columns=COLUMNS), run)
     ends = zip(found["src"], found["dst"], strict=True)
     linked = np.array([pair in LINK and slowdown > 1 for pair in ends], dtype=bool)
     accused = found["case_id"][~linked].nunique()
@@ -57,8 +63,9 @@ def test_few_are_accused_and_most_slow_links_found(
     n_workers: int, n_clusters: int, noise: float, recorded: Recorded
 ) -> None:
     """At most one cluster in 20 has a fast pair named; both ways of a 5 times slower link are."""
+    run = clusters(n_workers, n_clusters, recorded)
     for slowdown in (1.0, 1.7, 2.6, 5.0, 10.0):
-        accused, both = judged(n_workers, noise, slowdown, n_clusters, recorded)
+        accused, both = judged(run, noise, slowdown)
         print(
             f"{n_workers * (n_workers - 1)} pairs, noise {noise:.0%}, {slowdown:g} times slower: "
             f"{accused:.1%} with a fast pair named, {both:.1%} with both slow ones"
@@ -72,12 +79,12 @@ def test_few_are_accused_and_most_slow_links_found(
 
 def test_a_slow_link_is_found_among_six_noisy_pairs(recorded: Recorded) -> None:
     """Of 400 clusters of three workers with noise of 20 %, 95 % name a 5 times slower link."""
-    accused, both = judged(3, 0.2, 5.0, 400, recorded)
+    accused, both = judged(clusters(3, 400, recorded), 0.2, 5.0)
     assert accused <= 0.05
     assert both >= 0.95
 
 
 def test_six_noisy_pairs_alike_are_rarely_accused(recorded: Recorded) -> None:
     """Of 400 clusters of three workers with noise of 20 %, 5 % at most have a pair named."""
-    accused, _ = judged(3, 0.2, 1.0, 400, recorded)
+    accused, _ = judged(clusters(3, 400, recorded), 0.2, 1.0)
     assert accused <= 0.05
