@@ -83,7 +83,7 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
 def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 - the unit's own spelling
     """Return the typical bandwidth, and of each if it is slow, its slowdown and its score."""
     import numpy as np
-    from scipy.stats import t as student
+    from scipy.special import stdtrit
 
     logs = np.log(bandwidths_Bps)
     behind = np.median(logs) - logs
@@ -94,7 +94,7 @@ def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 
     squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
     freedom = n - 1 + PRIOR_PAIRS
     spread = np.sqrt(squares / freedom)
-    limit = np.sqrt(1 + 1 / n) * student.isf(ALPHA / (n + 1), freedom)
+    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
     far = ((ordered[n] - mean) / spread > limit) & (ordered[n] >= np.log(MIN_SLOWDOWN))
     if not far.any():
         return typical_Bps, far[:0], slowdown, behind
