@@ -77,6 +77,16 @@ def test_few_are_accused_and_most_slow_links_found(
             assert both >= 0.95 - slack
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.35, 0.5, 1.0])
+@pytest.mark.parametrize("n_workers", [3, 4])
+def test_wide_noise_accuses_more_often(n_workers: int, noise: float, recorded: Recorded) -> None:
+    """Of 400 clusters whose few pairs differ by wide noise 20 % at most are wrong."""
+    accused, _ = judged(clusters(n_workers, 400, recorded), noise, 1.0)
+    print(f"{n_workers * (n_workers - 1)} equal pairs, noise {noise:.0%}: {accused:.1%} accused")
+    assert accused <= 0.2
+
+
 def test_a_slow_link_is_found_among_six_noisy_pairs(recorded: Recorded) -> None:
     """Of 400 clusters of three workers with noise of 20 %, 95 % name a 5 times slower link."""
     accused, both = judged(clusters(3, 400, recorded), 0.2, 5.0)
