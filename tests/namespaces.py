@@ -122,9 +122,10 @@ def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # 
                 f"src {found.addresses[here]}"
             )
             if rate := rates_Bps.get((one, other)):
-                # The bucket goes through at once, as if it took no time. A smaller one has segments
-                # of 64 KiB cut up, and runs over whenever the kernel's timer is a little late.
-                burst = max(128 * 1024, round(rate * 200e-6))
+                # The bucket goes through at once: 1 % of what takes 0.2 s. A smaller one
+                # has segments of 64 KiB cut up, and runs over whenever a busy core is late to
+                # serve it, which makes the link slower than its rate.
+                burst = max(128 * 1024, round(rate * 2e-3))
                 _do(
                     f"tc -n {host} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
                     f"burst {burst} limit 8mb"

@@ -17,10 +17,13 @@ from commbench.cli import main
 
 SLOW = {("0", "1"), ("1", "0")}
 SECONDS = 0.2
-"""What the largest block takes on the slow link: latency is little of it."""
+"""What the largest block takes on the slow link: latency is little of it, and of a quarter of it.
+
+So most held-out transfers are told by the link, whose rate is known, and not by the machine's load.
+"""
 ITERATIONS = 5
-RATES = [50e6, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (150e6, 400e6))]
-"""Beyond them two cores are what makes a fetch of Dask's slow, and not the link."""
+RATES = [50e6, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (100e6, 200e6))]
+"""Well below what two busy cores let a fetch of Dask's have on the links that are not slow."""
 
 
 @pytest.fixture(scope="module", params=RATES, ids=lambda rate: f"{rate / 1e6:g}MBps")
@@ -36,7 +39,8 @@ def measured(
     ):
         ended = line.run(
             "all-to-all", "--launcher", "namespaces", "--workers", "3", "--launches", "1",
-            "--iterations", str(ITERATIONS), "--sizes", f"64KiB,1MiB,{round(rate * SECONDS)}",
+            "--iterations", str(ITERATIONS), "--sizes",
+            f"64KiB,{round(rate * SECONDS / 4)},{round(rate * SECONDS)}",
         )  # fmt: skip
         assert ended.status == 0, ended.said
         yield rate, line.report(ended.run), ended.run

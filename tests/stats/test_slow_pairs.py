@@ -112,6 +112,36 @@ def test_fast_pairs_are_not_named(recorded: Recorded) -> None:
     assert slow(recorded, case, fetches(case, bandwidths)).empty
 
 
+def test_a_fast_pair_hides_no_slow_one(recorded: Recorded) -> None:
+    """What is far ahead does not count as noise of the ordinary pairs."""
+    case = builders.case(n_workers=3)
+    bandwidths = cluster(3) | {("1", "2"): 60e9, ("0", "1"): 100e6}
+    (row,) = slow(recorded, case, fetches(case, bandwidths)).itertuples()
+    assert (row.src, row.dst) == ("0", "1")
+
+
+def test_all_links_of_a_slow_worker_are_named(recorded: Recorded) -> None:
+    """Eight of the twenty pairs of five workers hide one another as little as one does itself."""
+    case = builders.case(n_workers=5)
+    bandwidths = {
+        pair: value / (3 if "4" in pair else 1) for pair, value in cluster(5, noise=0.15).items()
+    }
+    found = slow(recorded, case, fetches(case, bandwidths))
+    assert {(row.src, row.dst) for row in found.itertuples()} == {
+        pair for pair in bandwidths if "4" in pair
+    }
+
+
+def test_a_link_among_noisy_ones_is_named(recorded: Recorded) -> None:
+    """Six pairs as once measured on a busy machine, in GB/s: two are five times slower."""
+    case = builders.case(n_workers=3)
+    measured = dict(zip(cluster(3), (0.048, 0.20, 0.047, 0.24, 0.29, 0.33), strict=True))
+    found = slow(recorded, case, fetches(case, {pair: 1e9 * b for pair, b in measured.items()}))
+    assert [(row.src, row.dst) for row in found.itertuples()] == [("1", "0"), ("0", "1")]
+    # Four ordinary pairs and two with a noise of 15 %: mean -1.3458, spread 0.1944.
+    assert found["score"].iloc[0] == pytest.approx(8.8047, rel=1e-3)
+
+
 @pytest.mark.parametrize("n_pairs", [1, 2, 3])
 def test_too_few_pairs_accuse_nobody(n_pairs: int, recorded: Recorded) -> None:
     """Of two there is no telling which is the odd one, and of three hardly."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table, label, number
-from commbench.stats.slow_pairs import MIN_SCORE, MIN_SLOWDOWN
+from commbench.stats.slow_pairs import MIN_SLOWDOWN
 from commbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _slow_pair_table(content: Content) -> Table:
             for row in slow.head(_MAX_PAIRS).itertuples()
         ),
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
-        f"kind of link, and outliers: a modified z-score above {MIN_SCORE:g} (Iglewicz and "
-        "Hoaglin) of the logarithm of their median bandwidth." + cut,
+        "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
+        "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
         text_columns=frozenset({"src → dst", "when", "link"}),
     )  # fmt: skip
 
