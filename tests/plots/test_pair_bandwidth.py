@@ -9,7 +9,7 @@ from matplotlib.collections import PolyCollection, QuadMesh
 
 from commbench import model, stats
 from commbench.model import Case, ClusterSpec
-from commbench.plots import pair_bandwidth
+from commbench.plots import pair_bandwidth, style
 from commbench.plots.pair_bandwidth import contrast, number
 
 
@@ -66,8 +66,10 @@ def test_colours_are_the_medians_in_their_place():
     axes = _panel(pair_bandwidth.plot(run))
     (mesh,) = [found for found in axes.collections if isinstance(found, QuadMesh)]
     values = mesh.get_array().reshape(3, 3)
-    for pair in stats.pairs(run).itertuples():
-        assert values[int(pair.src), int(pair.dst)] == pytest.approx(pair.q50_Bps / 1e9)
+    pairs = stats.pairs(run)
+    factor, _ = style.scale(pairs.q50_Bps.max(), "B/s")
+    for pair in pairs.itertuples():
+        assert values[int(pair.src), int(pair.dst)] == pytest.approx(pair.q50_Bps * factor)
     assert np.ma.getmaskarray(values).tolist() == np.eye(3, dtype=bool).tolist()
     assert axes.get_ylim() == (3, 0)
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("from worker (src)", "to worker (dst)")
