@@ -1,0 +1,80 @@
+"""The spine: what is measured, and the records that measuring leaves behind.
+
+Data flows one way::
+
+    Suite → Plan → Launch (a child process) → Record … → store → Summary → report
+
+Times are seconds, sizes bytes, and every number's name ends in its unit. Points in time
+(``*_at_s``, ``start_s``, ``stop_s``) are seconds since the epoch on the measuring host's clock.
+Workers are known by name, which is the same in every launch, and not by address, which is not.
+"""
+
+from __future__ import annotations
+
+from commbench.model.derived import (
+    Comparison,
+    Summary,
+)
+from commbench.model.observed import (
+    Activity,
+    CoreUse,
+    Failure,
+    IdleCost,
+    LaunchEnd,
+    Load,
+    LogCount,
+    NetworkCounter,
+    Record,
+    Sample,
+    Setting,
+    Spill,
+    TaskRecord,
+    ThreadTime,
+    TransferRecord,
+    TransportUsed,
+    WireBytes,
+    WorkerAddress,
+)
+from commbench.model.plan import (
+    LAYERS,
+    RIGOROUS_LAUNCHES,
+    SCHEMA_VERSION,
+    Case,
+    ClusterSpec,
+    Launch,
+    Run,
+    Stopping,
+    Suite,
+)
+
+__all__ = [
+    "LAYERS",
+    "RIGOROUS_LAUNCHES",
+    "SCHEMA_VERSION",
+    "Activity",
+    "Case",
+    "ClusterSpec",
+    "Comparison",
+    "CoreUse",
+    "Failure",
+    "IdleCost",
+    "Launch",
+    "LaunchEnd",
+    "Load",
+    "LogCount",
+    "NetworkCounter",
+    "Record",
+    "Run",
+    "Sample",
+    "Setting",
+    "Spill",
+    "Stopping",
+    "Suite",
+    "Summary",
+    "TaskRecord",
+    "ThreadTime",
+    "TransferRecord",
+    "TransportUsed",
+    "WireBytes",
+    "WorkerAddress",
+]

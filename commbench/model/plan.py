@@ -1,0 +1,123 @@
+"""What is asked for: cases of a suite, and the launches that measure them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+SCHEMA_VERSION = 1
+LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
+"""The layers of the software between two processes, from the wire up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """The cluster that a case asks for.
+
+    ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
+    what the backend sets.
+    """
+
+    n_workers: int = 2
+    threads_per_worker: int = 1
+    device: str = "cpu"
+    launcher: str = "local"
+    hosts: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One thing to measure: a workload with its parameters on a backend and a cluster.
+
+    ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
+    deadline of a launch as a whole.
+    """
+
+    workload: str
+    backend: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    cluster: ClusterSpec = field(default_factory=ClusterSpec)
+    launches: int = 6
+    iterations: int = 3
+    warmups: int = 1
+    seed: int = 0
+    timeout_s: float = 300.0
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of what is measured: replication, seed and deadline don't change it.
+
+        Two runs thus agree on the id of a case that they measured with different numbers of
+        launches.
+        """
+        content = {
+            "workload": self.workload,
+            "backend": self.backend,
+            "params": dict(self.params),
+            "cluster": asdict(self.cluster),
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A named list of cases."""
+
+    name: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A fresh cluster in a fresh process: the unit of replication.
+
+    ``index`` counts the launches of its case, ``block`` the rounds in which every case has one
+    launch, and ``position`` the place that the shuffle gave it within the round.
+    """
+
+    case: Case
+    index: int
+    block: int
+    position: int
+
+
+RIGOROUS_LAUNCHES = 10
+"""The launches that ``--rigorous`` begins with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """When a run that adds blocks of launches has enough of them.
+
+    As soon as the interval of every median is within ``rel_ci`` of it on either side, or the
+    launches have taken ``time_budget_s`` together, or a case has had ``max_launches`` of them;
+    but not before every case has had the launches that it asks for.
+    """
+
+    rel_ci: float = 0.02
+    time_budget_s: float = 3600.0
+    max_launches: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One execution of a suite, as its ``run.json`` keeps it.
+
+    ``stopping`` is None where the number of launches was fixed beforehand.
+    """
+
+    id: str
+    suite: Suite
+    environment: Mapping[str, Any]
+    seed: int
+    started_at: str
+    min_transfer_bytes: int = 1_000_000
+    command: str = ""
+    stopping: Stopping | None = None
+    schema_version: int = SCHEMA_VERSION
