@@ -109,7 +109,10 @@ def test_a_message_that_comes_back_wrong_ends_the_load(measure, monkeypatch):
         measure([])
 
 
-@pytest.mark.parametrize("backend", ["tcp", "mpi", "ucx"])
+@pytest.mark.parametrize(
+    "backend",
+    ["tcp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpi", "ucx"))],
+)
 def test_a_launch_under_load_ends_well(backend, tmp_path):
     """Real launches over each backend, from the plan to the record of the load."""
     if problem := backends.parse(backend).unavailable("cpu"):

@@ -147,7 +147,10 @@ def test_pairs_that_never_ran_together_have_no_bandwidth():
         pairs.together([[(0.0, 1.0)], [(2.0, 3.0)]])
 
 
-@pytest.mark.parametrize("backend", ["tcp", "mpi", "ucx"])
+@pytest.mark.parametrize(
+    "backend",
+    ["tcp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpi", "ucx"))],
+)
 def test_a_launch_of_two_pairs_ends_well(backend, tmp_path):
     """Real launches over each backend, from the plan to the samples."""
     if problem := backends.parse(backend).unavailable("cpu"):

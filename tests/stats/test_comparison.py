@@ -273,6 +273,7 @@ def test_a_report_can_be_made_again(recorded: Recorded) -> None:
     assert limits[0] == limits[1] == limits[2]
 
 
+@pytest.mark.slow
 def test_eighty_rows_are_compared_within_seconds(recorded: Recorded) -> None:
     """Four backends, twenty sizes and ten launches of 200 messages: 120 pairs in 20 s at most."""
     cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx", "ucx:shm", "mpi")]
