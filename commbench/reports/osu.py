@@ -41,7 +41,7 @@ def render(content: Content) -> str:
     UsageError
         Where the run has no ping-pong.
     """
-    table = content.summaries[content.summaries["layer"] != "workload"]
+    table = content.summaries[content.summaries["workload"] == "pingpong"]
     if table.empty:
         raise UsageError(
             f"{content.data.run.id} has no sample of a ping-pong, and OSU's format is for those; "

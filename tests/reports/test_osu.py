@@ -91,3 +91,11 @@ def test_a_run_without_a_ping_pong_is_told_so(reported: Reported, samples: bool)
     records = builders.launches(case, [1.0]) if samples else [builders.failure(case)]
     with pytest.raises(UsageError, match="has no sample of a ping-pong"):
         osu.render(reported([case], records))
+
+
+def test_fetches_between_all_pairs_are_no_ping_pong(reported: Reported) -> None:
+    """All-to-all times fetches and exchanges, which would pass for latencies in these columns."""
+    case = builders.case("tcp", "all-to-all")
+    records = [message(case, 1e-3, 1024, layer=layer) for layer in ("alone", "together")]
+    with pytest.raises(UsageError, match="no sample of a ping-pong"):
+        osu.render(reported([case], builders.ended(records)))
