@@ -187,6 +187,8 @@ def _columns(block: bytes, kind: str) -> pa.Table | None:
             pa_json.ReadOptions(use_threads=False),
             pa_json.ParseOptions(explicit_schema=plain, unexpected_field_behavior="error"),
         )
+        # Bytes that are no UTF-8 are read without a word.
+        table.validate(full=True)
     except (pa.ArrowException, ValueError):
         return None
     numbers = [name for name, kept in FIELDS[kind].items() if kept == "float"]

@@ -45,6 +45,7 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
         texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         try:
             found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
+            found.validate(full=True)
             stored = found.select(schema.names).cast(schema)
             done = json.loads((found.schema.metadata or {}).get(_LINES, b"null"))
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:

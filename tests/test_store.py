@@ -282,6 +282,7 @@ def bad_lines(good: Record, number: str, other: Record) -> dict[str, bytes]:
         "text for an index": changed(good, launch="1"),
         "null for an index": changed(good, launch=None),
         "an index beyond 64 bits": changed(good, launch=2**63),
+        "no UTF-8 within a text": line.replace(good.case_id.encode(), b"gath\xff"),
         "a number for text": changed(good, case_id=1),
         "null for text": changed(good, case_id=None),
         "a record of another file": encode(other).encode(),

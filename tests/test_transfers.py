@@ -5,13 +5,17 @@ import threading
 import time
 from collections import Counter, deque
 
+import dask
+import dask.array as da
 import distributed.worker
 import numpy as np
 import pytest
+from distributed import wait
 from processes import until
 
 from commbench import transfers
 from commbench.model import LogCount, TransferRecord
+from commbench.workloads.placement import settle
 
 WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
 
@@ -227,13 +231,17 @@ def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client):
 
 def test_many_fetches_of_a_real_workload_are_all_there(cluster, client):
     """Everything that two workers fetch of each other in a shuffle-like graph is in the records."""
-    import dask.array as da
-    from distributed import wait
-
+    x = client.persist(da.random.default_rng(228).random((600, 600), chunks=(50, 50)))
+    wait(x)
+    settle(client, x)
+    collect(cluster)
     total = client.run(n_incoming)
-    x = da.random.default_rng(0).random((600, 600), chunks=(50, 50))
-    y = (x + x.T).persist()
-    wait(y)
+    halves = []
+    for name, rows in (("0", slice(0, 300)), ("1", slice(300, 600))):
+        # Left to the scheduler, one worker may do all the fetching.
+        with dask.annotate(workers=[cluster.addresses[name]]):
+            halves.append(x[rows] + x.T[rows])
+    wait(client.persist(halves, optimize_graph=False))
     records, counts = collect(cluster)
     for address, name in cluster.names.items():
         count = counts[name]

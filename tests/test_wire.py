@@ -17,6 +17,7 @@ from distributed.comm.core import Comm
 from processes import BACKEND
 
 from commbench import backends, transfers, wire
+from commbench.workloads.placement import settle
 
 MB = 10**6
 
@@ -116,8 +117,9 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
     """The bytes of a P2P rechunk cross the wire without an entry in the transfer log."""
     client.register_plugin(transfers.TransferLog())
     try:
-        x = da.random.default_rng(0).random((2000, 2000), chunks=(500, 2000)).persist()
+        x = client.persist(da.random.default_rng(115).random((2000, 2000), chunks=(500, 2000)))
         wait(x)
+        settle(client, x)
         counted(cluster)
         list(transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0))
         with dask.config.set({"array.rechunk.method": "p2p"}):

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+from commbench.stats.segments import begins_of, order_by
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
 
-def spans_in(table: pd.DataFrame | None, began_s: float, seconds: float) -> np.ndarray[Any, Any]:
-    """Return what of the spans in `table` lies in a window, in seconds from its begin.
+class Spans:
+    """The spans of many processes and iterations, found again by their key.
 
-    Returns
-    -------
-    ndarray
-        Shape (n, 2): spans of positive length within [0, `seconds`].
+    Parameters
+    ----------
+    table
+        A row per span, with ``start_s`` and ``stop_s``.
+    key
+        The columns that tell the groups apart.
     """
-    import numpy as np
 
-    if table is None:
-        return np.zeros((0, 2))
-    spans = table[["start_s", "stop_s"]].to_numpy(dtype=float) - began_s
-    spans = np.clip(spans, 0.0, seconds)
-    return np.asarray(spans[spans[:, 1] > spans[:, 0]])
+    def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
+        group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
+        order = order_by(group)
+        begins = begins_of(group[order]).tolist()
+        self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
+        names = table[key].iloc[order[begins]].itertuples(index=False, name=None)
+        self._at = dict(zip(names, pairwise([*begins, len(table)]), strict=True))
+
+    def within(
+        self, place: tuple[Any, ...], began_s: float, seconds: float
+    ) -> np.ndarray[Any, Any]:
+        """Return what of the spans of `place` lies in a window, in seconds from its begin.
+
+        Returns
+        -------
+        ndarray
+            Shape (n, 2): spans of positive length within [0, `seconds`].
+        """
+        import numpy as np
+
+        begin, end = self._at.get(place, (0, 0))
+        spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
+        return np.asarray(spans[spans[:, 1] > spans[:, 0]])
 
 
 def divide(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 Array = np.ndarray[Any, Any]
 
@@ -39,11 +39,11 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
     (2, 2)
     """
     if test == MANN_WHITNEY:
-        return float(stats.mannwhitneyu(candidate, baseline, method="exact").pvalue)
+        return float(scipy.stats.mannwhitneyu(candidate, baseline, method="exact").pvalue)
     ratios = np.log(candidate / baseline)
     if not ratios.any():
         return 1.0
-    return float(stats.wilcoxon(ratios, zero_method="zsplit", method="exact").pvalue)
+    return float(scipy.stats.wilcoxon(ratios, zero_method="zsplit", method="exact").pvalue)
 
 
 def cliffs_delta(baseline: Array, candidate: Array) -> float:
@@ -52,7 +52,7 @@ def cliffs_delta(baseline: Array, candidate: Array) -> float:
     Every launch of the one is set against every launch of the other; from -1, the candidate was
     always faster, to 1. N. Cliff, Psychological Bulletin 114 (1993).
     """
-    above = stats.mannwhitneyu(candidate, baseline, method="asymptotic").statistic
+    above = scipy.stats.mannwhitneyu(candidate, baseline, method="asymptotic").statistic
     return 2 * float(above) / (len(baseline) * len(candidate)) - 1
 
 
@@ -64,8 +64,8 @@ def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
     if len(np.unique(np.concatenate(groups))) == 1:
         return 1.0
     if paired and len(groups[0]) > 1:
-        return float(stats.friedmanchisquare(*groups).pvalue)
-    return float(stats.kruskal(*groups).pvalue)
+        return float(scipy.stats.friedmanchisquare(*groups).pvalue)
+    return float(scipy.stats.kruskal(*groups).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -90,12 +90,13 @@ def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 
     typical_Bps, slowdown = float(np.exp(np.median(logs))), np.exp(behind)  # noqa: N806
     ordered = behind[np.argsort(np.abs(behind), kind="stable")]
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
+    n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
     mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
     squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
     freedom = n - 1 + PRIOR_PAIRS
     spread = np.sqrt(squares / freedom)
     limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
-    far = ((ordered[n] - mean) / spread > limit) & (ordered[n] >= np.log(MIN_SLOWDOWN))
+    far = (ordered[n] - mean) / spread > limit
     if not far.any():
         return typical_Bps, far[:0], slowdown, behind
     first = int(np.argmax(far))

@@ -79,7 +79,7 @@ def drifts(run: RunData) -> pd.DataFrame:
         order is by chance. Cases with fewer launches than 6 have no row.
     """
     import pandas as pd
-    from scipy.stats import kendalltau, theilslopes
+    import scipy
 
     medians = launch_medians(run)
     usual = medians.groupby(_GROUP)["median_s"].transform("median")
@@ -94,7 +94,7 @@ def drifts(run: RunData) -> pd.DataFrame:
         if len(course) < MIN_LAUNCHES_OF_DRIFT:
             continue
         place = range(len(course))
-        slope = float(theilslopes(course.to_numpy(), place).slope)
-        p_value = float(kendalltau(place, course.to_numpy()).pvalue)
+        slope = float(scipy.stats.theilslopes(course.to_numpy(), place).slope)
+        p_value = float(scipy.stats.kendalltau(place, course.to_numpy()).pvalue)
         rows.append((case_id, len(course), slope * (len(course) - 1), p_value))
     return pd.DataFrame(rows, columns=["case_id", "n_launches", "change", "p_value"])

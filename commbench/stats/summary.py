@@ -41,12 +41,12 @@ def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]
     >>> median_interval(6), median_interval(3)
     ((1, 0.96875), (1, 0.75))
     """
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     k = 1
-    while k + 1 <= n // 2 and 1 - 2 * binom.cdf(k, n, 0.5) >= confidence:
+    while k + 1 <= n // 2 and 1 - 2 * bdtr(k, n, 0.5) >= confidence:
         k += 1
-    return k, max(0.0, float(1 - 2 * binom.cdf(k - 1, n, 0.5)))
+    return k, max(0.0, float(1 - 2 * bdtr(k - 1, n, 0.5)))
 
 
 def interval_of(medians: Sequence[float]) -> tuple[float, float, float]:

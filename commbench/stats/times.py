@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commbench.stats.intervals import divide, spans_in
+from commbench.stats.intervals import Spans, divide
 from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
@@ -28,18 +28,16 @@ def worker_times(run: RunData) -> pd.DataFrame:
     import pandas as pd
 
     key = ["case_id", "launch", "iteration", "worker"]
-    spans = [*key, "start_s", "stop_s"]
-    received = run.transfers.rename(columns={"dst": "worker"})[spans]
-    fetches = dict(iter(received.groupby(key, observed=True)))
-    tasks = dict(iter(run.tasks.loc[run.tasks.action == "compute", spans].groupby(key)))
+    fetches = Spans(run.transfers, [*key[:3], "dst"])
+    tasks = Spans(run.tasks[run.tasks.action == "compute"], key)
     # Every worker has a count in every iteration, whatever it did.
     samples = measured(run)
     windows = samples[samples["layer"] == "workload"].merge(run.log_counts[key], on=key[:3])
     rows = []
     for window in windows.itertuples():
         place = (window.case_id, window.launch, window.iteration, window.worker)
-        transfer = spans_in(fetches.get(place), window.started_at_s, window.seconds)
-        compute = spans_in(tasks.get(place), window.started_at_s, window.seconds)
+        transfer = fetches.within(place, window.started_at_s, window.seconds)
+        compute = tasks.within(place, window.started_at_s, window.seconds)
         parts = divide(window.seconds, transfer, compute)
         rows.append((*place, window.workload, window.backend, window.seconds, *parts))
     return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_PARTS])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import mannwhitneyu
+import scipy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
         early = seconds[begin : begin + window]
         if (
             np.median(early) <= limit
-            or mannwhitneyu(early, late, alternative="greater").pvalue > ALPHA
+            or scipy.stats.mannwhitneyu(early, late, alternative="greater").pvalue > ALPHA
         ):
             return begin
     return 0

@@ -8,14 +8,15 @@ none is negative; what nobody claims is the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from commbench.stats.intervals import divide, shared, spans_in
+import numpy as np
+import pandas as pd
+
+from commbench.stats.intervals import Spans, divide, shared
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.store import RunData
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
@@ -50,40 +51,28 @@ def worker_profiles(run: RunData) -> pd.DataFrame:
         - ``other_threads_s``: time on a core of all other threads of the process; ``gil_s``:
           time in which a thread that asked for the GIL would have waited (nan without gilknocker).
     """
-    import pandas as pd
-
     windows = measured(run).drop_duplicates(_KEY[:3])
     processes = run.threads[_KEY].drop_duplicates().merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
-    threads = _by_process(run.threads)
-    activities = _by_process(run.activities)
-    fetches = _by_process(run.transfers.rename(columns={"dst": "worker"}))
-    tasks = _by_process(run.tasks[run.tasks.action == "compute"])
-    rows = []
-    for window in processes.itertuples():
-        place = (window.case_id, window.launch, window.iteration, window.worker)
-        roles = {row.role: row for row in threads[place].itertuples()}
-        metrics = activities.get(place)
-        row = dict(zip(_KEY, place, strict=True)) | {
-            "workload": window.workload, "backend": window.backend, "wall_s": window.seconds,
-        }  # fmt: skip
-        if window.worker not in _NO_TASKS and "tasks" in roles:
-            spans = [
-                spans_in(table.get(place), window.started_at_s, window.seconds)
-                for table in (fetches, tasks)
-            ]
-            row |= _task_account(window.seconds, roles["tasks"], metrics, *spans)
-        if "loop" in roles:
-            row |= _loop_account(window.seconds, roles, metrics)
-        row["other_threads_s"] = sum(
-            thread.cpu_seconds for role, thread in roles.items() if role not in ("loop", "tasks")
-        )
-        if metrics is not None and (metrics.context == "gil").any():
-            row["gil_s"] = _total(metrics, ("gil",), ("contention",))
-        rows.append(row)
-    columns = [*_KEY, "workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    return pd.DataFrame(rows, columns=columns)
+    found = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
+    threads = {
+        role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(found.index)
+        for role, table in run.threads.groupby("role")
+    }
+    # A role that nobody has is nan throughout.
+    nobody = run.threads[:0].set_index(_KEY).reindex(found.index)
+    metrics = _metrics(run.activities).reindex(found.index)
+    found = found.assign(
+        **_task_accounts(found, threads.get("tasks", nobody), metrics, run),
+        **_loop_accounts(
+            found.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
+        ),
+        other_threads_s=_cpu_of_others(run.threads).reindex(found.index, fill_value=0.0),
+        gil_s=metrics["gil_s"],
+    )
+    columns = ["workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
+    return found[columns].reset_index()
 
 
 def profile_shares(profiles: pd.DataFrame, run: RunData) -> pd.DataFrame:
@@ -112,86 +101,102 @@ def profile_shares(profiles: pd.DataFrame, run: RunData) -> pd.DataFrame:
     return in_suite_order(table.assign(_rank=rank), run, ["_rank"]).drop(columns="_rank")
 
 
-def _by_process(table: pd.DataFrame) -> Mapping[Any, pd.DataFrame]:
-    return dict(iter(table.groupby(_KEY)))
+def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
+    """Return per process the seconds of the metrics that count; nan where there was none."""
+    context, label = activities["context"], activities["label"]
+    on_loop = context.isin(_LOOP_CONTEXTS)
+    counts = {
+        # thread-cpu, and the P2P shuffle's own, which Dask takes out of it.
+        "compute_s": (context == "execute") & label.str.endswith("-cpu"),
+        "gil_s": (context == "gil") & (label == "contention"),
+        **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
+    }
+    seconds = {name: activities["seconds"].where(mask) for name, mask in counts.items()}
+    return activities.assign(**seconds).groupby(_KEY)[list(seconds)].sum(min_count=1)
 
 
-def _task_account(
-    wall_s: float, threads: Any, metrics: pd.DataFrame | None, fetches: Any, tasks: Any
-) -> dict[str, float]:
-    n, cpu_s, queue_s = threads.n_threads, threads.cpu_seconds, threads.wait_seconds
-    compute_s = min(cpu_s, _computing(metrics))
-    in_tasks_s = float((tasks[:, 1] - tasks[:, 0]).sum())
-    fetching_s = divide(wall_s, fetches, tasks[:0])[0]
+def _cpu_of_others(threads: pd.DataFrame) -> pd.Series[float]:
+    others = threads[~threads["role"].isin(["loop", "tasks"])]
+    return others.groupby(_KEY)["cpu_seconds"].sum()
+
+
+def _task_accounts(
+    processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: RunData
+) -> dict[str, pd.Series[float]]:
+    n, cpu_s, queue_s = threads["n_threads"], threads["cpu_seconds"], threads["wait_seconds"]
+    n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
+    compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
+    spans = _spans(processes[n.notna()], run).reindex(processes.index)
     parts = _shared_out(
-        n * wall_s,
+        n * processes["wall_s"],
         {
             "compute_s": compute_s,
             "other_cpu_s": cpu_s - compute_s,
             "queue_s": queue_s,
-            "blocked_s": in_tasks_s - compute_s - queue_s,
-            "data_s": n * fetching_s - shared(fetches, tasks),
+            "blocked_s": spans["in_tasks_s"] - compute_s - queue_s,
+            "data_s": n * spans["fetching_s"] - spans["both_s"],
         },
         "idle_s",
     )
     return {name: part / n for name, part in parts.items()}
 
 
-def _computing(metrics: pd.DataFrame | None) -> float:
-    if metrics is None:
-        return 0.0
-    mine = metrics[metrics.context == "execute"]
-    # thread-cpu, and the P2P shuffle's own, which Dask takes out of it.
-    on_core = mine.label.str.endswith("-cpu")
-    return float(mine.seconds[on_core].sum())
+def _spans(processes: pd.DataFrame, run: RunData) -> pd.DataFrame:
+    """Return per process the seconds of all tasks, of any fetch, and of tasks during a fetch."""
+    columns = ["in_tasks_s", "fetching_s", "both_s"]
+    if processes.empty:
+        # The transfers of a run without a profile may be millions.
+        return pd.DataFrame(index=processes.index, columns=columns, dtype=float)
+    fetches = Spans(run.transfers, [*_KEY[:3], "dst"])
+    tasks = Spans(run.tasks[run.tasks["action"] == "compute"], _KEY)
+    rows = []
+    for process in processes[["started_at_s", "wall_s"]].itertuples():
+        fetched, computed = (
+            spans.within(process.Index, process.started_at_s, process.wall_s)
+            for spans in (fetches, tasks)
+        )
+        fetching_s = divide(process.wall_s, fetched, computed[:0])[0]
+        in_tasks_s = (computed[:, 1] - computed[:, 0]).sum()
+        rows.append((in_tasks_s, fetching_s, shared(fetched, computed)))
+    return pd.DataFrame(rows, index=processes.index, columns=columns, dtype=float)
 
 
-def _loop_account(
-    wall_s: float, roles: Mapping[str, Any], metrics: pd.DataFrame | None
-) -> dict[str, float]:
-    loop = roles["loop"]
-    offloaded_s = roles["offload"].cpu_seconds if "offload" in roles else 0.0
-    coding = {name: _total(metrics, _LOOP_CONTEXTS, labels) for name, labels in _LABELS.items()}
+def _loop_accounts(
+    wall_s: pd.Series[float], loop: pd.DataFrame, offload: pd.DataFrame, metrics: pd.DataFrame
+) -> dict[str, pd.Series[float]]:
+    coding = {name: metrics[name].fillna(0.0) for name in _LABELS}
     # Dask serializes large messages in a thread of their own; which ones is not told.
-    both = sum(coding.values())
-    on_loop = max(0.0, both - offloaded_s) / both if both > 0 else 0.0
+    both = coding["serialize_s"] + coding["deserialize_s"]
+    on_loop = ((both - offload["cpu_seconds"].fillna(0.0)).clip(lower=0.0) / both).fillna(0.0)
     polled_s = _polling(wall_s, loop)
     on_core = _shared_out(
-        min(loop.cpu_seconds, wall_s),
-        {**{name: part * on_loop for name, part in coding.items()}, "poll_s": polled_s or 0.0},
+        np.minimum(loop["cpu_seconds"], wall_s),
+        {**{name: part * on_loop for name, part in coding.items()}, "poll_s": polled_s.fillna(0.0)},
         "messages_s",
     )
-    left_s = max(0.0, wall_s - sum(on_core.values()))
-    parts = on_core | _shared_out(left_s, {"loop_queue_s": loop.wait_seconds}, "asleep_s")
-    return parts if polled_s is not None else parts | {"poll_s": float("nan")}
+    left_s = (wall_s - sum(on_core.values())).clip(lower=0.0)
+    parts = on_core | _shared_out(left_s, {"loop_queue_s": loop["wait_seconds"]}, "asleep_s")
+    return parts | {"poll_s": parts["poll_s"].where(polled_s.notna())}
 
 
-def _polling(wall_s: float, loop: Any) -> float | None:
-    """Return the CPU time of as many idle turns as the loop made, None where that is unknown.
+def _polling(wall_s: pd.Series[float], loop: pd.DataFrame) -> pd.Series[float]:
+    """Return the CPU time of as many idle turns as each loop made, nan where that is unknown.
 
     No more than what the idle loop asks for in that time: a loop that sleeps when idle does not
     poll, however many turns its messages take.
     """
-    if loop.idle_n_turns == 0 or loop.idle_seconds <= 0:
-        return None
-    turn_s = loop.idle_cpu_seconds / loop.idle_n_turns
-    asked = (loop.idle_cpu_seconds + loop.idle_wait_seconds) / loop.idle_seconds
-    return float(min(loop.n_turns * turn_s, asked * wall_s))
+    known = (loop["idle_n_turns"] > 0) & (loop["idle_seconds"] > 0)
+    turn_s = loop["idle_cpu_seconds"] / loop["idle_n_turns"]
+    asked = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
+    return np.minimum(loop["n_turns"] * turn_s, asked * wall_s).where(known)
 
 
-def _total(
-    metrics: pd.DataFrame | None, contexts: tuple[str, ...], labels: tuple[str, ...]
-) -> float:
-    if metrics is None:
-        return 0.0
-    wanted = metrics.context.isin(contexts) & metrics.label.isin(labels)
-    return float(metrics.seconds[wanted].sum())
-
-
-def _shared_out(total_s: float, claims: Mapping[str, float], rest: str) -> dict[str, float]:
+def _shared_out(
+    total_s: pd.Series[float], claims: Mapping[str, pd.Series[float]], rest: str
+) -> dict[str, pd.Series[float]]:
     """Give each claim what it asks for, as far as `total_s` goes, and the rest to `rest`."""
     parts = {}
     for name, claim_s in claims.items():
-        parts[name] = min(max(0.0, claim_s), total_s)
-        total_s -= parts[name]
+        parts[name] = np.minimum(claim_s.clip(lower=0.0), total_s)
+        total_s = total_s - parts[name]
     return parts | {rest: total_s}

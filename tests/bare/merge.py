@@ -1,12 +1,14 @@
-"""One launch of a merge with or without the profile: ``merge.py BACKEND with|without SCRATCH``.
+"""A launch of a merge of which every other iteration is profiled: ``merge.py BACKEND SCRATCH``.
 
-Prints the seconds of its samples as JSON.
+Both kinds share one cluster, in pairs of random order, so that what sets launches apart is no part
+of their difference. Prints the seconds of the measured iterations as JSON, by kind.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,37 +16,56 @@ from typing import Any
 
 from commbench import backends, suite
 from commbench.launch import run_launch
-from commbench.measure import cluster
+from commbench.measure import cluster, profile
 from commbench.model import ClusterSpec, Launch, Sample
 
+N_PAIRS = 12
+N_WARMUPS = 4
 
-class NoProfiler:
-    """Reads nothing."""
 
-    def __init__(self, running: Any) -> None:
-        pass
+class EveryOther(profile.Profiler):
+    """Profiles an iteration of each pair, and takes all that it does out of the other one."""
+
+    profiled: list[bool] = []  # noqa: RUF012 - all there is, in the one process
+    _on = True
 
     def begin(self) -> None:
-        """Do nothing."""
+        """Go on profiling, or stop it."""
+        # The second of a pair is what the first one was not.
+        second = len(self.profiled) % 2 == 1
+        self._on = not self._on if second else random.random() < 0.5
+        self.profiled.append(self._on)
+        self._ask(profile.start if self._on else profile.stop)
+        if self._on:
+            super().begin()
 
-    end = close = begin
+    def end(self) -> None:
+        """Read what was begun."""
+        if self._on:
+            super().end()
 
     def records(self, launch: Launch, iteration: int) -> Iterator[Any]:
-        """Yield nothing."""
-        return iter(())
+        """Yield what was read."""
+        return super().records(launch, iteration) if self._on else iter(())
 
 
-def main(backend: str, profile: str, scratch: Path) -> None:
+def main(backend: str, scratch: Path) -> None:
     """Run the launch in this process."""
     scratch.mkdir()
     os.environ.update(backends.parse(backend).environment("cpu", scratch))
-    if profile == "without":
-        cluster.Profiler = NoProfiler  # type: ignore[misc, assignment]
-    (case,) = suite.cases_for("merge", [backend], {}, ClusterSpec(), iterations=15, warmups=3)
+    cluster.Profiler = EveryOther  # type: ignore[misc]
+    (case,) = suite.cases_for(
+        "merge", [backend], {}, ClusterSpec(), iterations=2 * N_PAIRS, warmups=N_WARMUPS
+    )
     records: list[Any] = []
     run_launch(Launch(case=case, index=0, block=0, position=0), scratch, records.append)
-    print(json.dumps([r.seconds for r in records if isinstance(r, Sample) and not r.warmup]))
+    samples = [record for record in records if isinstance(record, Sample)]
+    found: dict[str, list[float]] = {"with": [], "without": []}
+    for sample, profiled in zip(samples, EveryOther.profiled, strict=True):
+        if not sample.warmup:
+            found["with" if profiled else "without"].append(sample.seconds)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -28,7 +28,9 @@ int main(int argc, char **argv)
     accepts = !strcmp(argv[1], "accept");
     size = atoi(argv[2]), rounds = atoi(argv[3]), batch = atoi(argv[4]);
     window = argc > 5 ? atoi(argv[5]) : 0;
-    sent = calloc(size, 1), received = calloc(size, 1);
+    sent = malloc(size), received = malloc(size);
+    /* Memory that was never written is one page of zeros, which is read faster than any other. */
+    memset(sent, 'a', size), memset(received, 'b', size);
     seconds = calloc(rounds, sizeof(double));
     requests = calloc(window, sizeof(MPI_Request));
     if (accepts) {

@@ -59,7 +59,6 @@ def measure(folder: Path, n_blocks: int) -> Path:
     command = [
         sys.executable, "-m", "commbench.cli", "run", "slowed-pingpong",
         "--backends", ",".join(BACKENDS), "--sizes", ",".join(map(str, SIZES)),
-        "--seconds-per-size", "0.3", "--iterations", "300", "--warmups", "30",
         "--launches", str(n_blocks), "--output", str(folder / "results"),
     ]  # fmt: skip
     said = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": path}, text=True)
