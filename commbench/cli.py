@@ -194,8 +194,9 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
         except KeyboardInterrupt:
             interrupted = True
     results.finish()
-    _write_reports(results)
-    click.echo(registry.load("report", "terminal")(_content(load(results.path))), nl=False)
+    content = _content(load(results.path))
+    _write_reports(results, content)
+    click.echo(registry.load("report", "terminal")(content), nl=False)
     if interrupted:
         # Who is impatient would only cut the next lines short.
         interrupts.ignore()
@@ -210,33 +211,25 @@ def _content(data: Any) -> Any:
     return content.build(data)
 
 
-def _write_reports(results: RunStore) -> None:
-    """Write ``report.md`` and the figures next to the records."""
-    from functools import partial
-
-    from commbench import load
-    from commbench.plots import style
-
-    data = load(results.path)
+def _write_reports(results: RunStore, content: Any) -> None:
+    """Write the figures, ``report.md`` and ``report.html`` next to the records."""
     figures = []
-    for name in registry.names("plot"):
-        try:
-            figure = registry.load("plot", name)(data)
-        except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
-            click.echo(f"the figure {name} could not be drawn: {error!r}", err=True)
+    for drawing in content.figures:
+        if drawing.problem:
+            click.echo(drawing.problem, err=True)
             continue
-        if figure is not None:
-            results.write_figure(name, partial(style.save, figure))
-            figures.append(f"![{name}](figures/{name}.png)")
-    text = registry.load("report", "markdown")(_content(data))
+        results.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
+        figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
+    text = registry.load("report", "markdown")(content)
     results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
+    results.write_text("report.html", registry.load("report", "html")(content))
 
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, csv, json, osu, or what a plugin adds.",
+    help="terminal, markdown, html, csv, json, osu, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
     "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."

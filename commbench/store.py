@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -98,13 +98,13 @@ class RunStore:
             raise self._refused(path, error) from error
         return path
 
-    def write_figure(self, name: str, save: Callable[[Path], None]) -> None:
-        """Let `save` write ``figures/<name>.svg`` and ``.png``, each to the path it is given."""
+    def write_figure(self, name: str, images: Mapping[str, bytes]) -> None:
+        """Write ``figures/<name>.<suffix>`` for each of `images`, given by suffix."""
         folder = self.path / "figures"
         try:
             folder.mkdir(exist_ok=True)
-            for suffix in ("svg", "png"):
-                save(folder / f"{name}.{suffix}")
+            for suffix, image in images.items():
+                (folder / f"{name}.{suffix}").write_bytes(image)
         except OSError as error:
             raise self._refused(folder, error) from error
 

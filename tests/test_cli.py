@@ -97,7 +97,8 @@ def test_a_run_leaves_its_records_and_reports(good):
     names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     figures = {name for name in names if name.startswith("figures/")}
     assert names - figures == {
-        "run.json", "samples.jsonl", "transfers.parquet", "tasks.parquet", "report.md"
+        "run.json", "samples.jsonl", "transfers.parquet", "tasks.parquet", "report.md",
+        "report.html",
     }  # fmt: skip
     assert figures
     text = (path / "report.md").read_text()
@@ -108,7 +109,7 @@ def test_a_run_leaves_its_records_and_reports(good):
     assert len(processes.records(path, "LaunchEnd")) == 4
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "json"])
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html", "csv", "json"])
 def test_a_run_can_be_reported_again(good, form):
     """Every format reports a run that is over, with every backend."""
     result = commbench("report", good[1], "--format", form)

@@ -15,15 +15,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import builders
-import numpy as np
 import pytest
-
-from commbench import suite
-from commbench.model import ClusterSpec
+from generated import N_WORKERS, generated
 
 SIZES = [10**5, 10**6, 10**7]
-N_WORKERS = 1000
 MAX_PEAK_BYTES = 2e9
 MAX_RATIO = 2.0
 """Of the time of a whole report to that of the fastest engine's bare query on the same file."""
@@ -102,42 +97,6 @@ def cost(code: str, *arguments: str | Path, output: Path) -> Cost:
     assert done.returncode == 0, done.stderr.decode()
     seconds, peak = done.stderr.split()[-2:]
     return Cost(whole_s, float(seconds), int(peak))
-
-
-def generated(output: Path, n_records: int, n_workers: int = N_WORKERS) -> Path:
-    """Write a run of two good launches with transfers between all workers, and return its path."""
-    import pyarrow as pa
-
-    from commbench import records, tables
-
-    (case,) = suite.cases_for("merge", ["tcp"], {}, ClusterSpec(n_workers=n_workers), launches=2)
-    few = builders.launches(case, [1.0, 1.1])
-    store = builders.written(output, [case], few, id=f"{n_records}-{n_workers}")
-    random = np.random.default_rng(0)
-    src = random.integers(0, n_workers, n_records)
-    dst = (src + random.integers(1, n_workers, n_records)) % n_workers
-    start = 1.8e9 + random.uniform(0, 1000, n_records)
-    nbytes = random.integers(1_000_000, 50_000_000, n_records)
-
-    def texts(places: np.ndarray, words: list[str]) -> pa.DictionaryArray:
-        return pa.DictionaryArray.from_arrays(places.astype(np.int32), words)
-
-    names, none = [str(number) for number in range(n_workers)], np.zeros(n_records)
-    columns = {
-        "case_id": texts(none, [case.id]),
-        "launch": random.integers(0, 2, n_records),
-        "iteration": random.integers(0, 3, n_records),
-        "src": texts(src, names),
-        "dst": texts(dst, names),
-        "nbytes": nbytes,
-        "start_s": start,
-        "stop_s": start + nbytes / random.uniform(1e8, 1e10, n_records),
-        "n_keys": np.ones(n_records, dtype=np.int64),
-        "channel": texts(none, ["gather"]),
-    }
-    table = pa.table(columns, schema=records.schema("TransferRecord"))
-    tables.write(table, store.path / "transfers.parquet", made_of={})
-    return store.path
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import textwrap
 import zlib
@@ -69,10 +70,17 @@ def styled(draw: Draw) -> Draw:
     return matplotlib.style.context(["default", RC])(draw)
 
 
-@styled
 def save(figure: Figure, path: Path) -> None:
-    """Write `figure` as the path's suffix says, svg or png: the same data give the same bytes."""
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    """Write `figure` as the path's suffix says, svg or png."""
+    path.write_bytes(encoded(figure, path.suffix.removeprefix(".")))
+
+
+@styled
+def encoded(figure: Figure, form: str) -> bytes:
+    """Return `figure` as svg or png: the same data give the same bytes."""
+    image = io.BytesIO()
+    figure.savefig(image, format=form, metadata={"Date": None} if form == "svg" else None)
+    return image.getvalue()
 
 
 def new_figure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commbench import stats
@@ -13,6 +14,7 @@ from commbench.reports import warnings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commbench.reports.figures import Drawing
     from commbench.store import RunData
 
 
@@ -35,6 +37,13 @@ class Content:
     transports: pd.DataFrame
     profiles: pd.DataFrame
     warnings: tuple[str, ...]
+
+    @cached_property
+    def figures(self) -> tuple[Drawing, ...]:
+        """The figures that the run has data for, drawn when they are first asked for."""
+        from commbench.reports import figures
+
+        return tuple(figures.draw(self.data))
 
 
 def build(data: RunData) -> Content:

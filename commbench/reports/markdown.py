@@ -22,8 +22,7 @@ def _section(table: Table) -> str:
         ":--" if number == 0 or name in table.text_columns else "--:"
         for number, name in enumerate(table.columns)
     ]
-    titles = tuple(name.replace("-\n", "").replace("\n", " ") for name in table.columns)
-    lines = [_row(titles), "| " + " | ".join(rules) + " |", *map(_row, table.rows)]
+    lines = [_row(table.titles), "| " + " | ".join(rules) + " |", *map(_row, table.rows)]
     note = [_escape(table.note)] if table.note else []
     return "\n\n".join([f"## {_escape(table.title)}", "\n".join(lines), *note])
 

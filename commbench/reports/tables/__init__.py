@@ -8,6 +8,7 @@ from commbench.reports.content import Content
 from commbench.reports.tables import (
     all_to_all,
     comparison,
+    failures,
     layers,
     message_size,
     pairs,
@@ -16,15 +17,31 @@ from commbench.reports.tables import (
     workload_time,
 )
 from commbench.reports.tables.cells import Table, printable
+from commbench.reports.tables.pairs import MAX_PAIRS
 from commbench.reports.tables.provenance import heading
 
-__all__ = ["Table", "heading", "printable", "tables"]
+__all__ = ["Table", "heading", "printable", "sections", "tables"]
 
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
-    for part in (
-        workload_time, worker_profile, layers, message_size, all_to_all, comparison, pairs,
-        provenance,
-    ):  # fmt: skip
-        yield from part.tables(content)
+    for part in sections(content).values():
+        yield from part
+
+
+def sections(content: Content, max_pairs: int = MAX_PAIRS) -> dict[str, Iterator[Table]]:
+    """Return the tables by what they are about, the answer first; each may be none.
+
+    Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
+    """
+    return {
+        "Time per iteration": workload_time.tables(content),
+        "Where the time went": worker_profile.tables(content),
+        "What each layer adds": layers.tables(content),
+        "By message size": message_size.tables(content),
+        "All-to-all": all_to_all.tables(content),
+        "Differences between backends": comparison.tables(content),
+        "Pairs of workers": pairs.tables(content, max_pairs),
+        "Failures": failures.tables(content),
+        "Provenance": provenance.tables(content),
+    }

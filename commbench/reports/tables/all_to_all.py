@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts
+from commbench.reports.tables.cells import Table, counts, quantity
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def _by_size(content: Content, task: str, group: pd.DataFrame, words: tuple[str,
     backends = list(dict.fromkeys(group["backend"]))
     sizes = block_bytes(content, group)
     cells = {
-        (size, row.backend): (format_seconds(row.median_s), format_bandwidth(row.throughput_Bps))
+        (size, row.backend): (
+            quantity(format_seconds, row.median_s),
+            quantity(format_bandwidth, row.throughput_Bps),
+        )
         for size, row in zip(sizes, group.itertuples(), strict=True)
     }
     return Table(
@@ -47,7 +50,7 @@ def _by_size(content: Content, task: str, group: pd.DataFrame, words: tuple[str,
         ("block", *(f"{name}\n{what}" for name in backends for what in ("time", "bandwidth"))),
         tuple(
             (
-                format_message_size(size),
+                quantity(format_message_size, size),
                 *(text for name in backends for text in cells.get((size, name), ("—", "—"))),
             )
             for size in sorted(set(sizes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,40 @@ class Table:
     text_columns: frozenset[str] = frozenset()
     """Columns of prose: aligned left, and wrapped where the page is narrow."""
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The titles of the columns, each on one line and without hyphens within words."""
+        return tuple(name.replace("-\n", "").replace("\n", " ") for name in self.columns)
+
+
+class Quantity(str):
+    """The text of a number, and in ``value`` the number itself, by which it can be sorted.
+
+    Examples
+    --------
+    >>> Quantity("1.50 ms", 0.0015).value
+    0.0015
+    """
+
+    value: float
+
+    def __new__(cls, text: str, value: float) -> Quantity:
+        """Return `text` as the text of `value`; nan where that is unknown."""
+        made = super().__new__(cls, text)
+        made.value = float(value)
+        return made
+
+
+def quantity(form: Callable[[Any], str], value: Any) -> Quantity:
+    """Return `value` as `form` writes it."""
+    return Quantity(form(value), value)
+
 
 def printable(text: str) -> str:
     """Return `text` without what would steer a terminal: a results file may come from anywhere."""
     lines = text.replace("\r\n", "\n")
-    return re.sub(r"[^\t\n -~\xa0-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+    # Nor halves of characters, which no file can hold.
+    return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
 
 
 def label(content: Content, row: Any) -> str:
@@ -37,9 +67,10 @@ def label(content: Content, row: Any) -> str:
     return f"{content.tasks[row.case_id]} {row.backend}" if several else str(row.backend)
 
 
-def number(value: float) -> str:
+def number(value: float) -> Quantity:
     """Return three significant digits; nan is a dash."""
-    return "—" if math.isnan(value) else f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+    digits = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+    return Quantity("—" if math.isnan(value) else digits, value)
 
 
 def counts(group: pd.DataFrame) -> str:

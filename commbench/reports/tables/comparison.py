@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from commbench.model import Comparison
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, number
+from commbench.reports.tables.cells import Quantity, Table, number, quantity
 from commbench.units import format_message_size
 
 
@@ -48,7 +48,10 @@ def _by_size(what: str, group: Sequence[Comparison]) -> Table:
         f"{what}: time of a message as a multiple of {group[0].baseline}'s",
         ("size", *backends),
         tuple(
-            (format_message_size(size), *(found.get((name, size), "—") for name in backends))
+            (
+                quantity(format_message_size, size),
+                *(found.get((name, size), "—") for name in backends),
+            )
             for size in sizes
         ),
         note(group, "the pairs of backends at a size"),
@@ -69,24 +72,28 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
 
 def ratio(comparison: Comparison | None) -> str:
     """Return ``1.23× slower``; a dash where nothing was compared."""
-    return "—" if comparison is None else f"{times(comparison)} {comparison.verdict}"
+    if comparison is None:
+        return "—"
+    return Quantity(f"{times(comparison)} {comparison.verdict}", comparison.ratio)
 
 
 def times(comparison: Comparison) -> str:
     """Return the ratio."""
-    return "—" if math.isnan(comparison.ratio) else f"{comparison.ratio:.2f}×"
+    known = not math.isnan(comparison.ratio)
+    return Quantity(f"{comparison.ratio:.2f}×" if known else "—", comparison.ratio)
 
 
 def limits(comparison: Comparison) -> str:
-    """Return the interval of the ratio."""
-    if math.isnan(comparison.ci_low):
-        return "none"
-    return f"{comparison.ci_low:.2f}…{comparison.ci_high:.2f}"
+    """Return the interval of the ratio, which is sorted by its lower end."""
+    known = not math.isnan(comparison.ci_low)
+    text = f"{comparison.ci_low:.2f}…{comparison.ci_high:.2f}" if known else "none"
+    return Quantity(text, comparison.ci_low)
 
 
 def probability(comparison: Comparison) -> str:
     """Return the p-value."""
-    return "<0.001" if comparison.p_value < 0.001 else number(comparison.p_value)
+    tiny = comparison.p_value < 0.001
+    return Quantity("<0.001", comparison.p_value) if tiny else number(comparison.p_value)
 
 
 def signed(value: float) -> str:
@@ -97,4 +104,4 @@ def signed(value: float) -> str:
     >>> signed(-1.0), signed(0.5)
     ('-1.00', '+0.50')
     """
-    return f"{value:+.2f}"
+    return Quantity(f"{value:+.2f}", value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.model import LAYERS
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts
+from commbench.reports.tables.cells import Quantity, Table, counts, quantity
 from commbench.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def _table(task: str, group: pd.DataFrame) -> Table:
     for size in sizes:
         for place, backend in enumerate(backends):
             cells = [_cell(found.get((size, backend, layer))) for layer in layers]
-            rows.append((format_message_size(int(size)) if not place else "", backend, *cells))
+            rows.append(
+                ("" if place else quantity(format_message_size, int(size)), backend, *cells)
+            )
     few = f"{len(sizes)} of {len(all_sizes)} sizes; csv has all. " if sizes != all_sizes else ""
     return Table(
         f"{task}: where the time of a message goes, and what each layer adds",
@@ -52,11 +54,12 @@ def _table(task: str, group: pd.DataFrame) -> Table:
 def _cell(row: Any) -> str:
     if row is None:
         return "—"
-    time = format_seconds(row.median_s)
+    time = quantity(format_seconds, row.median_s)
     if math.isnan(row.added_s):
         return time
     sign = "−" if row.added_s < 0 else "+"
-    return f"{time}\n{sign}{format_seconds(abs(row.added_s))}{'' if row.apart else ' (?)'}"
+    added = f"{sign}{format_seconds(abs(row.added_s))}{'' if row.apart else ' (?)'}"
+    return Quantity(f"{time}\n{added}", row.median_s)
 
 
 def _meaning(layers: list[str], group: pd.DataFrame) -> str:

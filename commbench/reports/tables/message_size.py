@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.model import LAYERS, Case
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts, number, warmup
+from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def tables(content: Content) -> Iterator[Table]:
                 f"{title}: CPU time of one message, {_whose(layer, mode)}"
                 + (f", mode {mode}" if mode != "latency" else ""),
                 group,
-                lambda row: format_seconds(row.cpu_s),
+                lambda row: quantity(format_seconds, row.cpu_s),
                 "Of all messages of a size, over their number.",
             )
 
@@ -67,14 +67,14 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
     yield _by_size(
         f"{title}: latency",
         group,
-        lambda row: format_seconds(row.median_s),
+        lambda row: quantity(format_seconds, row.median_s),
         _IS.get(layer, "Half the round trip: ") + f"{median}. Idle cores: "
         + ", ".join(f"{name} {cores}" for name, cores in idle.items()) + "." + warmup(group),
     )  # fmt: skip
     yield _by_size(
         f"{title}: bandwidth",
         group,
-        lambda row: format_bandwidth(row.throughput_Bps),
+        lambda row: quantity(format_bandwidth, row.throughput_Bps),
         _MOVES.get(
             layer, "Message size / latency: one message at a time, in one direction at a time."
         ),
@@ -95,7 +95,7 @@ def _under_load(title: str, group: pd.DataFrame, median: str, content: Content) 
     yield _by_size(
         f"{title}: latency under load",
         group,
-        lambda row: format_seconds(row.median_s),
+        lambda row: quantity(format_seconds, row.median_s),
         f"Half the round trip, while messages of {format_message_size(size)} stream to the peer "
         f"over a second connection: {median}. The load moved "
         + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
@@ -122,7 +122,7 @@ def _of_windows(
         yield _by_size(
             f"{title}: {mode if mode == 'bandwidth' else 'bidirectional bandwidth'} of a stream",
             group,
-            lambda row: format_bandwidth(row.throughput_Bps),
+            lambda row: quantity(format_bandwidth, row.throughput_Bps),
             note + "Message size / that time." + warmup(group),
         )
 
@@ -132,7 +132,7 @@ def _of_pairs(title: str, group: pd.DataFrame, median: str, case: Case) -> Itera
     yield _by_size(
         f"{title}: bandwidth of {n_pairs} pairs together",
         group,
-        lambda row: format_bandwidth(row.throughput_Bps),
+        lambda row: quantity(format_bandwidth, row.throughput_Bps),
         f"{2 * n_pairs} processes, each pair in windows of {window} messages, each acknowledged: "
         f"{median}; one sample is the time in which all pairs streamed over the messages that all "
         "of them sent in it. Message size / that time.",
@@ -146,7 +146,8 @@ def _of_pairs(title: str, group: pd.DataFrame, median: str, case: Case) -> Itera
 
 
 def _rate(row: Any) -> str:
-    return f"{1 / row.median_s:,.0f}" if row.median_s > 0 else "—"
+    rate = 1 / row.median_s if row.median_s > 0 else math.nan
+    return Quantity("—" if math.isnan(rate) else f"{rate:,.0f}", rate)
 
 
 def _by_size(title: str, group: pd.DataFrame, cell: Any, note: str) -> Table:
@@ -157,7 +158,10 @@ def _by_size(title: str, group: pd.DataFrame, cell: Any, note: str) -> Table:
         title,
         ("size", *backends),
         tuple(
-            (format_message_size(int(size)), *(found.get((name, size), "—") for name in backends))
+            (
+                quantity(format_message_size, int(size)),
+                *(found.get((name, size), "—") for name in backends),
+            )
             for size in sizes
         ),
         note,

@@ -7,37 +7,39 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, label, number
+from commbench.reports.tables.cells import Quantity, Table, label, number, quantity
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
 from commbench.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAX_PAIRS = 24
-_CHANNELS = {
+MAX_PAIRS = 24
+"""Rows that a table of pairs has room for, where the reader can't sort it."""
+CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
     "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
 }
 """By channel: what follows the title, and where the numbers come from."""
+_REST = "The format json has all."
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(content: Content, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
     """Yield the tables that the run has data for, the slow pairs first."""
     if len(content.slow_pairs):
-        yield _slow_pair_table(content)
+        yield _slow_pair_table(content, max_pairs)
     for channel, pairs in content.pairs.groupby("channel", sort=False):
-        yield _pair_table(content, str(channel), pairs)
+        yield _pair_table(content, str(channel), pairs, max_pairs)
     if len(content.coverage):
         yield _coverage_table(content)
     if len(content.transports):
         yield _transport_table(content)
 
 
-def _slow_pair_table(content: Content) -> Table:
+def _slow_pair_table(content: Content, most: int) -> Table:
     slow = content.slow_pairs
-    cut = f" The slowest {_MAX_PAIRS} of {len(slow)}." if len(slow) > _MAX_PAIRS else ""
+    cut = f" The slowest {most} of {len(slow)}. {_REST}" if len(slow) > most else ""
     return Table(
         "Slow pairs of workers",
         ("backend", "src → dst", "when", "link", "median\nGB/s", "typical\nGB/s", "times\nslower",
@@ -50,10 +52,10 @@ def _slow_pair_table(content: Content) -> Table:
                 row.link,
                 number(row.q50_Bps / 1e9),
                 number(row.typical_Bps / 1e9),
-                f"{row.slowdown:.1f}",
-                f"{row.score:.0f}",
+                Quantity(f"{row.slowdown:.1f}", row.slowdown),
+                Quantity(f"{row.score:.0f}", row.score),
             )
-            for row in slow.head(_MAX_PAIRS).itertuples()
+            for row in slow.head(most).itertuples()
         ),
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
@@ -62,12 +64,12 @@ def _slow_pair_table(content: Content) -> Table:
     )  # fmt: skip
 
 
-def _pair_table(content: Content, channel: str, pairs: pd.DataFrame) -> Table:
-    shown = pairs.nsmallest(_MAX_PAIRS, "q50_Bps") if len(pairs) > _MAX_PAIRS else pairs
+def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) -> Table:
+    shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
     least = format_bytes(content.data.run.min_transfer_bytes)
-    cut = f" The {_MAX_PAIRS} slowest of {len(pairs)} pairs." if len(pairs) > _MAX_PAIRS else ""
+    cut = f" The {most} slowest of {len(pairs)} pairs. {_REST}" if len(pairs) > most else ""
     cut += "".join(f" {text}" for text in _missing_pairs(content, pairs))
-    when, source = _CHANNELS.get(channel, (f", {channel}", "Of that channel"))
+    when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
     return Table(
         f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
         ("backend", "src → dst", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
@@ -76,11 +78,11 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame) -> Table:
             (
                 label(content, row),
                 f"{row.src} → {row.dst}",
-                str(row.n),
-                format_bytes(row.bytes),
+                quantity(str, row.n),
+                quantity(format_bytes, row.bytes),
                 *(number(bandwidth / 1e9) for bandwidth in
                   (row.q25_Bps, row.q50_Bps, row.q75_Bps, row.busy_Bps)),
-                f"{row.concurrency:.1f}",
+                Quantity(f"{row.concurrency:.1f}", row.concurrency),
             )
             for row in shown.itertuples()
         ),
@@ -110,14 +112,14 @@ def _coverage_table(content: Content) -> Table:
         tuple(
             (
                 label(content, row),
-                format_bytes(row.logged_bytes),
-                format_bytes(row.wire_bytes),
-                "—" if math.isnan(row.coverage) else f"{row.coverage:.1%}",
-                format_bytes(row.self_bytes),
-                format_bytes(row.loopback_bytes),
-                str(row.n_started),
-                str(row.n_busy + row.n_failed),
-                str(row.n_lost),
+                quantity(format_bytes, row.logged_bytes),
+                quantity(format_bytes, row.wire_bytes),
+                quantity(_share, row.coverage),
+                quantity(format_bytes, row.self_bytes),
+                quantity(format_bytes, row.loopback_bytes),
+                quantity(str, row.n_started),
+                quantity(str, row.n_busy + row.n_failed),
+                quantity(str, row.n_lost),
             )
             for row in content.coverage.itertuples()
         ),
@@ -126,6 +128,10 @@ def _coverage_table(content: Content) -> Table:
         "interface meanwhile, all processes; fetches: transfer_incoming_count_total; busy: those "
         "that a busy sender refused, or that failed; lost: neither logged nor refused.",
     )  # fmt: skip
+
+
+def _share(share: float) -> str:
+    return "—" if math.isnan(share) else f"{share:.1%}"
 
 
 def _transport_table(content: Content) -> Table:

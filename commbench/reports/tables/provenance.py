@@ -1,4 +1,4 @@
-"""What was run, where, with what, and what went wrong."""
+"""What was run, where and with what."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from commbench import stats
 from commbench.model import Run
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, label
+from commbench.reports.tables.cells import Table
 from commbench.units import format_bytes
 
 
@@ -26,25 +26,7 @@ def describe(run: Run) -> str:
 
 
 def tables(content: Content) -> Iterator[Table]:
-    """Yield the failures, if there are any, and the provenance."""
-    if len(content.data.failures):
-        yield _failure_table(content)
-    yield _provenance_table(content)
-
-
-def _failure_table(content: Content) -> Table:
-    return Table(
-        "Failures",
-        ("case", "launch", "stage", "message"),
-        tuple(
-            (label(content, row), str(row.launch), row.stage, row.message)
-            for row in content.data.failures.itertuples()
-        ),
-        text_columns=frozenset({"stage", "message"}),
-    )
-
-
-def _provenance_table(content: Content) -> Table:
+    """Yield the one table."""
     run = content.data.run
     known = run.environment
     packages = known.get("packages") or {}
@@ -61,7 +43,7 @@ def _provenance_table(content: Content) -> Table:
         "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
         "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
     }
-    return Table(
+    yield Table(
         "Provenance",
         ("what", "value"),
         tuple((key, text) for key, text in rows.items() if text),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, label, number
+from commbench.reports.tables.cells import Quantity, Table, label, number
 
 _TASKS = {
     "compute": "compute", "other_cpu": "other\nCPU", "queue": "no core", "blocked": "blocked",
@@ -60,4 +59,4 @@ def tables(content: Content) -> Iterator[Table]:
 
 
 def _percent(share: float) -> str:
-    return "—" if math.isnan(share) else number(100 * share) if share >= 0.0005 else "0"
+    return Quantity("0", 100 * share) if share < 0.0005 else number(100 * share)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench.model import Case, ClusterSpec
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Table, counts, number, warmup
+from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
 from commbench.reports.tables.comparison import ratio
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
@@ -32,12 +33,12 @@ def tables(content: Content) -> Iterator[Table]:
             rows.append(
                 (
                     row.backend,
-                    format_seconds(row.median_s),
+                    quantity(format_seconds, row.median_s),
                     _interval(row),
-                    "1"
+                    Quantity("1", 1)
                     if row.case_id == first.case_id
                     else ratio(found.get((first.case_id, row.case_id))),
-                    format_bandwidth(row.throughput_Bps),
+                    quantity(format_bandwidth, row.throughput_Bps),
                     number(row.cpu_s_per_GB),
                     number(row.idle_cores),
                 )
@@ -73,9 +74,10 @@ def _interval_title(group: pd.DataFrame) -> str:
 
 
 def _interval(row: Any) -> str:
+    """Return the interval, which is sorted by its lower end."""
     if row.confidence == 0:
-        return "none"
+        return Quantity("none", math.nan)
     low, high = format_seconds(row.ci_low_s), format_seconds(row.ci_high_s)
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
-    return f"{low}…{high}"
+    return Quantity(f"{low}…{high}", row.ci_low_s)

@@ -1,0 +1,235 @@
+"""The bandwidth between all pairs of workers as a matrix per backend, which tells of each cell.
+
+Up to 64 workers have a row and a column each. Beyond that, and where there are very many matrices,
+workers that follow each other share them: such a cell shows the slowest of its pairs, counts all of
+them, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from commbench.model import Case
+from commbench.plots import style
+from commbench.plots.pair_bandwidth import MAP, contrast
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import number
+from commbench.reports.tables.pairs import CHANNELS
+from commbench.store import RunData
+from commbench.units import format_bytes
+
+_MAX_SIDE = 64
+_MAX_CELLS = 4 * _MAX_SIDE**2
+"""Of all matrices together: each cell takes some 200 bytes of the file, and time to open."""
+_TEXT_UP_TO = 16
+"""Rows up to which the cells have room for their median."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of workers, or a block of pairs: ``kind`` is pair, slow, untimed, none or self."""
+
+    kind: str
+    told: str
+    text: str = ""
+    fill: str = ""
+    ink: str = ""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The cells of one backend, a row per sender, and beside them the names of the rows."""
+
+    backend: str
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The matrices of backends that were given the same task, on one scale of colours."""
+
+    title: str
+    names: tuple[str, ...]
+    matrices: tuple[Matrix, ...]
+    silent: tuple[str, ...]
+    top: str
+    scale: tuple[str, ...]
+    note: str
+    size: str
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The workers in their order, of which `wide` share a row and a column."""
+
+    workers: Sequence[str]
+    wide: int
+
+    @property
+    def n_cells(self) -> int:
+        return math.ceil(len(self.workers) / self.wide)
+
+    def name(self, place: int) -> str:
+        own = self.workers[place * self.wide : (place + 1) * self.wide]
+        return own[0] if len(own) == 1 else f"{own[0]} … {own[-1]}"
+
+    def n_pairs(self, row: int, column: int) -> int:
+        rows, columns = (
+            min(self.wide, len(self.workers) - place * self.wide) for place in (row, column)
+        )
+        return rows * columns - rows * (row == column)
+
+    def blocks(self, pairs: pd.DataFrame) -> np.ndarray[Any, Any]:
+        """Return the number of the cell that each of `pairs` is in."""
+        index = pd.Index(self.workers)
+        rows, columns = (index.get_indexer(pairs[end]) // self.wide for end in ("src", "dst"))
+        return np.asarray(rows * self.n_cells + columns)
+
+
+def blocks(content: Content) -> list[Block]:
+    """Return the matrices of every task whose transfers were logged, by task and channel."""
+    pairs = content.pairs
+    n_matrices = max(1, pairs.groupby(["case_id", "channel"]).ngroups)
+    side = max(8, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // n_matrices)))
+    tasks = pairs["case_id"].map(content.tasks)
+    return [
+        _block(content, str(task), str(channel), group, side)
+        for (task, channel), group in pairs.groupby([tasks, "channel"], sort=False)
+    ]
+
+
+def _block(content: Content, task: str, channel: str, pairs: pd.DataFrame, side: int) -> Block:
+    cases = [case for case in content.data.run.suite.cases if content.tasks[case.id] == task]
+    workers = style.workers(content.data, [case.id for case in cases])
+    axis = _Axis(workers, math.ceil(len(workers) / side))
+    found = {str(case_id): _slowest(group, axis) for case_id, group in pairs.groupby("case_id")}
+    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in found.values())  # noqa: N806
+    slow = content.slow_pairs[content.slow_pairs["channel"] == channel]
+    return Block(
+        title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
+        names=tuple(axis.name(place) for place in range(axis.n_cells)),
+        matrices=tuple(
+            _matrix(content, case, found[case.id], slow[slow["case_id"] == case.id], axis, top_Bps)
+            for case in cases
+            if case.id in found
+        ),
+        silent=tuple(case.backend for case in cases if case.id not in found),
+        top=number(top_Bps / 1e9),
+        scale=tuple(_colours()[place][0] for place in range(0, 256, 51)),
+        note=_note(content.data, axis, max(case.cluster.n_workers for case in cases)),
+        size="roomy" if axis.n_cells <= _TEXT_UP_TO else "dense",
+    )
+
+
+def _note(data: RunData, axis: _Axis, n_workers: int) -> str:
+    least = format_bytes(data.run.min_transfer_bytes)
+    note = f"Median over single transfers ≥ {least}; src → dst: dst fetched from src. "
+    if axis.wide > 1:
+        note += (
+            f"{len(axis.workers)} workers: up to {axis.wide} × {axis.wide} pairs share a cell, "
+            "which has the colour of the slowest of them, names it and counts the others. Every "
+            f"pair: commbench report {data.path} --format json. "
+        )
+    if (unseen := n_workers - len(axis.workers)) > 0:
+        note += f"{unseen} of {n_workers} workers were seen in no transfer and no task. "
+    return note
+
+
+def _slowest(pairs: pd.DataFrame, axis: _Axis) -> pd.DataFrame:
+    """Return the slowest pair of every cell, indexed by cell, and what all of its pairs moved."""
+    cell = axis.blocks(pairs)
+    # Pairs of unknown bandwidth come last: they speak for a cell that has no others.
+    order = np.lexsort((pairs["q50_Bps"].fillna(math.inf), cell))
+    table = pairs.iloc[order].assign(cell=cell[order])
+    totals = table.groupby("cell").agg(
+        n_pairs=("n", "size"), all_n=("n", "sum"), all_bytes=("bytes", "sum")
+    )
+    return table.drop_duplicates("cell").set_index("cell").join(totals)
+
+
+def _matrix(
+    content: Content, case: Case, table: pd.DataFrame, slow: pd.DataFrame, axis: _Axis,
+    top_Bps: float,  # noqa: N803 - the unit's own spelling
+) -> Matrix:  # fmt: skip
+    least = format_bytes(content.data.run.min_transfer_bytes)
+    slowdowns = dict(zip(zip(slow["src"], slow["dst"], strict=True), slow["slowdown"], strict=True))
+    n_slow = np.bincount(axis.blocks(slow), minlength=axis.n_cells**2)
+    transports = _transports(content.transports, case, table)
+    rows_of = {row.Index: row for row in table.itertuples()}
+    names = [axis.name(place) for place in range(axis.n_cells)]
+
+    def cell(place: int) -> Cell:
+        i, j = divmod(place, axis.n_cells)
+        row, n_pairs = rows_of.get(place), axis.n_pairs(i, j)
+        lines = [f"{names[i]} → {names[j]}"]
+        if row is None:
+            why = f"no transfer ≥ {least}" if n_pairs else "the same worker"
+            return Cell("none" if n_pairs else "self", "\n".join([*lines, why]))
+        if axis.wide > 1:
+            lines += _shared(row, n_pairs, int(n_slow[place]), least)
+        pair = (row.src, row.dst)
+        lines += _told(row, transports.get(pair, "not recorded"), slowdowns.get(pair))
+        told = "\n".join(lines)
+        text = str(number(row.q50_Bps / 1e9)) if axis.n_cells <= _TEXT_UP_TO else ""
+        if math.isnan(row.q50_Bps):
+            return Cell("untimed", told, text)
+        fill, ink = _colours()[round(255 * row.q50_Bps / top_Bps)]
+        return Cell("slow" if n_slow[place] else "pair", told, text, fill, ink)
+
+    n = axis.n_cells
+    return Matrix(
+        case.backend,
+        tuple(
+            (names[i], tuple(cell(place) for place in range(i * n, (i + 1) * n))) for i in range(n)
+        ),
+    )
+
+
+def _shared(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
+    """Return what a cell of `n_pairs` pairs tells before the numbers of its slowest."""
+    missing = n_pairs - row.n_pairs
+    return [
+        f"{row.n_pairs} pair{'s' * (row.n_pairs != 1)}: "
+        f"{row.all_n} transfer{'s' * (row.all_n != 1)}, {format_bytes(row.all_bytes)}",
+        *[f"{missing} more without a transfer ≥ {least}"] * (missing > 0),
+        *[f"{n_slow} of them slow"] * (n_slow > 0),
+        f"the slowest is {row.src} → {row.dst}:",
+    ]
+
+
+def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
+    """Return what is told of one pair."""
+    lines = [
+        f"median {number(row.q50_Bps / 1e9)} GB/s",
+        f"25 %: {number(row.q25_Bps / 1e9)}, 75 %: {number(row.q75_Bps / 1e9)} GB/s",
+        f"{row.n} transfer{'s' * (row.n != 1)}, {format_bytes(row.bytes)}",
+        f"transport {transport}",
+    ]
+    if slowdown is not None:
+        lines.append(f"slow: {slowdown:.1f} × slower than the typical pair")
+    return lines
+
+
+def _transports(found: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
+    """Return what carried the bytes of each of the pairs that are shown."""
+    own = found[found["case_id"] == case.id].merge(shown[["src", "dst"]], on=["src", "dst"])
+    return {
+        pair: ", ".join(name or "unknown" for name in names.unique())
+        for pair, names in own.groupby(["src", "dst"])["transport"]
+    }
+
+
+@cache
+def _colours() -> list[tuple[str, str]]:
+    """Return the colours from no bandwidth to the highest, and what can be read on each."""
+    colours = colormaps[MAP](np.linspace(0, 1, 256))
+    return [(to_hex(colour), contrast(colour[:3])) for colour in colours]

@@ -1,0 +1,430 @@
+"""The HTML report in headless Chromium: what people see, reach and print.
+
+``make test-browser`` runs these; they need Debian's chromium and chromium-driver.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import builders
+import pytest
+from builders import failure, launches, transfer, transport
+from generated import N_WORKERS, generated
+from selenium import webdriver
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from commbench import load
+from commbench.reports import content as contents
+from commbench.reports import html
+from commbench.reports.content import Content
+
+pytestmark = pytest.mark.browser
+REFERENCE = Path(__file__).parents[2] / "results/reference/20261121-merge-4-backends"
+FLAGS = (
+    "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-default-apps", "--disable-extensions", "--window-size=1280,1000",
+)  # fmt: skip
+MAX_OPEN_S, MAX_BYTES = 3.0, 10_000_000
+NASTY = "</script><script>document.title = 'taken over'</script><img src=x onerror='alert(1)'>"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """Return a browser that writes down its console and every request."""
+    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    for name, path in found.items():
+        if path is None:
+            pytest.fail(f"{name} is missing; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(found["chromium"])
+    profile = tmp_path_factory.mktemp("profile")
+    # Chromium refuses its sandbox to root.
+    for flag in (*FLAGS, *["--no-sandbox"] * (os.geteuid() == 0), f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options, Service(str(found["chromedriver"])))
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+class Opened:
+    """A report in the browser."""
+
+    def __init__(self, driver: webdriver.Chrome, path: Path) -> None:
+        self.driver = driver
+        self.address = path.as_uri()
+        # The address alone would keep the page, and with it the focus, of the test before.
+        driver.get("about:blank")
+        self.logs()
+        began = time.perf_counter()
+        driver.get(self.address)
+        # Two frames later it has been painted.
+        driver.execute_async_script(
+            "const done = arguments[0];"
+            "requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        )
+        self.seconds = time.perf_counter() - began
+
+    def logs(self) -> tuple[list[str], list[str]]:
+        """Return what the console said and what was asked for since the last call."""
+        said = [entry["message"] for entry in self.driver.get_log("browser")]
+        events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
+        return said, [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+
+    def run(self, script: str, *arguments: object) -> object:
+        """Return the value of an expression on the page."""
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def table(self, title: str) -> WebElement:
+        """Return the table whose caption ends so."""
+        (found,) = (
+            table
+            for table in self.driver.find_elements(By.CSS_SELECTOR, "table.data")
+            if table.find_element(By.TAG_NAME, "caption").text.endswith(title)
+        )
+        return found
+
+    def cells(self, *pairs: tuple[int, int]) -> list[WebElement]:
+        """Return the cells of the first matrix that are of these pairs."""
+        matrix = self.driver.find_element(By.CSS_SELECTOR, "table.matrix")
+        rows = matrix.find_elements(By.CSS_SELECTOR, "tbody tr")
+        return [rows[src].find_elements(By.TAG_NAME, "td")[dst] for src, dst in pairs]
+
+    def tip(self) -> str:
+        """Return what the tip says, or nothing where none is shown."""
+        return self.driver.find_element(By.CLASS_NAME, "tip").text
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other."""
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def media(self, kind: str = "", scheme: str = "light") -> None:
+        """Show the page on a screen or on paper, with this preference."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        setting = {"media": kind, "features": features}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", setting)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Path]:
+    """Return a function that writes a report into a folder of its own."""
+
+    def write(content: Content) -> Path:
+        path = tmp_path_factory.mktemp("report") / "report.html"
+        path.write_text(html.render(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def reference(written: Callable[[Content], Path]) -> Path:
+    """Return the report of the reference run, with all of its figures."""
+    return written(contents.build(load(REFERENCE)))
+
+
+@pytest.fixture(scope="module")
+def odd(reported: Callable[..., Content], written: Callable[[Content], Path]) -> Path:
+    """Return the report of a run with a slow pair, missing pairs, failures and a nasty name."""
+    cases = [builders.case(name, n_workers=5) for name in ("tcp", NASTY)]
+    records = [
+        transfer(case, 0, 0.8 if (src, dst) == ("1", "3") else 0.1, src=src, dst=dst)
+        for case in cases
+        for src, dst in itertools.permutations("01234", 2)
+        if (src, dst) != ("2", "0")
+    ]
+    for place, case in enumerate(cases):
+        records += launches(case, [1.0 + place] * 6)
+        records += [transport(case, NASTY, evidence=NASTY), failure(case, NASTY, launch=7)]
+    return written(reported(cases, records, environment={"cpu": {"model": NASTY}}))
+
+
+@pytest.fixture(params=["reference", "odd"])
+def opened(request: pytest.FixtureRequest, driver: webdriver.Chrome) -> Opened:
+    """Return either report in the browser."""
+    return Opened(driver, request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, reference: Path) -> Opened:
+    """Return the reference run's report in the browser."""
+    return Opened(driver, reference)
+
+
+@pytest.fixture
+def odd_page(driver: webdriver.Chrome, odd: Path) -> Opened:
+    """Return the odd run's report in the browser."""
+    return Opened(driver, odd)
+
+
+def test_it_renders_without_an_error_or_a_request(opened: Opened) -> None:
+    """All is drawn, the console stays empty, and nothing but the file itself is asked for."""
+    for scheme in ("dark", "light"):
+        opened.media(scheme=scheme)
+    said, requests = opened.logs()
+    assert said == []
+    assert [url for url in requests if not url.startswith("data:")] == [opened.address]
+    assert opened.run("[...document.images].every(image => image.complete && image.naturalWidth)")
+    assert opened.run("document.documentElement.classList.contains('scripted')")
+
+
+def test_what_a_results_file_brings_in_is_not_run(odd_page: Opened) -> None:
+    """Markup in names and messages is shown as the text that it is."""
+    assert NASTY in odd_page.driver.title
+    assert NASTY in odd_page.driver.find_element(By.TAG_NAME, "h1").text
+    assert odd_page.run("document.images.length") == odd_page.run(
+        "document.querySelectorAll('figure > img').length"
+    )
+
+
+def test_scripts_in_the_page_are_refused(odd_page: Opened, tmp_path: Path) -> None:
+    """Even where markup got into the file, the page's policy runs no script but the report's."""
+    text = odd_page.driver.page_source
+    file = tmp_path / "forged.html"
+    file.write_text(text.replace("</main>", "<script>document.title = 'forged'</script></main>"))
+    forged = Opened(odd_page.driver, file)
+    assert forged.driver.title != "forged"
+    assert any("Content Security Policy" in message for message in forged.logs()[0])
+
+
+def column(table: WebElement, number: int) -> list[str]:
+    """Return the texts of a column."""
+    rows = table.find_elements(By.CSS_SELECTOR, "tbody tr")
+    return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
+
+
+def test_a_click_sorts_and_the_third_restores(page: Opened) -> None:
+    """Numbers are sorted by value: 215 ms, 237 ms, 676 ms, 704 ms; the title says which way."""
+    table = page.table("time per iteration")
+    before = column(table, 0)
+    title = table.find_elements(By.CSS_SELECTOR, "thead th")[1]
+    button = title.find_element(By.TAG_NAME, "button")
+    button.click()
+    assert title.get_attribute("aria-sort") == "ascending"
+    assert column(table, 0) == ["mpi", "tcp", "ucx:shm", "ucx"]
+    button.click()
+    assert title.get_attribute("aria-sort") == "descending"
+    assert column(table, 0) == ["ucx", "ucx:shm", "tcp", "mpi"]
+    button.click()
+    assert title.get_attribute("aria-sort") is None
+    assert column(table, 0) == before
+
+
+def test_the_keyboard_sorts(page: Opened) -> None:
+    """A title is reached with Tab, and Enter and Space sort; only one title says that it does."""
+    table = page.table("differences between backends")
+    first, second = table.find_elements(By.CSS_SELECTOR, "thead th")[:2]
+    page.run("arguments[0].focus()", first.find_element(By.TAG_NAME, "button"))
+    page.press(Keys.TAB, Keys.ENTER)
+    assert second.get_attribute("aria-sort") == "ascending"
+    ratios = [float(text.strip("×")) for text in column(table, 1)]
+    assert ratios == sorted(ratios)
+    page.press(Keys.SPACE)
+    assert second.get_attribute("aria-sort") == "descending"
+    assert [float(text.strip("×")) for text in column(table, 1)] == ratios[::-1]
+    with_sort = table.find_elements(By.CSS_SELECTOR, "[aria-sort]")
+    assert with_sort == [second]
+
+
+def test_unknown_numbers_come_last_both_ways(page: Opened) -> None:
+    """A dash is neither the least nor the most."""
+    page.run(
+        "(() => { const cell = document.querySelectorAll('.data tbody tr')[1].cells[1];"
+        "cell.dataset.value = ''; cell.textContent = '—'; })()"
+    )
+    table = page.table("time per iteration")
+    button = table.find_elements(By.CSS_SELECTOR, "thead button")[1]
+    for _ in range(2):
+        button.click()
+        assert column(table, 1)[-1] == "—"
+
+
+def test_names_are_sorted_as_people_count(odd_page: Opened) -> None:
+    """Text columns sort by their text, with the numbers in it as numbers."""
+    table = odd_page.table("(transfers ≥ 1.00 MB)")
+    table.find_elements(By.CSS_SELECTOR, "thead button")[1].click()
+    pairs = column(table, 1)
+    assert pairs == sorted(pairs)
+    assert len(pairs) == 2 * 19
+
+
+def test_pointing_at_a_cell_tells_of_its_pair(odd_page: Opened) -> None:
+    """Direction, quartiles, transfers, bytes and transport appear, and go when the pointer goes."""
+    ordinary, slow, missing = odd_page.cells((0, 1), (1, 3), (2, 0))
+    actions = ActionChains(odd_page.driver)
+    actions.move_to_element(ordinary).perform()
+    assert odd_page.tip().splitlines() == [
+        "0 → 1", "median 0.08 GB/s", "25 %: 0.08, 75 %: 0.08 GB/s", "1 transfer, 8.00 MB",
+        f"transport {NASTY}",
+    ]  # fmt: skip
+    actions.move_to_element(slow).perform()
+    assert "slow: 8.0 × slower than the typical pair" in odd_page.tip()
+    actions.move_to_element(missing).perform()
+    assert odd_page.tip() == "2 → 0\nno transfer ≥ 1.00 MB"
+    actions.move_to_element(odd_page.driver.find_element(By.TAG_NAME, "h1")).perform()
+    assert odd_page.tip() == ""
+
+
+def test_arrow_keys_tell_of_each_pair(odd_page: Opened) -> None:
+    """One cell is in the tab order; the arrows, Home and End go to the others, Escape hides."""
+    (first,) = odd_page.cells((0, 0))
+    assert first.get_attribute("tabindex") == "0"
+    odd_page.run("arguments[0].focus()", first)
+    heard = []
+    keys = (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_UP,
+            Keys.END, Keys.HOME)  # fmt: skip
+    for key in keys:
+        odd_page.press(key)
+        heard.append(odd_page.tip().splitlines()[0])
+    assert heard == ["0 → 1", "1 → 1", "1 → 0", "0 → 0", "0 → 0", "0 → 4", "0 → 0"]
+    matrix = odd_page.driver.find_element(By.CSS_SELECTOR, "table.matrix")
+    assert len(matrix.find_elements(By.CSS_SELECTOR, "[tabindex]")) == 1
+    odd_page.press(Keys.ESCAPE)
+    assert odd_page.tip() == ""
+
+
+def test_the_tip_stays_in_the_window(odd_page: Opened) -> None:
+    """Also at the edges, and on a narrow screen, all of it can be read."""
+    odd_page.driver.set_window_size(500, 700)
+    try:
+        for cell in odd_page.cells((0, 1), (1, 4), (4, 3)):
+            odd_page.run("arguments[0].scrollIntoView({block: 'end', inline: 'end'})", cell)
+            ActionChains(odd_page.driver).move_to_element(cell).perform()
+            box = odd_page.run(
+                "(({left, top, right, bottom}) => [left, top, innerWidth - right, "
+                "innerHeight - bottom])(document.querySelector('.tip').getBoundingClientRect())"
+            )
+            assert odd_page.tip()
+            assert min(box) >= 0  # type: ignore[type-var]
+    finally:
+        odd_page.driver.set_window_size(1280, 1000)
+
+
+CONTRASTS = """(() => {
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("script")) continue;
+    const [a, b] = [luminance(getComputedStyle(element).color), luminance(ground(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found.push(`${element.tagName} ${element.textContent.slice(0, 40)} ${ratio}`);
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_read(scheme: str, opened: Opened) -> None:
+    """Text stands out from its ground by at least 4.5 : 1, as WCAG's level AA has it."""
+    opened.media(scheme=scheme)
+    try:
+        assert opened.run(CONTRASTS) == []
+        page, card = (
+            opened.run(f"getComputedStyle(document.querySelector('{what}')).backgroundColor")
+            for what in ("body", "figure")
+        )
+    finally:
+        opened.media()
+    assert (page == "rgb(255, 255, 255)") == (scheme == "light")
+    assert card == "rgb(255, 255, 255)"
+
+
+def test_paper_is_white_and_has_everything(opened: Opened) -> None:
+    """Printed, with a dark screen too, the page is light, without its navigation, and whole."""
+    opened.media("print", "dark")
+    try:
+        assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert opened.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+        assert opened.run(CONTRASTS) == []
+    finally:
+        opened.media()
+    printed = opened.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+
+
+def test_a_narrow_screen_scrolls_tables_not_the_page(opened: Opened) -> None:
+    """At the width of a telephone nothing but a table or figure is wider than the screen."""
+    metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        assert opened.run("document.documentElement.scrollWidth") <= 400
+    finally:
+        opened.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_assistive_software_finds_its_way(opened: Opened) -> None:
+    """Landmarks are there, and every table, grid, figure and cell of a matrix has a name."""
+    tree = opened.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    names: dict[str, list[str]] = {}
+    for node in tree:
+        if not node.get("ignored"):
+            role = node["role"]["value"]
+            names.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    for role in ("main", "navigation", "banner", "contentinfo"):
+        assert len(names[role]) == 1
+    for role in ("table", "grid", "image", "link", "button", "columnheader", "rowheader"):
+        assert all(names[role]), role
+    assert any("→" in name and "GB/s" in name for name in names["gridcell"])
+    # The corner alone has its text for a name.
+    assert all(names["gridcell"])
+
+
+def test_the_first_key_leads_past_the_navigation(page: Opened) -> None:
+    """The first Tab shows a link to the report itself, which is seen while it has the focus."""
+    page.press(Keys.TAB)
+    assert page.run("document.activeElement.className") == "skip"
+    assert page.run("document.activeElement.getBoundingClientRect().left") >= 0  # type: ignore[operator]
+    page.press(Keys.ENTER)
+    assert page.run("document.activeElement.id") == "main"
+
+
+def test_a_thousand_workers_open_at_once(
+    driver: webdriver.Chrome, tmp_path: Path, written: Callable[[Content], Path]
+) -> None:
+    """A million pairs over four backends are less than 10 MB and drawn within 3 s."""
+    backends = ("tcp", "ucx", "ucx:shm", "mpi")
+    run = generated(tmp_path, 4 * 10**6, N_WORKERS, backends)
+    path = written(contents.build(load(run)))
+    assert path.stat().st_size < MAX_BYTES
+    # The first may pay for what the machine does besides.
+    opened = [Opened(driver, path) for _ in range(3)]
+    seconds = min(page.seconds for page in opened)
+    print(f"{path.stat().st_size / 1e6:.1f} MB, opened in {seconds:.2f} s")
+    assert seconds < MAX_OPEN_S
+    cell = driver.find_element(By.CSS_SELECTOR, "table.matrix tbody td")
+    ActionChains(driver).move_to_element(cell).perform()
+    told = opened[-1].tip()
+    assert told.startswith("0 … 15 → 0 … 15\n")
+    assert "the slowest is" in told
+    assert "up to 16 × 16 pairs share a cell" in driver.find_element(By.TAG_NAME, "main").text

@@ -1,0 +1,53 @@
+"""Runs as large as a large cluster leaves them behind, generated from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import builders
+import numpy as np
+import pyarrow as pa
+
+from commbench import records, suite, tables
+from commbench.model import ClusterSpec
+
+N_WORKERS = 1000
+
+
+def generated(
+    output: Path, n_records: int, n_workers: int = N_WORKERS, backends: Sequence[str] = ("tcp",)
+) -> Path:
+    """Write a run of two good launches with transfers between all workers, and return its path."""
+    cases = suite.cases_for("merge", backends, {}, ClusterSpec(n_workers=n_workers), launches=2)
+    few = [
+        record
+        for place, case in enumerate(cases)
+        for record in builders.launches(case, [1.0 + place, 1.1 + place])
+    ]
+    store = builders.written(output, cases, few, id=f"{n_records}-{n_workers}")
+    random = np.random.default_rng(0)
+    src = random.integers(0, n_workers, n_records)
+    dst = (src + random.integers(1, n_workers, n_records)) % n_workers
+    start = 1.8e9 + random.uniform(0, 1000, n_records)
+    nbytes = random.integers(1_000_000, 50_000_000, n_records)
+
+    def texts(places: np.ndarray, words: list[str]) -> pa.DictionaryArray:
+        return pa.DictionaryArray.from_arrays(places.astype(np.int32), words)
+
+    names, none = [str(number) for number in range(n_workers)], np.zeros(n_records)
+    columns = {
+        "case_id": texts(np.arange(n_records) % len(cases), [case.id for case in cases]),
+        "launch": random.integers(0, 2, n_records),
+        "iteration": random.integers(0, 3, n_records),
+        "src": texts(src, names),
+        "dst": texts(dst, names),
+        "nbytes": nbytes,
+        "start_s": start,
+        "stop_s": start + nbytes / random.uniform(1e8, 1e10, n_records),
+        "n_keys": np.ones(n_records, dtype=np.int64),
+        "channel": texts(none, ["gather"]),
+    }
+    table = pa.table(columns, schema=records.schema("TransferRecord"))
+    tables.write(table, store.path / "transfers.parquet", made_of={})
+    return store.path
