@@ -1,7 +1,7 @@
 """A project's history: a slowdown is found, and found in the commit that brought it.
 
-The project is a workload: x + x.T, then rounds of (y + y.T) / 2, which change nothing but take
-their time. One commit makes 13 of 10 rounds.
+The project is a workload: a ping-pong at the layer comm with a delay before each message. A commit
+makes the delay longer, so that a message takes 30 % more time.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ import pytest
 ROOT = Path(__file__).parents[1]
 N_EQUAL = 12
 """Commits that change nothing, before the slow one."""
-N_AFTER = 3
+N_AFTER = 2
 LANE = '''
-from commbench.workloads.transpose_sum import TransposeSum
+import asyncio
 
-ROUNDS = {rounds}
+from commbench.workloads.pingpong import PingPong
 
-class Lane(TransposeSum):
-    """x + x.T, and rounds that leave it as it is."""
+DELAY_S = {delay_s}
+
+class Lane(PingPong):
+    """A ping-pong whose messages take their time."""
     name = "lane"
     summary = "the workload of a made-up project"
 
-    def build(self):
-        y = super().build()
-        for _ in range(ROUNDS):
-            y = (y + y.T) / 2
-        return y
+    async def exchange(self, comm, payload):
+        await asyncio.sleep(DELAY_S)
+        return await super().exchange(comm, payload)
 '''
-MEASURED = ["lane", "--size", "2000", "--chunk", "500", "--iterations", "5"]
+FAST_S, SLOW_S = 0.0200, 0.0262
+"""The delay of a round trip before and after the slow commit: with the message itself a third."""
+MEASURED = ["lane", "--sizes", "64KiB", "--iterations", "30", "--warmups", "3"]
 
 
 class Project:
@@ -69,10 +71,10 @@ class Project:
             command, cwd=self.repository, text=True, env={**os.environ, **environ}
         ).strip()
 
-    def commit(self, rounds: int) -> str:
-        """Commit the workload with so many rounds, an hour after the commit before."""
+    def commit(self, delay_s: float) -> str:
+        """Commit the workload with such a delay, an hour after the commit before."""
         number = len(self.commits)
-        source = LANE.format(rounds=rounds)
+        source = LANE.format(delay_s=delay_s)
         (self.repository / "lane.py").write_text(f"# change {number}\n{source}")
         self.git("add", ".")
         date = f"2025-01-01T{number:02d}:00:00+00:00"
@@ -93,7 +95,7 @@ class Project:
     def record(self) -> float:
         """Measure what is checked out, export it and return the median in seconds."""
         run = self.commbench(
-            "run", *MEASURED, "--launches", "6", "--output", self.folder / "runs"
+            "run", *MEASURED, "--launches", "3", "--output", self.folder / "runs"
         ).splitlines()[-1]
         file = self.commbench("export", run, "--to", "asv", "--output", self.results).strip()
         (row,) = json.loads(Path(file).read_text())["results"].values()
@@ -125,7 +127,7 @@ class Project:
     def ab(self, base: str, head: str, *, expected: int) -> Any:
         """Return how two commits compare, measured in turns."""
         sides = ("--base", self.environment(base), "--head", self.environment(head))
-        options = ("--launches", "8", "--min-effect", "10%", "--format", "json")
+        options = ("--launches", "6", "--min-effect", "10%", "--format", "json")
         where = ("--output", self.folder / "runs")
         said = self.commbench("ab", *sides, *options, *where, *MEASURED, expected=expected)
         (found,) = json.loads(said)["comparisons"]
@@ -135,30 +137,40 @@ class Project:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path: Path) -> None:
-    """Twelve commits that change nothing raise nothing; then the slow one is named, and gated."""
+    """Twelve commits that change nothing raise nothing; then the slow one is named."""
     project = Project(tmp_path)
-    medians = []
+    equal, after = [], []
     for _ in range(N_EQUAL):
-        project.commit(10)
-        medians.append(project.record())
-    print("equal commits:", " ".join(f"{median * 1e3:.0f} ms" for median in medians))
+        project.commit(FAST_S)
+        equal.append(project.record())
+    print("equal commits:", " ".join(f"{median * 1e3:.1f} ms" for median in equal), flush=True)
     assert project.regressions() == []
-
-    slow = project.commit(13)
-    after = [project.record()]
+    slow = project.commit(SLOW_S)
+    after.append(project.record())
     for _ in range(N_AFTER):
-        project.commit(13)
+        project.commit(SLOW_S)
         after.append(project.record())
-    print("slow commits:", " ".join(f"{median * 1e3:.0f} ms" for median in after))
-    print(f"medians: {statistics.median(after) / statistics.median(medians):.2f} times")
+    print("slow commits:", " ".join(f"{median * 1e3:.1f} ms" for median in after))
+    print(f"medians: {statistics.median(after) / statistics.median(equal):.2f} times as long")
     found = project.regressions()
     print("asv found:", found)
     assert [commit for commit, _, _ in found] == [slow]
 
-    parent = project.commits[N_EQUAL - 1]
-    slower = project.ab(parent, slow, expected=3)
-    equal = project.ab(project.commits[0], project.commits[1], expected=0)
-    for one in (slower, equal):
-        print(f"A/B: {one['ratio']:.2f} [{one['ci_low']:.2f}, {one['ci_high']:.2f}] "
-              f"p={one['p_value']:.3f} {one['verdict']}")  # fmt: skip
-    assert (slower["verdict"], equal["verdict"] in ("same", "inconclusive")) == ("slower", True)
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("delay_s", "status", "verdicts"),
+    [(SLOW_S, 3, {"slower"}), (FAST_S, 0, {"same", "inconclusive"})],
+    ids=["slower", "equal"],
+)
+def test_a_slow_commit_fails_the_gate(
+    tmp_path: Path, delay_s: float, status: int, verdicts: set[str]
+) -> None:
+    """Against its parent, the slow commit is exit status 3, and one that changes nothing is 0."""
+    project = Project(tmp_path)
+    parent, child = project.commit(FAST_S), project.commit(delay_s)
+    found = project.ab(parent, child, expected=status)
+    print(f"A/B: {found['ratio']:.2f} times [{found['ci_low']:.2f}, {found['ci_high']:.2f}], "
+          f"p={found['p_value']:.3f}, {found['verdict']}")  # fmt: skip
+    assert found["verdict"] in verdicts

@@ -76,8 +76,12 @@ def _case(content: Content, of: Case) -> ElementTree.Element:
 
 
 def _medians(summaries: pd.DataFrame) -> list[str]:
-    return [
-        f"{row.layer} {format_message_size(row.payload_bytes)}: median "
-        f"{format_seconds(row.median_s)} of {row.n_launches} launches, {row.n_samples} samples"
+    at = [
+        "" if row.layer == "workload" else f"{row.layer} {format_message_size(row.payload_bytes)}: "
         for row in summaries.itertuples()
+    ]
+    return [
+        f"{where}median {format_seconds(row.median_s)} of {row.n_launches} launches, "
+        f"{row.n_samples} samples"
+        for where, row in zip(at, summaries.itertuples(), strict=True)
     ]
