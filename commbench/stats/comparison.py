@@ -56,45 +56,47 @@ class Side:
         return float(np.median(self.medians))
 
 
-def sides(run: RunData, name: str = "") -> list[Side]:
+def sides(run: RunData, name: str = "", blocks: str = "") -> list[Side]:
     """Return every case, layer and size of which a launch ended well, in the suite's order.
 
-    Two runs need a `name` of their own, or their resamples would share their luck.
+    Two runs need a `name` of their own, or their resamples would share their luck; and a name of
+    their `blocks`, too, unless these ran side by side.
     """
     cases, good = {case.id: case for case in run.run.suite.cases}, good_launches(run)
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
-    blocks = ends.set_index(["case_id", "launch"])["block"].to_dict()
+    numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
     found = []
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         if case_id not in good:
             continue
         launches = {
-            int(blocks[case_id, launch]): part.to_numpy()
+            int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name))
+        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
     return found
 
 
 def side_of(
-    case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]], name: str = ""
-) -> Side:
+    case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]],
+    name: str = "", blocks: str = "",
+) -> Side:  # fmt: skip
     """Return what the samples of some `launches` make, which are given by their block."""
     import numpy as np
 
     from commbench.stats.bootstrap import resampled_medians
 
-    blocks = tuple(sorted(launches))
-    samples = [launches[block] for block in blocks]
+    numbers = tuple(sorted(launches))
+    samples = [launches[number] for number in numbers]
     # The seeds follow from the names, so that a report can be made again. All sides draw the same
     # blocks, so that a ratio of two keeps what their launches have in common.
-    seeds = (f"{name} {layer} {size}", f"{name} {layer} {size} {case.id}")
+    seeds = (f"{blocks} {layer} {size}", f"{name} {layer} {size} {case.id}")
     return Side(
         case=case,
         layer=layer,
         payload_bytes=size,
-        blocks=blocks,
+        blocks=numbers,
         medians=np.array([np.median(seconds) for seconds in samples]),
         resampled=resampled_medians(
             samples, *(np.random.default_rng(zlib.crc32(seed.encode())) for seed in seeds)
@@ -122,25 +124,31 @@ def comparisons(run: RunData, min_effect: float = MIN_EFFECT) -> list[Comparison
 
 
 def between(
-    baseline: RunData, candidate: RunData, same: Mapping[str, str], min_effect: float = MIN_EFFECT
-) -> list[Comparison]:
+    baseline: RunData, candidate: RunData, same: Mapping[str, str],
+    min_effect: float = MIN_EFFECT, *, interleaved: bool = False,
+) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.
 
     Parameters
     ----------
     same
         By the id of a case in `baseline` the id of the case in `candidate` to set against it.
+    interleaved
+        Whether blocks of the same number ran side by side, as those of ``commbench ab``: then they
+        are paired. Otherwise they have nothing in common, for the runs are apart.
     """
+    old, new = ("", "") if interleaved else ("old", "new")
     found = {
-        (side.case.id, side.layer, side.payload_bytes): side for side in sides(candidate, "new")
+        (side.case.id, side.layer, side.payload_bytes): side
+        for side in sides(candidate, "new", new)
     }
     pairs = [
         (side, found[key])
-        for side in sides(baseline, "old")
+        for side in sides(baseline, "old", old)
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in found
     ]
-    # Blocks of the same number have nothing in common: the runs are apart.
-    return judge(pairs, min_effect)
+    paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
+    return judge(pairs, min_effect, paired=paired)
 
 
 def judge(

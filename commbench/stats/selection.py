@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 GROUP = ["case_id", "layer", "payload_bytes"]
 """What one summary is of."""
+_SWEPT = ("layers", "sizes")
+"""Parameters of which every sample has one value of its own."""
 
 
 def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
@@ -90,6 +92,25 @@ def tasks(run: RunData) -> dict[str, str]:
         )
         found[case.id] = f"{case.workload} ({apart})" if apart else case.workload
     return found
+
+
+def settings_of(case: Case) -> str:
+    """Return in a line all that a case's times depend on but workload, backend, layer and size.
+
+    Cases of two runs that agree in it are those that ``commbench compare`` takes for the same;
+    what ``tasks`` tells is shorter, and keeps the cases of one run apart only.
+
+    Examples
+    --------
+    >>> settings_of(Case(workload="pingpong", backend="tcp", params={"sizes": (1, 8), "pairs": 2}))
+    'pairs=2, workers=2, threads=1, device=cpu, launcher=local, iterations=3, warmups=1'
+    """
+    settings = {**_settings(case), "iterations": case.iterations, "warmups": case.warmups}
+    return ", ".join(
+        f"{key}={_text(value)}"
+        for key, value in settings.items()
+        if key not in _SWEPT and _text(value)
+    )
 
 
 def _settings(case: Case) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""``junit``: whether each case of a run could be measured, for continuous integration.
+
+A test case is a case of the suite; it has an error where one of its launches failed, and is
+skipped where none was made. Whether its times are good is for ``commbench check --junit`` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from commbench.model import Case, Run
+from commbench.reports.content import Content
+from commbench.reports.tables.cells import printable
+from commbench.units import format_message_size, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def render(content: Content) -> str:
+    """Return the run as a JUnit test suite."""
+    run = content.data.run
+    return document(run, [_case(content, case) for case in run.suite.cases])
+
+
+def document(run: Run, cases: Sequence[ElementTree.Element]) -> str:
+    """Return the text of a test suite that is named after `run`."""
+    kinds = ("failure", "error", "skipped")
+    n_failures, n_errors, n_skipped = (
+        str(sum(case.find(kind) is not None for case in cases)) for kind in kinds
+    )
+    suite = ElementTree.Element(
+        "testsuite", name=printable(f"commbench {run.suite.name}"), tests=str(len(cases)),
+        failures=n_failures, errors=n_errors, skipped=n_skipped, timestamp=run.started_at[:19],
+    )  # fmt: skip
+    suite.extend(cases)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def case(name: str, workload: str, seconds: float = 0) -> ElementTree.Element:
+    """Return a test case; `seconds` is how long the test itself took."""
+    return ElementTree.Element(
+        "testcase", name=printable(name), classname=printable(f"commbench.{workload}"),
+        time=f"{seconds:g}",
+    )  # fmt: skip
+
+
+def tell(case: ElementTree.Element, kind: str, text: str, **attributes: str) -> None:
+    """Add to `case` an element of this `kind` with a text that a server can show."""
+    told = {name: printable(value) for name, value in attributes.items()}
+    ElementTree.SubElement(case, kind, told).text = printable(text)
+
+
+def _case(content: Content, of: Case) -> ElementTree.Element:
+    data, summaries = content.data, content.summaries
+    ends, failures, found = (
+        table[table["case_id"] == of.id] for table in (data.ends, data.failures, summaries)
+    )
+    n_failed = int((~ends["ok"].astype(bool)).sum())
+    element = case(f"{content.tasks[of.id]} over {of.backend}", of.workload, ends["seconds"].sum())
+    if n_failed or len(failures):
+        first = failures["message"].iloc[0] if len(failures) else "no reason was recorded"
+        told = [f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()]
+        tell(
+            element, "error", "\n".join(told), type="launch",
+            message=f"{n_failed} of {len(ends)} launches failed: {first}".splitlines()[0],
+        )  # fmt: skip
+    elif ends.empty:
+        tell(element, "skipped", "", message="no launch has ended")
+    if len(found):
+        tell(element, "system-out", "\n".join(_medians(found)))
+    return element
+
+
+def _medians(summaries: pd.DataFrame) -> list[str]:
+    at = [
+        "" if row.layer == "workload" else f"{row.layer} {format_message_size(row.payload_bytes)}: "
+        for row in summaries.itertuples()
+    ]
+    return [
+        f"{where}median {format_seconds(row.median_s)} of {row.n_launches} launches, "
+        f"{row.n_samples} samples"
+        for where, row in zip(at, summaries.itertuples(), strict=True)
+    ]

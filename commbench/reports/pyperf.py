@@ -1,0 +1,115 @@
+"""``pyperf``: pyperf's own JSON, for ``python -m pyperf stats`` or ``compare_to``.
+
+A benchmark is what was measured at one layer and size, with all its settings in its name, so that
+pyperf compares nothing else under one name. Its runs are the launches that ended well, their values
+the samples that count, their warm-ups those that don't; a sample that the clock was too coarse for
+is left out, since pyperf takes no value of 0. The format is version 1.0, as pyperf 1 and 2 read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from commbench.errors import UsageError
+from commbench.model import Case
+from commbench.reports.content import Content
+from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, settings_of
+from commbench.units import format_message_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+_METADATA = {
+    "hostname": ("host", "name"),
+    "platform": ("host", "kernel"),
+    "cpu_model_name": ("cpu", "model"),
+    "cpu_count": ("cpu", "logical_cores"),
+}
+"""What pyperf calls what stands in a run's provenance."""
+
+
+def render(content: Content) -> str:
+    """Return the suite of benchmarks as JSON.
+
+    Raises
+    ------
+    UsageError
+        Where no launch ended well.
+    """
+    data = content.data
+    benchmarks = list(_benchmarks(data))
+    if not benchmarks:
+        raise UsageError(f"no launch of {data.run.id} ended well: pyperf has nothing to read")
+    suite = {"version": "1.0", "metadata": _machine(data), "benchmarks": benchmarks}
+    return json.dumps(suite, allow_nan=False) + "\n"
+
+
+def _benchmarks(data: RunData) -> Iterator[dict[str, Any]]:
+    cases, good = {case.id: case for case in data.run.suite.cases}, good_launches(data)
+    samples = _labelled(data)
+    samples = samples[samples["case_id"].isin(list(good))]
+    for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
+        runs = [_run(launch) for _, launch in group.groupby("launch")]
+        runs = [run for run in runs if run["values"]]
+        if runs:
+            yield {"metadata": _names(cases[str(case_id)], str(layer), int(size)), "runs": runs}
+
+
+def _labelled(data: RunData) -> pd.DataFrame:
+    """Return the samples of good launches, of which ``counts`` says whether they are measured."""
+    values = measured(data)
+    samples, launch = data.samples, ["case_id", "launch"]
+    in_good = samples.set_index(launch).index.isin(values.set_index(launch).index)
+    sound = (samples["verified"].astype(bool) | (samples["tool"] != "")) & (samples["seconds"] >= 0)
+    kept = samples.assign(counts=samples.index.isin(values.index))[sound & in_good]
+    return in_suite_order(kept, data, ["layer", "payload_bytes", "launch", "started_at_s"])
+
+
+def _run(launch: pd.DataFrame) -> dict[str, Any]:
+    values = launch[launch["counts"] & (launch["seconds"] > 0)]
+    warmups = launch[~launch["counts"]]
+    began = datetime.fromtimestamp(float(launch["started_at_s"].min()), UTC)
+    run: dict[str, Any] = {
+        "metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}"},
+        "values": values["seconds"].tolist(),
+    }
+    if len(warmups):
+        run["warmups"] = [[1, seconds] for seconds in warmups["seconds"].tolist()]
+    return run
+
+
+def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
+    at = "" if layer == "workload" else f" {layer} {format_message_size(size)}"
+    settings = settings_of(case)
+    return {
+        "name": f"{case.workload} over {case.backend}{at} ({settings})",
+        "workload": case.workload,
+        "backend": case.backend,
+        "layer": layer,
+        "payload_bytes": size,
+        "settings": settings,
+        "unit": "second",
+    }
+
+
+def _machine(data: RunData) -> dict[str, Any]:
+    known = data.run.environment
+    found: dict[str, Any] = {"commbench_run": data.run.id}
+    for name, (table, key) in _METADATA.items():
+        found[name] = (known.get(table) or {}).get(key)
+    implementation, _, version = str(known.get("python") or "").partition(" ")
+    found |= {"python_implementation": implementation.lower(), "python_version": version}
+    packages = known.get("packages") or {}
+    found |= {f"{name}_version": packages.get(name) for name in ("commbench", "distributed")}
+    # pyperf refuses what is empty, and lines.
+    texts = {
+        name: re.sub(r"\s+", " ", value) if isinstance(value, str) else value
+        for name, value in found.items()
+    }
+    return {name: value for name, value in texts.items() if value}

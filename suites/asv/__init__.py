@@ -1,0 +1,1 @@
+"""The benchmarks that `asv run` finds here, as asv.conf.json says."""

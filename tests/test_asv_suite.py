@@ -1,0 +1,176 @@
+"""``make asv`` records what it says: this commit, on a machine that asv knows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+
+from commbench import asv, load
+from commbench.store import RunData
+from commbench.suite import read_suite
+
+ROOT = Path(__file__).parents[1]
+
+
+class Checkout:
+    """A git repository with the suite and its scripts, and a home in which asv knows nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder / "checkout", folder / "home"
+        self.home.mkdir()
+        shutil.copytree(ROOT / "suites", self.folder / "suites")
+        shutil.copy(ROOT / "asv.conf.json", self.folder)
+        self.git("init", "--quiet", "--initial-branch", "main")
+        self.git("add", ".")
+        self.git("commit", "--quiet", "-m", "one")
+
+    def git(self, *arguments: str) -> str:
+        """Return what git prints."""
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.check_output(command, cwd=self.folder, text=True).strip()
+
+    def run(self, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run a script or module of Python's there, with nobody to answer its questions."""
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "HOME": str(self.home), **environ},
+        )  # fmt: skip
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    """Return a checkout without changes."""
+    return Checkout(tmp_path)
+
+
+def refused(ended: subprocess.CompletedProcess[str]) -> str:
+    """Return the one message of a script that ended with usage."""
+    assert (ended.returncode, ended.stdout) == (2, ""), ended
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_a_machine_that_asv_does_not_know_is_told(checkout: Checkout) -> None:
+    """It would ask six questions: instead the command that answers them is named."""
+    said = refused(checkout.run("suites/record_commit.py", "--machine", "node1"))
+    assert "asv doesn't know the machine 'node1' (it knows none)" in said
+    assert "-m asv machine --yes --machine node1" in said
+
+
+def test_a_dirty_tree_is_refused(checkout: Checkout) -> None:
+    """Its times would be taken for those of a commit that lacks the changes."""
+    (checkout.folder / "asv.conf.json").write_text("{}")
+    said = refused(checkout.run("suites/record_commit.py"))
+    assert f"changes that are not in {checkout.git('rev-parse', 'HEAD')[:12]}" in said
+    assert "--force" in said
+    assert "doesn't know the machine" in refused(checkout.run("suites/record_commit.py", "--force"))
+    said = refused(checkout.run("suites/compare_commits.py", "HEAD"))
+    assert "changes that HEAD doesn't have" in said
+
+
+def test_a_folder_without_history_is_told(checkout: Checkout) -> None:
+    """Outside of a git checkout there is no commit that the times could belong to."""
+    shutil.rmtree(checkout.folder / ".git")
+    environ = {"GIT_CEILING_DIRECTORIES": str(checkout.folder.parent)}
+    said = refused(checkout.run("suites/record_commit.py", **environ))
+    assert "is no git checkout" in said
+
+
+def test_a_commit_that_is_not_there_is_told(checkout: Checkout) -> None:
+    """Before any environment is made."""
+    said = refused(checkout.run("suites/compare_commits.py", "no-such-branch"))
+    assert "there is no commit 'no-such-branch' here" in said
+    assert not (checkout.folder / "build").exists()
+
+
+@pytest.fixture(scope="module", name="workloads")
+def _workloads() -> Any:
+    spec = importlib.util.spec_from_file_location("workloads", ROOT / "suites/asv/workloads.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def made_up(recorded: Any) -> RunData:
+    """Return a run of the suite in which everything has been measured."""
+    cases = read_suite(ROOT / "suites/asv/suite.toml").cases
+    records = [
+        builders.sample(case, 1.0, layer=layer, payload_bytes=size or 7)
+        for case in cases
+        for layer in case.params.get("layers", ["workload"])
+        for size in case.params.get("sizes", [None])
+    ]
+    run: RunData = recorded(cases, builders.ended(records))
+    return run
+
+
+def test_benchmarks_and_exports_have_the_same_names(workloads: Any, recorded: Any) -> None:
+    """What ``asv run`` measures and what is exported are the same benchmarks and parameters."""
+    exported = asv.medians(made_up(recorded))
+    assert len(exported) == 3
+    for name, found in exported.items():
+        params = getattr(workloads, name.removeprefix("workloads.")).params
+        assert [set(axis) for axis in zip(*found, strict=True)] == [set(axis) for axis in params]
+        assert len(found) == math.prod(map(len, params))
+
+
+def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads: Any, recorded: Any) -> None:
+    """Medians of launches are samples; an absent backend is nan; a failed one is an error."""
+    run = made_up(recorded)
+    medians = asv.medians(run)
+    (key, *_) = medians["workloads.track_merge"]
+    measured = {"run": "run", "medians": medians, "attempted": set()}
+    assert workloads.track_merge(measured, *key) == {"samples": [1.0], "number": 1}
+    absent = ("ucx:ib", *key[1:])
+    assert math.isnan(workloads.track_merge(measured, *absent))
+    measured["attempted"] = {("workloads.track_merge", "ucx:ib")}
+    with pytest.raises(RuntimeError, match=r"no launch ended well; see run/report.md"):
+        workloads.track_merge(measured, *absent)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_asv_records_the_medians_of_the_run(checkout: Checkout) -> None:
+    """The file of the commit has the medians of the run that is left in ``results``."""
+    assert checkout.run("-m", "asv", "machine", "--yes", "--machine", "node1").returncode == 0
+    options = {"COMMBENCH_ASV_OPTIONS": "--backends tcp --launches 2"}
+    ended = checkout.run("suites/record_commit.py", "--machine", "node1", **options)
+    assert ended.returncode == 0, ended
+    (path,) = (folder for folder in (checkout.folder / "results").iterdir() if folder.name != "asv")
+    medians = asv.medians(load(path))
+    results = checkout.folder / "results" / "asv"
+    commit = checkout.git("rev-parse", "HEAD")
+    (file,) = (results / "node1").glob(f"{commit[:8]}-*.json")
+    content = json.loads(file.read_text())
+    for name, row in content["results"].items():
+        cells = dict(zip(content["result_columns"], row, strict=False))
+        found = [samples for samples in cells["samples"] if samples]
+        assert sorted(found) == sorted(medians[name].values())
+        assert cells["version"] == asv.VERSION
+    # An export of the same run is the same to asv, and joins the same graph.
+    command = ("-m", "commbench.cli", "export", str(path), "--to", "asv", "--output", str(results))
+    assert checkout.run(*command, "--machine", "node1").returncode == 0
+    published = checkout.run("-m", "asv", "publish", "--no-pull")
+    assert published.returncode == 0, published
+    graphs = [
+        file
+        for file in (checkout.folder / "results" / "asv-html" / "graphs").rglob("*merge.json")
+        if "summary" not in file.parts
+    ]
+    ((point,),) = (json.loads(file.read_text()) for file in graphs)
+    assert [value for value in point[1] if value is not None] == [
+        pytest.approx(sum(samples) / 2) for samples in medians["workloads.track_merge"].values()
+    ]
