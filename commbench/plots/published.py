@@ -9,16 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import (
-    EngFormatter, FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator,
-)  # fmt: skip
 
 from commbench import published, stats
-from commbench.plots import style
-from commbench.published import show, show_range
-from commbench.units import format_message_size
+from commbench.plots import published_ratios, style
+from commbench.published import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +27,6 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 LINE_IN = 0.34
-CURVE_IN = 2.5
-_BLACK = "black"
 _ROOM = 1.4
 """Axes go on beyond the longest bar, by this factor, for the number that stands there."""
 
@@ -41,9 +34,9 @@ _ROOM = 1.4
 @style.styled
 def plot(run: RunData) -> Figure | None:
     """Return the figure; None where the suite reproduces none, or nothing of it was measured."""
-    if not run.run.suite.reproduces:
+    figure = stats.reproduced(run)
+    if figure is None:
         return None
-    figure = published.figure(run.run.suite.reproduces)
     summaries, pairs = stats.summaries(run), stats.pairs(run)
     table = stats.measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
     if table.empty:
@@ -53,10 +46,10 @@ def plot(run: RunData) -> Figure | None:
     for beside in found:
         if beside.unit != "ratio":
             absolute.setdefault(beside.quantity, []).append(beside)
-    curves = _curves(table, figure.values)
+    curves = published_ratios.panels(table, figure.values)
     looks = style.looks(run)
     drawn, parts = style.new_figure(
-        [*(len(rows) * LINE_IN + 0.9 for rows in absolute.values()), *[CURVE_IN] * len(curves)],
+        [*(len(rows) * LINE_IN + 0.9 for rows in absolute.values()), *[published_ratios.PANEL_IN] * len(curves)],
         f"{figure.title}: here{_share(run)}, and as published",
         _caption(run, figure, found, summaries),
         _legend(looks, {beside.backend for beside in found}, curves),
@@ -64,7 +57,7 @@ def plot(run: RunData) -> Figure | None:
     for part, (quantity, rows) in zip(parts, absolute.items(), strict=False):
         _draw_rows(part, quantity, rows, looks, figure.setting)
     for part, (points, values) in zip(parts[len(absolute) :], curves, strict=True):
-        _draw_curves(part, points, values, looks, figure.setting)
+        published_ratios.draw(part, points, values, looks, figure.setting)
     return drawn
 
 
@@ -93,12 +86,7 @@ def _legend(
         Line2D([], [], color=look.colour, marker=look.marker, label=f"{name}, here")
         for name, look in looks.items() if name in shown
     ]  # fmt: skip
-    return [*here, Line2D([], [], **_PUBLISHED, linestyle="--", label="published")]
-
-
-_PUBLISHED = {
-    "color": _BLACK, "marker": "D", "markerfacecolor": "white", "markersize": 6, "linewidth": 1.2,
-}  # fmt: skip
+    return [*here, Line2D([], [], **style.PUBLISHED, linestyle="--", label="published")]
 
 
 def _draw_rows(
@@ -115,7 +103,7 @@ def _draw_rows(
         factor, word = style.scale(largest, unit)
         for y, row in enumerate(rows):
             if ax is left:
-                look = looks.get(row.backend, style.Look(_BLACK, "o"))
+                look = looks.get(row.backend, style.Look(style.BLACK, "o"))
                 _mark(ax, y, (row.here_low, row.here, row.here_high), unit, factor, look)
             elif row.value:
                 _mark_published(ax, y, row.value, factor)
@@ -155,7 +143,7 @@ def _mark(
 
 def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
     ends = [value.low * factor, value.high * factor]
-    ax.plot(ends, [y, y], linestyle="--", **_PUBLISHED, gid="published")
+    ax.plot(ends, [y, y], linestyle="--", **style.PUBLISHED, gid="published")
     words, end = value.text, ends[1]
     if value.limit:
         end = value.limit * factor
@@ -174,122 +162,3 @@ def _absent(ax: Axes, y: int, words: str) -> None:
 
 def _beyond(ax: Axes, x: float, y: int, words: str) -> None:
     ax.annotate(words, (x, y), (8, 0), textcoords="offset points", va="center", size=8)
-
-
-def _curves(
-    table: pd.DataFrame, values: Sequence[Value]
-) -> list[tuple[pd.DataFrame, list[Value]]]:
-    """Return what each pair of panels shows: the quantity here, and the published ratios of it."""
-    groups: dict[tuple[str, str], list[Value]] = {}
-    for value in values:
-        if value.over:
-            groups.setdefault((value.quantity, value.workload), []).append(value)
-    found = []
-    for (quantity, workload), mine in groups.items():
-        points = table[table["quantity"] == quantity]
-        if workload:
-            points = points[points["workload"] == workload]
-        if sizes := [size for value in mine for size in value.message_bytes or ()]:
-            points = points[points["message_bytes"].between(min(sizes), max(sizes))]
-        kinds = points.groupby(["workload", "layer", "device"], sort=False)
-        found += [(group, mine) for _, group in kinds]
-    return found
-
-
-def _draw_curves(
-    part: SubFigure, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Look],
-    setting: str,
-) -> None:  # fmt: skip
-    left, right = part.subplots(1, 2)
-    first = points.iloc[0]
-    x = "message_bytes" if values[0].message_bytes else "n_workers"
-    largest = float(np.nanmax([points["mid"].max(), points["high"].max()]))
-    logarithmic = x == "message_bytes"
-    factor, word = (1.0, "") if logarithmic else style.scale(largest, published.UNITS[first.quantity])
-    for backend, line in points.groupby("backend", sort=False):
-        look = looks[str(backend)]
-        line = line.sort_values(x)
-        left.plot(
-            line[x], line["mid"] * factor, color=look.colour, marker=look.marker, markersize=5,
-            linewidth=1.3, gid=f"here {backend}",
-        )  # fmt: skip
-        left.vlines(
-            line[x], line["low"] * factor, line["high"] * factor, color=look.colour, alpha=0.5,
-            linewidth=2.5,
-        )  # fmt: skip
-    what = first.workload if first.layer == "workload" else f"layer {first.layer}"
-    left.set_title(f"{what}, here")
-    if logarithmic:
-        left.set_yscale("log")
-        left.yaxis.set_major_locator(LogLocator(numticks=6))
-        left.yaxis.set_minor_formatter(NullFormatter())
-        left.yaxis.set_major_formatter(EngFormatter(unit=published.UNITS[first.quantity]))
-        left.set_ylabel(f"{first.quantity} (log scale)")
-    else:
-        style.from_zero(left, "y", largest * factor)
-        left.set_ylabel(f"{first.quantity} ({word})")
-    _draw_ratios(right, points, values, looks, x)
-    right.set_title(f"◇ published: {setting}")
-    for ax in (left, right):
-        _scale_x(ax, x, [*points[x], *_reach(values, x)] if ax is right else [*points[x]])
-        ax.grid(visible=True)
-
-
-def _reach(values: Sequence[Value], x: str) -> list[int]:
-    return [
-        number
-        for value in values
-        for number in (value.message_bytes if x == "message_bytes" else value.workers) or ()
-    ]
-
-
-def _draw_ratios(
-    ax: Axes, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Look], x: str
-) -> None:
-    import pandas as pd
-
-    ours = pd.concat([stats.ratios(points, value) for value in values]).drop_duplicates(x)
-    ours = ours.sort_values(x)
-    backend = values[0].backend
-    look = looks.get(backend, style.Look(_BLACK, "o"))
-    ax.axhline(1, color="0.6", linewidth=1)
-    ax.plot(
-        ours[x], ours["ratio"], color=look.colour, marker=look.marker, markersize=5, linewidth=1.3,
-        gid="here",
-    )  # fmt: skip
-    if ours.empty:
-        ax.annotate(
-            f"not measured: it takes {backend} and {values[0].over}", (0.5, 0.08),
-            xycoords="axes fraction", ha="center", size=8, color="0.45",
-        )  # fmt: skip
-    for value in values:
-        reach = _reach([value], x)
-        ends = [min(reach), max(reach)]
-        for level in sorted({value.low, value.high}):
-            ax.plot(ends, [level, level], linestyle="--", **_PUBLISHED, gid="published")
-        middle = math.sqrt(ends[0] * ends[1]) if x == "message_bytes" else sum(ends) / 2
-        ax.annotate(
-            show_range(value.low, value.high, "ratio"), (middle, value.high), (0, 5),
-            textcoords="offset points", ha="center", size=8,
-        )  # fmt: skip
-    top = max([value.high for value in values] + [*ours["ratio"].dropna()])
-    style.from_zero(ax, "y", 1.18 * top)
-    ax.set_ylabel(f"{values[0].quantity}: times better\nthan {values[0].over} (linear scale)")
-
-
-def _scale_x(ax: Axes, x: str, numbers: Sequence[int]) -> None:
-    smallest, largest = min(numbers), max(numbers)
-    ticks = sorted({*numbers})
-    if x == "message_bytes":
-        ticks = [8**n for n in range(12) if smallest <= 8**n <= largest] or ticks
-    if x == "message_bytes" or largest > 8:
-        ax.set_xscale("log", base=2)
-        ax.set_xlim(smallest / 1.5, largest * 1.5)
-        ax.set_xlabel("message size (log scale)" if x == "message_bytes" else "workers (log scale)")
-    else:
-        ax.set_xlim(smallest - 0.4, largest + 0.4)
-        ax.set_xlabel("workers")
-    names = [format_message_size(tick) if x == "message_bytes" else str(tick) for tick in ticks]
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_major_formatter(FixedFormatter(names))
-    ax.xaxis.set_minor_locator(NullLocator())

@@ -41,6 +41,13 @@ ACTIVITIES = {
 """Colours of what workers do; none of them is a backend's."""
 
 
+BLACK = "black"
+PUBLISHED: dict[str, Any] = {
+    "color": BLACK, "marker": "D", "markerfacecolor": "white", "markersize": 6, "linewidth": 1.2,
+}  # fmt: skip
+"""How what others have published is drawn: like nothing that was measured here."""
+
+
 class Look(NamedTuple):
     """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
 

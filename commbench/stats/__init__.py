@@ -20,7 +20,7 @@ from commbench.stats.layers import (
 )
 from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
-from commbench.stats.published import Beside, beside_published, machine, ratios
+from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
 from commbench.stats.quantities import measured as measured_quantities
 from commbench.stats.selection import counted, tasks
 from commbench.stats.slow_pairs import slow_pairs
@@ -57,6 +57,7 @@ __all__ = [
     "profile_shares",
     "ratios",
     "regressions",
+    "reproduced",
     "shown_sizes",
     "slow_pairs",
     "spreads",

@@ -52,6 +52,12 @@ class Beside:
     differences: tuple[str, ...] = ()
 
 
+def reproduced(run: RunData) -> Figure | None:
+    """Return the published figure that the run's suite reproduces; None where it is none we know."""
+    name = run.run.suite.reproduces
+    return published.figure(name) if name in published.names() else None
+
+
 def beside_published(run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame) -> list[Beside]:
     """Return every value of the figure that the run's suite reproduces, beside the run's own.
 
@@ -62,9 +68,9 @@ def beside_published(run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame)
     summaries, pairs
         What the functions of these names return of the run.
     """
-    if not run.run.suite.reproduces:
+    figure = reproduced(run)
+    if figure is None:
         return []
-    figure = published.figure(run.run.suite.reproduces)
     table = quantities.measured(run, summaries, pairs, {v.quantity for v in figure.values})
     found: list[Beside] = []
     shown: set[int] = set()
@@ -95,16 +101,17 @@ def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:
     -------
     DataFrame
         A row per workload, layer, device, number of workers and message size, with ``ratio``;
-        below 1 ``value.backend`` is the worse one.
+        below 1 ``value.backend`` is the worse one. Where either is 0 there is no row.
     """
     key = ["workload", "layer", "device", "n_workers", "message_bytes"]
     mine = _of(value, table)
     base = table[(table["quantity"] == value.quantity) & (table["backend"] == value.over)]
     both = mine.merge(base[[*key, "mid"]], on=key, suffixes=("", "_over"))
-    better = both["mid"] / both["mid_over"]
+    better, worse = both["mid"], both["mid_over"]
     if published.UNITS[value.quantity] == "s":
-        better = 1 / better
-    return both[key].assign(ratio=better)
+        better, worse = worse, better
+    sound = (better > 0) & (worse > 0)
+    return both[key].assign(ratio=better / worse)[sound]
 
 
 def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +129,6 @@ def _ratio_beside(
     run: RunData, figure: Figure, value: Value, table: pd.DataFrame
 ) -> Iterator[Beside]:
     found = ratios(table, value)
-    found = found[found["ratio"].notna()]
     for (workload, layer, device), group in found.groupby(
         ["workload", "layer", "device"], sort=False
     ):

@@ -81,6 +81,13 @@ def test_an_ordinary_run_has_no_such_table(reproduced: Callable[..., Content]) -
     assert not [t for t in tables(reproduced("", *merges("tcp"))) if "published" in t.title]
 
 
+def test_a_figure_that_is_not_known_is_told(reproduced: Callable[..., Content]) -> None:
+    """A run of a suite of somebody else's is reported all the same, with a warning."""
+    found = reproduced("mine.of_all", *merges("tcp"))
+    assert any("the suite reproduces mine.of_all" in text for text in found.warnings)
+    assert not [t for t in tables(found) if "published" in t.title]
+
+
 def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., Content]) -> None:
     """Numbers in base units, null where there is none."""
     told = json.loads(as_json.render(reproduced("rapids_blog.merge_dgx1", *merges("tcp"))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from commbench import published, stats
+from commbench import stats
 from commbench.published import show, show_range
 from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table
@@ -15,10 +15,9 @@ from commbench.units import format_message_size
 
 def tables(content: Content) -> Iterator[Table]:
     """Yield the table of the figure that the run's suite reproduces, if it does."""
-    suite = content.data.run.suite
-    if not suite.reproduces:
+    suite, figure = content.data.run.suite, stats.reproduced(content.data)
+    if figure is None:
         return
-    figure = published.figure(suite.reproduces)
     found = stats.beside_published(content.data, content.summaries, content.pairs)
     workers = len({beside.n_workers for beside in found if beside.n_workers}) > 1
     yield Table(
@@ -93,6 +92,7 @@ def _meaning(found: list[Beside]) -> str:
     if any(beside.unit == "ratio" for beside in found):
         said.append(
             "Ratios: how many times better, in the mean over numbers of workers or message sizes "
-            "(in brackets the least and the largest); below 1 it is worse."
+            "(in brackets the least and the largest); below 1 it is worse. Whether a difference is "
+            "real, the tables of differences say."
         )
     return " ".join(said)
