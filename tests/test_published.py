@@ -13,12 +13,14 @@ from commbench.published import show_range
 # As the texts have them, typed once more: figure → (quantity, backend, over) → (low, high).
 TEXTS = {
     "rapids_blog.merge_dgx1": [
-        ("throughput", "ucx:nvlink+ib", "", 18e9, 18e9), ("throughput", "ucx:ib", "", 12.6e9, 12.6e9),
+        ("throughput", "ucx:nvlink+ib", "", 18e9, 18e9),
+        ("throughput", "ucx:ib", "", 12.6e9, 12.6e9),
         ("throughput", "ucx:tcp+nvlink", "", 4.3e9, 4.3e9),
         ("throughput", "ucx:tcp", "", 2.8e9, 2.8e9), ("throughput", "tcp", "", 970e6, 970e6),
     ],
     "rapids_blog.message_1GB": [
-        ("bandwidth", "ucx:nvlink", "", 46.5e9, 46.5e9), ("bandwidth", "ucx:ib", "", 11.2e9, 11.2e9),
+        ("bandwidth", "ucx:nvlink", "", 46.5e9, 46.5e9),
+        ("bandwidth", "ucx:ib", "", 11.2e9, 11.2e9),
     ],
     "ucx_dgx_blog.transpose": [
         ("pair bandwidth", "ucx:nvlink+ib", "", 5e9, 10e9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_suite_measures_what_was_published(figure: str) -> None:
                 assert {*value.workers} <= {case.cluster.n_workers for case in over}
             if value.message_bytes:
                 assert {*value.message_bytes} <= {*over[0].params["sizes"]}
-            if value.layer:
+            if value.layer and backend != "ucx:nvlink":  # the layer knows no memory of GPUs
                 assert value.layer in {name for case in over for name in case.params["layers"]}
 
 
@@ -77,9 +78,9 @@ def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
         assert case.cluster.threads_per_worker == 28
         assert payload(case) == 2_048_000_000
     for case in suite("ucx_dgx_blog.transpose", scale=1).cases:
-        assert case.params == {"size": 40_000, "chunk": 4_000, "operation": "sum"}
+        assert case.params == {"size": 40_000, "chunk": 4_096, "operation": "sum"}
     (rows, _) = da.core.normalize_chunks("128 MiB", (40_000, 40_000), dtype="f8")
-    assert rows[0] == 4_000
+    assert rows[0] == 4_096
 
 
 def test_the_merges_have_the_papers_bytes_per_worker() -> None:
@@ -128,7 +129,13 @@ def test_the_full_size_is_one_setting_away(figure: str) -> None:
 def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
     """Each case has that share of its published bytes; ping-pongs that of the largest message."""
     full = {
-        (c.workload, c.backend, c.cluster.n_workers, c.cluster.device, str(c.params.get("layers"))): c
+        (
+            c.workload,
+            c.backend,
+            c.cluster.n_workers,
+            c.cluster.device,
+            str(c.params.get("layers")),
+        ): c
         for c in suite(figure, scale=1).cases
     }
     for case in suite(figure, scale=scale).cases:
@@ -143,11 +150,11 @@ def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
 
 
 def test_scaled_arrays_keep_their_chunks() -> None:
-    """x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
+    """An x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
     for scale in (0.001, 0.03, 0.7):
         for figure, n in (("mpi4dask.transpose_ri2", 4), ("ucx_dgx_blog.transpose", 10)):
             for case in suite(figure, scale=scale).cases:
-                assert case.params["size"] == n * case.params["chunk"]
+                assert math.ceil(case.params["size"] / case.params["chunk"]) == n
         for case in suite("ucx_dgx_blog.svd", scale=scale).cases:
             assert case.params["rows"] == 100 * case.params["chunk_rows"]
             assert case.params["chunk_rows"] == 10 * case.params["columns"]
@@ -189,7 +196,7 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
 
 
 def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
-    """x + x.T of the post, at a hundredth: the pairs' bandwidths stand beside the published ones."""
+    """The post's x + x.T at a hundredth: its pairs' bandwidths stand beside the published ones."""
     arguments = ("--backends", "tcp", "--scale", "1%", "--warmups", 0)
     result = run("ucx_dgx_blog.transpose", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
@@ -206,13 +213,11 @@ def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this a machine without GPU and InfiniBand."""
-    monkeypatch.setattr(environment, "gpus", list)
-    monkeypatch.setattr(environment, "rdma_devices", list)
+    monkeypatch.setattr(environment, "gpus", lambda: [])
+    monkeypatch.setattr(environment, "rdma_devices", lambda *_: [])
 
 
-def test_absent_hardware_is_told_case_by_case_with_what_can_run(
-    tmp_path: Path, bare: None
-) -> None:
+def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, bare: None) -> None:
     """The message names each backend, what it lacks, and what the rest is; nothing starts."""
     result = run("rapids_blog.merge_dgx1", tmp_path / "results")
     assert result.exit_code == 2

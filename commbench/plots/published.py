@@ -49,7 +49,10 @@ def plot(run: RunData) -> Figure | None:
     curves = published_ratios.panels(table, figure.values)
     looks = style.looks(run)
     drawn, parts = style.new_figure(
-        [*(len(rows) * LINE_IN + 0.9 for rows in absolute.values()), *[published_ratios.PANEL_IN] * len(curves)],
+        [
+            *(len(rows) * LINE_IN + 0.9 for rows in absolute.values()),
+            *[published_ratios.PANEL_IN] * len(curves),
+        ],
         f"{figure.title}: here{_share(run)}, and as published",
         _caption(run, figure, found, summaries),
         _legend(looks, {beside.backend for beside in found}, curves),

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 PANEL_IN = 2.5
 
 
-def panels(
-    table: pd.DataFrame, values: Sequence[Value]
-) -> list[tuple[pd.DataFrame, list[Value]]]:
+def panels(table: pd.DataFrame, values: Sequence[Value]) -> list[tuple[pd.DataFrame, list[Value]]]:
     """Return what each pair of panels shows: a quantity here, and the published ratios of it.
 
     Parameters
@@ -68,7 +66,9 @@ def draw(
     x = "message_bytes" if values[0].message_bytes else "n_workers"
     largest = float(np.nanmax([points["mid"].max(), points["high"].max()]))
     logarithmic = x == "message_bytes"
-    factor, word = (1.0, "") if logarithmic else style.scale(largest, published.UNITS[first.quantity])
+    factor, word = (
+        (1.0, "") if logarithmic else style.scale(largest, published.UNITS[first.quantity])
+    )
     for backend, line in points.groupby("backend", sort=False):
         look = looks[str(backend)]
         line = line.sort_values(x)

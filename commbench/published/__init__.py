@@ -47,8 +47,8 @@ class Value:
     In the unit of its ``quantity``; or, where there is an ``over``, how many times better
     ``backend`` was than that: over / backend for times, backend / over for bandwidths, in the mean
     over all ``workers`` or from the first to the second of ``message_bytes``. Empty ``workers``,
-    ``workload`` and ``layer`` stand for whatever there is. ``limit`` is the hardware's. ``detail`` says more
-    of what was measured, ``note`` what keeps it from being reproduced exactly.
+    ``workload`` and ``layer`` stand for whatever there is. ``limit`` is the hardware's. ``detail``
+    says more of what was measured, ``note`` what keeps it from being reproduced exactly.
     """
 
     quantity: str

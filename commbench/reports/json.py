@@ -71,9 +71,12 @@ def render(content: Content) -> str:
 def _published(content: Content) -> list[dict[str, Any]]:
     found = stats.beside_published(content.data, content.summaries, content.pairs)
     return [
-        {**vars(beside), "value": beside.value and vars(beside.value), "comparable": comparable}
+        {
+            **vars(beside),
+            "value": beside.value and vars(beside.value),
+            "comparable": beside.comparable,
+        }
         for beside in found
-        for comparable in (beside.value is not None and not beside.differences,)
     ]
 
 

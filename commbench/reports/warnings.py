@@ -28,7 +28,7 @@ def find(
     found += list(data.notes)
     if data.run.suite.reproduces and stats.reproduced(data) is None:
         found.append(
-            f"the suite reproduces {data.run.suite.reproduces}, which this commbench does not know; "
+            f"the suite reproduces {data.run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
     found += _clocks(data)

@@ -51,9 +51,14 @@ class Beside:
     n_points: int = 0
     differences: tuple[str, ...] = ()
 
+    @property
+    def comparable(self) -> bool:
+        """Whether both are known and differ, as far as is known, in the hardware alone."""
+        return self.value is not None and not math.isnan(self.here) and not self.differences
+
 
 def reproduced(run: RunData) -> Figure | None:
-    """Return the published figure that the run's suite reproduces; None where it is none we know."""
+    """Return the published figure that the run's suite reproduces; None without a known one."""
     name = run.run.suite.reproduces
     return published.figure(name) if name in published.names() else None
 
@@ -137,7 +142,9 @@ def _ratio_beside(
             layer=layer, device=device, n_workers=0, value=value,
             here=float(group["ratio"].mean()), here_low=float(group["ratio"].min()),
             here_high=float(group["ratio"].max()), n_points=len(group),
-            differences=(*_differences(run, figure, value, device, layer), *_left_out(value, group)),
+            differences=(
+                *_differences(run, figure, value, device, layer), *_left_out(value, group),
+            ),
         )  # fmt: skip
     if found.empty:
         yield _not_measured(value)

@@ -8,14 +8,14 @@ rule          a parameter p at scale s
 ``largest``   of a list of sizes those up to s times the largest
 ============  ====================================================================================
 
-Parameters of the same rule keep their proportions exactly, so that an array has as many chunks at
-every scale; nothing becomes less than 1.
+Parameters of the same rule keep their proportions: the smallest is rounded, and the others follow
+it, so that an array has as many chunks at every scale. Nothing becomes less than 1.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from commbench.errors import SuiteError, UnknownNameError
@@ -75,12 +75,14 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
 
 
 def _in_proportion(params: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    unit = math.gcd(*(number for value in params.values() for number in _numbers(value)))
-    scaled_unit = max(1, round(unit * factor))
+    if not params:
+        return {}
+    smallest = min(number for value in params.values() for number in _numbers(value))
+    kept = Fraction(max(1, round(smallest * factor)), smallest)
     return {
-        name: [number // unit * scaled_unit for number in value]
+        name: [round(number * kept) for number in value]
         if isinstance(value, list)
-        else value // unit * scaled_unit
+        else round(value * kept)
         for name, value in params.items()
     }
 

@@ -95,7 +95,9 @@ def test_every_published_number_is_drawn(figure: str) -> None:
     values = published.figure(figure).values
     for value in values:
         assert any(value.text in text for text in words), value
-    marks = [line for axes in drawn(figure).axes for line in axes.lines if line.get_gid() == "published"]
+    marks = [
+        line for axes in drawn(figure).axes for line in axes.lines if line.get_gid() == "published"
+    ]
     assert len(marks) >= len(values)
 
 

@@ -97,6 +97,7 @@ def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., C
     assert rows["tcp"]["unit"] == "B/s"
     assert rows["tcp"]["comparable"] is False
     assert rows["ucx:ib"]["here"] is None
+    assert rows["ucx:ib"]["comparable"] is False
 
 
 @pytest.mark.parametrize("columns", [80, 200])

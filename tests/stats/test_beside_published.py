@@ -74,6 +74,7 @@ def test_a_run_on_the_published_setting_differs_in_hardware_alone(recorded: Reco
     (found, *_) = beside(recorded, "mpi4dask.merge_ri2", *times(seconds))
     assert found.here == pytest.approx(1.0)
     assert found.differences == ()
+    assert found.comparable
 
 
 def test_every_difference_is_told(recorded: Recorded) -> None:
@@ -100,6 +101,7 @@ def test_a_ratio_without_its_other_half_is_unknown(recorded: Recorded) -> None:
         "time", "communication time", "transfer throughput",
     ]  # fmt: skip
     assert all(math.isnan(row.here) and row.n_points == 0 for row in found)
+    assert not any(row.comparable for row in found)
 
 
 def test_bandwidth_is_better_where_it_is_larger(recorded: Recorded) -> None:
@@ -170,14 +172,19 @@ def test_communication_time_is_the_mean_over_workers_of_receiving(recorded: Reco
     records = [record for _, records in figures.values() for record in records]
     data = recorded(cases, records)
     table = stats.measured_quantities(
-        data, stats.summaries(data), stats.pairs(data), ["communication time", "transfer throughput"]
+        data,
+        stats.summaries(data),
+        stats.pairs(data),
+        ["communication time", "transfer throughput"],
     )
     found = {(row.quantity, row.backend): row.mid for row in table.itertuples()}
     assert found["communication time", "mpi"] == pytest.approx(0.2, rel=1e-5)
     assert found["communication time", "ucx:polling"] == pytest.approx(0.4, rel=1e-5)
     assert found["transfer throughput", "mpi"] == pytest.approx(16e6 / 0.7, rel=1e-5)
     ratios = beside(recorded, "mpi4dask.transpose_ri2", cases, records)
-    assert [row.here for row in ratios[1:]] == pytest.approx([2.0, (16 / 0.7) / (16 / 1.5)], rel=1e-5)
+    assert [row.here for row in ratios[1:]] == pytest.approx(
+        [2.0, (16 / 0.7) / (16 / 1.5)], rel=1e-5
+    )
 
 
 def test_pairs_and_single_transfers_have_their_ranges(recorded: Recorded) -> None:

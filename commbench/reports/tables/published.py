@@ -70,7 +70,9 @@ def _comparable(beside: Beside) -> str:
         return "nothing was published"
     if math.isnan(beside.here):
         return "not measured in this run"
-    return f"no: {'; '.join(beside.differences)}" if beside.differences else "but for the hardware"
+    if beside.comparable:
+        return "but for the hardware"
+    return f"no: {'; '.join(beside.differences)}"
 
 
 _MEANINGS = {
