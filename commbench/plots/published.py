@@ -7,6 +7,7 @@ absolute numbers have axes of their own, and ratios a mark of their own.
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
@@ -16,7 +17,7 @@ from commbench.plots import published_ratios, style
 from commbench.published import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import pandas as pd
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 LINE_IN = 0.34
-_ROOM = 1.4
+_ROOM = 1.8
 """Axes go on beyond the longest bar, by this factor, for the number that stands there."""
 
 
@@ -54,7 +55,7 @@ def plot(run: RunData) -> Figure | None:
             *[published_ratios.PANEL_IN] * len(curves),
         ],
         f"{figure.title}: here{_share(run)}, and as published",
-        _caption(run, figure, found, summaries),
+        _caption(run, figure, found, table, style.launches(summaries.n_launches)),
         _legend(looks, {beside.backend for beside in found}, curves),
     )
     for part, (quantity, rows) in zip(parts, absolute.items(), strict=False):
@@ -69,13 +70,25 @@ def _share(run: RunData) -> str:
     return f" at {100 * scale:.3g} % of the size" if scale < 1 else ""
 
 
+def _memory(devices: Collection[str]) -> str:
+    names = " and ".join(f"{device.upper()}s" for device in sorted(devices))
+    return f"memory of {names}" if names else "nothing measured"
+
+
+def _published_memory(rows: Sequence[Beside]) -> str:
+    devices = {row.value.device for row in rows if row.value}
+    return f", {_memory(devices)}" if len(devices) == 1 else ""
+
+
 def _caption(
-    run: RunData, figure: published.Figure, found: Sequence[Beside], summaries: pd.DataFrame
-) -> str:
+    run: RunData, figure: published.Figure, found: Sequence[Beside], table: pd.DataFrame,
+    launches: str,
+) -> str:  # fmt: skip
     differences = dict.fromkeys(text for beside in found for text in beside.differences)
     return (
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
-        f"Here (filled marks): {stats.machine(run.run)}; {style.launches(summaries.n_launches)}. "
+        f"Here (filled marks): {stats.machine(run.run)}, {_memory({*table['device']})}"
+        f"{_share(run)}; {launches}. "
         + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
         + "docs/suites.md defines the quantities."
     )
@@ -97,24 +110,31 @@ def _draw_rows(
 ) -> None:
     left, right = part.subplots(1, 2, sharey=True)
     unit = published.UNITS[quantity]
+    measured = {row.device for row in rows if not math.isnan(row.here)}
     here = [max(row.here, row.here_high if row.here_high > 0 else 0.0) for row in rows]
     theirs = [max(row.value.high, row.value.limit or 0.0) for row in rows if row.value]
     for ax, name, largest in (
-        (left, "here", max((number for number in here if number > 0), default=0.0)),
-        (right, f"published: {setting}", max(theirs, default=0.0)),
+        (
+            left,
+            f"here: {_memory(measured)}",
+            max((number for number in here if number > 0), default=0.0),
+        ),
+        (right, f"published: {setting}{_published_memory(rows)}", max(theirs, default=0.0)),
     ):
         factor, word = style.scale(largest, unit)
         for y, row in enumerate(rows):
             if ax is left:
                 look = looks.get(row.backend, style.Look(style.BLACK, "o"))
-                _mark(ax, y, (row.here_low, row.here, row.here_high), unit, factor, look)
+                _mark(ax, y, row, factor, look, with_memory=len(measured) > 1)
             elif row.value:
                 _mark_published(ax, y, row.value, factor)
             else:
                 _absent(ax, y, "not published")
-        ax.set_title(name)
+        ax.set_title(textwrap.fill(name, 46))
         ax.set_xlabel(f"{quantity} ({word})")
         style.from_zero(ax, "x", largest * factor * _ROOM)
+        if not largest:
+            ax.set_xticks([])
         ax.grid(visible=True, axis="x")
         ax.tick_params(axis="y", length=0)
     left.set_yticks(range(len(rows)), [_row_name(row, rows) for row in rows])
@@ -123,7 +143,7 @@ def _draw_rows(
 
 def _row_name(row: Beside, rows: Sequence[Beside]) -> str:
     words = [row.backend]
-    for name in ("layer", "n_workers", "device"):
+    for name in ("layer", "n_workers"):
         value = getattr(row, name)
         if value and value != "workload" and len({getattr(r, name) for r in rows}) > 1:
             words.append(f"{value} workers" if name == "n_workers" else str(value))
@@ -131,17 +151,17 @@ def _row_name(row: Beside, rows: Sequence[Beside]) -> str:
 
 
 def _mark(
-    ax: Axes, y: int, numbers: tuple[float, float, float], unit: str, factor: float,
-    look: style.Look,
-) -> None:  # fmt: skip
-    low, middle, high = numbers
-    if math.isnan(middle):
+    ax: Axes, y: int, row: Beside, factor: float, look: style.Look, *, with_memory: bool
+) -> None:
+    if math.isnan(row.here):
         _absent(ax, y, "not measured")
         return
-    if low < high:
-        ax.hlines(y, low * factor, high * factor, color=look.colour, linewidth=2.5, alpha=0.5)
-    ax.plot([middle * factor], [y], color=look.colour, marker=look.marker, gid="here")
-    _beyond(ax, max(middle, high if high > 0 else 0.0) * factor, y, show(middle, unit))
+    if row.here_low < row.here_high:
+        ends = row.here_low * factor, row.here_high * factor
+        ax.hlines(y, *ends, color=look.colour, linewidth=2.5, alpha=0.5)
+    ax.plot([row.here * factor], [y], color=look.colour, marker=look.marker, gid="here")
+    words = show(row.here, row.unit) + (f", {_memory({row.device})}" if with_memory else "")
+    _beyond(ax, max(row.here, row.here_high if row.here_high > 0 else 0.0) * factor, y, words)
 
 
 def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
@@ -151,7 +171,7 @@ def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
     if value.limit:
         end = value.limit * factor
         ax.plot([end], [y], color="0.5", marker="|", markersize=13, markeredgewidth=2)
-        words += f" of {show(value.limit, value.unit)}"
+        words += f" (limit {show(value.limit, value.unit)})"
     if value.detail:
         words += f"\n{value.detail}"
     _beyond(ax, end, y, words)

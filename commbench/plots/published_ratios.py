@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,7 +66,7 @@ def draw(
     first = points.iloc[0]
     x = "message_bytes" if values[0].message_bytes else "n_workers"
     largest = float(np.nanmax([points["mid"].max(), points["high"].max()]))
-    logarithmic = x == "message_bytes"
+    logarithmic = first.quantity == "latency"
     factor, word = (
         (1.0, "") if logarithmic else style.scale(largest, published.UNITS[first.quantity])
     )
@@ -84,6 +85,9 @@ def draw(
     left.set_title(f"{what}, here")
     if logarithmic:
         left.set_yscale("log")
+        # Without two labelled decades nobody can read a log axis.
+        ends = math.log10(points["mid"].min()), math.log10(largest)
+        left.set_ylim(10 ** math.floor(ends[0]), 10 ** math.ceil(ends[1]))
         left.yaxis.set_major_locator(LogLocator(numticks=6))
         left.yaxis.set_minor_formatter(NullFormatter())
         left.yaxis.set_major_formatter(EngFormatter(unit=published.UNITS[first.quantity]))
@@ -92,7 +96,7 @@ def draw(
         style.from_zero(left, "y", largest * factor)
         left.set_ylabel(f"{first.quantity} ({word})")
     _draw_ratios(right, points, values, looks, x)
-    right.set_title(f"◇ published: {setting}")
+    right.set_title(textwrap.fill(f"here, and ◇ published: {setting}", 50))
     for ax in (left, right):
         _scale_x(ax, x, [*points[x], *_reach(values, x)] if ax is right else [*points[x]])
         ax.grid(visible=True)

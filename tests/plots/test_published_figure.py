@@ -83,7 +83,7 @@ def test_both_are_labelled_with_what_they_are(figure: str) -> None:
     known = published.figure(figure)
     for expected in (
         known.source.title, str(known.source.year), known.hardware, "Some CPU, 4 cores",
-        "here at 1 % of the size", "memory of CPUs, not GPUs", "published",
+        "here at 1 % of the size", "memory of CPUs", "published",
     ):  # fmt: skip
         assert expected in words
 
