@@ -26,6 +26,7 @@ _MAX_PAIRS = 250
 _MAX_SVG = 1_000_000
 """Bytes from which on a figure is shown as pixels, which a browser draws at once."""
 _SHOWN_IN = {
+    "published": "Beside the published figure",
     "workload-time": "Time per iteration",
     "worker-profile": "Where the time went",
     "communication": "Where the time went",

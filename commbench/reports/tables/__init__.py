@@ -13,6 +13,7 @@ from commbench.reports.tables import (
     message_size,
     pairs,
     provenance,
+    published,
     worker_profile,
     workload_time,
 )
@@ -35,6 +36,7 @@ def sections(content: Content, max_pairs: int = MAX_PAIRS) -> dict[str, Iterator
     Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
     """
     return {
+        "Beside the published figure": published.tables(content),
         "Time per iteration": workload_time.tables(content),
         "Where the time went": worker_profile.tables(content),
         "What each layer adds": layers.tables(content),

@@ -1,0 +1,44 @@
+"""From a TOML file or command line options to cases, and from cases to a plan of launches.
+
+A suite file::
+
+    name = "smoke"            # every key below is optional
+    backends = ["tcp", "ucx:shm"]
+    launches = 6              # fresh clusters per case
+    iterations = 3            # timed calls per launch
+    warmups = 1
+    seed = 0
+    timeout_s = 300.0         # of one launch
+    reproduces = "mpi4dask.merge_ri2"  # a figure in commbench.published, to be shown beside
+    scale = 0.01              # 1: the full size
+
+    [cluster]
+    n_workers = 2
+    threads_per_worker = 1
+    device = "cpu"            # or gpu, or auto: gpu where there is one and CuPy
+
+    [[case]]                  # at least one; it may override backends to timeout_s and the cluster
+    workload = "merge"
+    params = { rows = 1000 }
+    workers = [2, 4, 6]       # a case for each of these numbers of workers
+    scaling = { rows = "linear" }  # what scale does: commbench.suite.scaling has the rules
+    from_scale = 0.001        # leave the case out at smaller scales
+"""
+
+from __future__ import annotations
+
+from commbench.suite.cases import cases_for, suite_of
+from commbench.suite.files import CaseEntry, SuiteFile, read_suite
+from commbench.suite.planning import plan, shift
+from commbench.suite.strict import structure
+
+__all__ = [
+    "CaseEntry",
+    "SuiteFile",
+    "cases_for",
+    "plan",
+    "read_suite",
+    "shift",
+    "structure",
+    "suite_of",
+]

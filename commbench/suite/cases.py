@@ -1,0 +1,73 @@
+"""Cases, their parameters complete and checked, and the suite that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from commbench import registry
+from commbench.errors import SuiteError, UnknownNameError
+from commbench.model import Case, ClusterSpec, Suite
+from commbench.suite.strict import structure
+
+
+def cases_for(
+    workload: str,
+    backends: Iterable[str],
+    params: Mapping[str, Any],
+    cluster: ClusterSpec,
+    **replication: Any,
+) -> list[Case]:
+    """Return one case per backend, its parameters complete and checked.
+
+    Raises
+    ------
+    UsageError
+        Where a name is unknown, or a number makes no sense.
+    """
+    from commbench.backends import parse
+    from commbench.workloads.base import Context
+
+    kind = registry.load("workload", workload)
+    filled = structure(dict(params), kind.Params, f"{workload}: params")
+    given = {**kind.defaults, **replication}
+    for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
+        if given.get(key, least) < least:
+            raise SuiteError(f"{key} is {given[key]}; it must be at least {least}")
+    names = tuple(backends)
+    if not names:
+        raise SuiteError("backends is empty; name at least one, for example tcp")
+    if given.get("timeout_s", 1) <= 0:
+        raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
+    if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
+        raise SuiteError("a cluster has at least one worker with at least one thread")
+    if cluster.device not in ("cpu", "gpu"):
+        raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
+    registry.load("launcher", cluster.launcher)
+    context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
+    kind(filled, context)
+    return [
+        Case(
+            workload=workload,
+            backend=parse(name).name,
+            params=asdict(filled),
+            cluster=cluster,
+            **given,
+        )
+        for name in names
+    ]
+
+
+def suite_of(name: str, cases: Iterable[Case]) -> Suite:
+    """Return the suite of `cases`, none of which may ask for the same thing twice."""
+    unique: dict[str, Case] = {}
+    for case in cases:
+        if case.id in unique:
+            raise SuiteError(
+                f"{case.workload} over {case.backend} with the same parameters is asked for twice"
+            )
+        unique[case.id] = case
+    if not unique:
+        raise SuiteError(f"the suite {name!r} has no case; add a [[case]] table")
+    return Suite(name=name, cases=tuple(unique.values()))
