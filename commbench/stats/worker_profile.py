@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-
 from commbench.stats.intervals import Spans, divide, shared
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commbench.store import RunData
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
@@ -123,6 +122,8 @@ def _cpu_of_others(threads: pd.DataFrame) -> pd.Series[float]:
 def _task_accounts(
     processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: RunData
 ) -> dict[str, pd.Series[float]]:
+    import numpy as np
+
     n, cpu_s, queue_s = threads["n_threads"], threads["cpu_seconds"], threads["wait_seconds"]
     n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
     compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
@@ -143,6 +144,8 @@ def _task_accounts(
 
 def _spans(processes: pd.DataFrame, run: RunData) -> pd.DataFrame:
     """Return per process the seconds of all tasks, of any fetch, and of tasks during a fetch."""
+    import pandas as pd
+
     columns = ["in_tasks_s", "fetching_s", "both_s"]
     if processes.empty:
         # The transfers of a run without a profile may be millions.
@@ -164,6 +167,8 @@ def _spans(processes: pd.DataFrame, run: RunData) -> pd.DataFrame:
 def _loop_accounts(
     wall_s: pd.Series[float], loop: pd.DataFrame, offload: pd.DataFrame, metrics: pd.DataFrame
 ) -> dict[str, pd.Series[float]]:
+    import numpy as np
+
     coding = {name: metrics[name].fillna(0.0) for name in _LABELS}
     # Dask serializes large messages in a thread of their own; which ones is not told.
     both = coding["serialize_s"] + coding["deserialize_s"]
@@ -185,6 +190,8 @@ def _polling(wall_s: pd.Series[float], loop: pd.DataFrame) -> pd.Series[float]:
     No more than what the idle loop asks for in that time: a loop that sleeps when idle does not
     poll, however many turns its messages take.
     """
+    import numpy as np
+
     known = (loop["idle_n_turns"] > 0) & (loop["idle_seconds"] > 0)
     turn_s = loop["idle_cpu_seconds"] / loop["idle_n_turns"]
     asked = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
@@ -195,6 +202,8 @@ def _shared_out(
     total_s: pd.Series[float], claims: Mapping[str, pd.Series[float]], rest: str
 ) -> dict[str, pd.Series[float]]:
     """Give each claim what it asks for, as far as `total_s` goes, and the rest to `rest`."""
+    import numpy as np
+
     parts = {}
     for name, claim_s in claims.items():
         parts[name] = np.minimum(claim_s.clip(lower=0.0), total_s)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.stats.intervals import divide, spans_in
+from commbench.stats.intervals import Spans, divide
 
 spans = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))),
@@ -58,17 +59,20 @@ def test_parts_are_never_negative_and_add_up(
 
 def test_spans_are_cut_to_the_window_and_count_from_its_begin() -> None:
     """What lies outside is cut off, what lies outside altogether or is empty is left out."""
-    import pandas as pd
-
     table = pd.DataFrame(
         {
-            "start_s": [90.0, 101.0, 108.0, 50.0, 104.0, 106.0],
-            "stop_s": [101, 103, 120, 60, 104, 105],
+            "worker": ["0", "0", "1", "0", "0", "0", "0"],
+            "start_s": [90.0, 101.0, 102.0, 108.0, 50.0, 104.0, 106.0],
+            "stop_s": [101, 103, 109, 120, 60, 104, 105],
         }
     )
-    assert spans_in(table, 100.0, 10.0).tolist() == [[0, 1], [1, 3], [8, 10]]
+    spans = Spans(table, ["worker"])
+    assert spans.within(("0",), 100.0, 10.0).tolist() == [[0, 1], [1, 3], [8, 10]]
+    assert spans.within(("1",), 100.0, 10.0).tolist() == [[2, 9]]
 
 
-def test_no_table_is_no_spans() -> None:
-    """A worker that did nothing has an array of the right shape."""
-    assert spans_in(None, 0.0, 1.0).shape == (0, 2)
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_who_has_no_spans_has_an_array_of_the_right_shape(n_rows: int) -> None:
+    """A worker that did nothing is not in the table, which may be empty."""
+    table = pd.DataFrame({"worker": ["0"], "start_s": [0.0], "stop_s": [1.0]})[:n_rows]
+    assert Spans(table, ["worker"]).within(("7",), 0.0, 1.0).shape == (0, 2)
