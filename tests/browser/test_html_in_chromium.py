@@ -409,6 +409,7 @@ def test_the_first_key_leads_past_the_navigation(page: Opened) -> None:
     assert page.run("document.activeElement.id") == "main"
 
 
+@pytest.mark.timeout(1200)
 def test_a_thousand_workers_open_at_once(
     driver: webdriver.Chrome, tmp_path: Path, written: Callable[[Content], Path]
 ) -> None:
