@@ -59,11 +59,13 @@ def cliffs_delta(baseline: Array, candidate: Array) -> float:
 def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
     """Return the p-value of the Kruskal–Wallis test, or of Friedman's where groups are paired.
 
-    Where every value is the same there is nothing to test: 1.
+    Where every value is the same, or in every block of paired ones, there is nothing to test: 1.
     """
     if len(np.unique(np.concatenate(groups))) == 1:
         return 1.0
     if paired and len(groups[0]) > 1:
+        if not np.ptp(np.stack(groups), axis=0).any():
+            return 1.0
         return float(scipy.stats.friedmanchisquare(*groups).pvalue)
     return float(scipy.stats.kruskal(*groups).pvalue)
 
