@@ -1,6 +1,7 @@
 """commbench: benchmarks and profiles communication in Dask.
 
-``commbench.load(run)`` reads the results that ``commbench run`` left behind.
+``commbench.load(run)`` reads the results that ``commbench run`` left behind, and
+``commbench.figure(run, name)`` draws them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from commbench.store import RunData
 
-__all__ = ["load"]
+__all__ = ["figure", "load"]
 __version__ = "0.1.0.dev0"
 
 
@@ -31,3 +34,24 @@ def load(run: str | Path) -> RunData:
     from commbench.store import RunData
 
     return RunData.read(Path(run))
+
+
+def figure(run: RunData, name: str) -> Figure | None:
+    """Return a figure of a run, or None where the run has nothing to show in it.
+
+    Parameters
+    ----------
+    run
+        What ``load`` returned.
+    name
+        One of the plots that ``commbench list`` names, for example ``"pair-bandwidth"``.
+
+    Raises
+    ------
+    UnknownNameError
+        Where no plot has that name; it lists those that there are.
+    """
+    from commbench import registry
+
+    drawn: Figure | None = registry.load("plot", name)(run)
+    return drawn
