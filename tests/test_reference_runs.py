@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import namespaces
 import pytest
+import slow_link_run
 
 import commbench
+from commbench import stats
 from commbench.store import RunData
 
 _FOLDER = Path(__file__).parents[1] / "results" / "reference"
@@ -61,3 +64,18 @@ def test_a_run_is_small(run: RunData) -> None:
     """It takes less than 2 MB, pictures included."""
     files = [path for path in run.path.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 2_000_000, run.path
+
+
+def test_the_slow_link_is_named_and_no_other() -> None:
+    """Of the run whose slow link is known, both its directions are slow, and have its rate."""
+    (path,) = _FOLDER.glob("*-slow-link")
+    run = commbench.load(path)
+    ((one, other),) = slow_link_run.RATES_BPS
+    slow = {(str(one), str(other)), (str(other), str(one))}
+    found = stats.slow_pairs(stats.pairs(run), run)
+    found = found[found.channel == "alone"]
+    assert set(zip(found.src, found.dst, strict=True)) == slow
+    rate_Bps = slow_link_run.RATES_BPS[one, other] * namespaces.PAYLOAD_SHARE  # noqa: N806
+    for model in stats.link_models(run):
+        if model.channel == "alone" and (model.src, model.dst) in slow:
+            assert model.beta_Bps == pytest.approx(rate_Bps, rel=0.15)

@@ -165,7 +165,7 @@ def test_the_number_of_launches_is_stated(name):
 
 
 def test_a_figure_is_drawn_by_its_name():
-    """``commbench.figure`` draws what ``commbench list`` names, or nothing where nothing is shown."""
+    """``commbench.figure`` draws what ``commbench list`` names, or nothing without data for it."""
     run = made_up("one launch")
     assert commbench.figure(run, "workload-time").get_suptitle().startswith("Time per iteration")
     assert commbench.figure(run, "message-size") is None
