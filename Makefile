@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-openmpi test-browser lint soak asv asv-compare clean
+.PHONY: help run test test-openmpi test-browser lint notebooks soak asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 	@for name in chromium chromedriver; do command -v $$name >/dev/null || { \
 	  echo "$$name is missing; on Debian: apt-get install chromium chromium-driver"; exit 2; }; done
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
+	$(BIN)/python notebooks/execute.py
 
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'

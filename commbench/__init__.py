@@ -1,7 +1,8 @@
 """commbench: benchmarks and profiles communication in Dask.
 
-``commbench.load(run)`` reads the results that ``commbench run`` left behind, and
-``commbench.pair_matrix(run)`` gives the bandwidth between its workers as a labelled array.
+``commbench.load(run)`` reads the results that ``commbench run`` left behind,
+``commbench.pair_matrix(run)`` gives the bandwidth between its workers as a labelled array, and
+``commbench.figure(run, name)`` draws them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
 
     from commbench.store import RunData
 
-__all__ = ["load", "pair_matrix"]
+__all__ = ["figure", "load", "pair_matrix"]
 __version__ = "0.1.0.dev0"
 
 
@@ -63,3 +65,24 @@ def pair_matrix(run: RunData | str | Path) -> xr.Dataset:
     from commbench.stats import pair_matrix as matrix_of
 
     return matrix_of(load(run) if isinstance(run, str | Path) else run)
+
+
+def figure(run: RunData, name: str) -> Figure | None:
+    """Return a figure of a run, or None where the run has nothing to show in it.
+
+    Parameters
+    ----------
+    run
+        What ``load`` returned.
+    name
+        One of the plots that ``commbench list`` names, for example ``"pair-bandwidth"``.
+
+    Raises
+    ------
+    UnknownNameError
+        Where no plot has that name; it lists those that there are.
+    """
+    from commbench import registry
+
+    drawn: Figure | None = registry.load("plot", name)(run)
+    return drawn

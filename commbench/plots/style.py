@@ -91,6 +91,16 @@ def encoded(figure: Figure, form: str) -> bytes:
     return image.getvalue()
 
 
+class StyledFigure(Figure):
+    """A figure that a notebook shows in this style, at the width of a page."""
+
+    @styled
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi="figure")
+        return png.getvalue()
+
+
 def new_figure(
     heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
 ) -> tuple[Figure, list[SubFigure]]:
@@ -98,7 +108,7 @@ def new_figure(
     title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 155)
     heights = [0.24, *heights_in] if legend else [*heights_in]
     around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
-    figure = Figure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")
+    figure = StyledFigure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
     figure.supxlabel(caption, x=0.01, ha="left", size=7.5, color="0.35")
     parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)

@@ -10,6 +10,8 @@ import sys
 import pytest
 from made_up import EMPTY, misplaced, pingpong, texts, together, workload
 
+import commbench
+from commbench.errors import UnknownNameError
 from commbench.plots import (
     communication,
     message_size,
@@ -160,6 +162,19 @@ def test_the_number_of_launches_is_stated(name):
     for module in RUNS[name]:
         words = " ".join(texts(drawn(module, name)))
         assert re.search(r"launch \d" if module is task_stream else r"\d launch(es)? each", words)
+
+
+def test_a_figure_is_drawn_by_its_name():
+    """``commbench.figure`` draws what ``commbench list`` names, or nothing without data for it."""
+    run = made_up("one launch")
+    assert commbench.figure(run, "workload-time").get_suptitle().startswith("Time per iteration")
+    assert commbench.figure(run, "message-size") is None
+
+
+def test_the_name_of_no_figure_is_answered_with_those_that_there_are():
+    """A misspelt name lists the known ones."""
+    with pytest.raises(UnknownNameError, match="workload-time"):
+        commbench.figure(EMPTY, "workload_time")
 
 
 def test_pyplot_is_never_imported():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -162,3 +164,13 @@ def test_a_users_matplotlibrc_changes_nothing(tmp_path):
         style.save(workload_time.plot(run), tmp_path / "dark.png")
     plain, dark = (mpl.image.imread(tmp_path / f"{name}.png") for name in ("plain", "dark"))
     np.testing.assert_array_equal(plain, dark)
+
+
+def test_a_notebook_shows_a_figure_in_this_style():
+    """A cell that ends in a figure shows it 900 pixels wide, whatever the user's own settings."""
+    run = together(workload("tcp"), workload("ucx"))
+    plain = workload_time.plot(run)._repr_png_()
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "savefig.dpi": 50}):
+        dark = workload_time.plot(run)._repr_png_()
+    assert dark == plain
+    assert mpl.image.imread(io.BytesIO(plain)).shape[1] == 900
