@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-openmpi test-browser lint notebooks soak asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-browser lint notebooks soak asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,6 +19,8 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
+
+setup: $(READY)  ## Set up .venv, and no more
 
 run: $(READY)  ## The main job: merge over tcp, ucx, ucx:shm and mpi, two workers
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm,mpi --workers 2 --skip-unavailable

@@ -72,9 +72,10 @@ def build(data: RunData) -> Content:
 
 def _with_costs(data: RunData, summaries: pd.DataFrame, coverage: pd.DataFrame) -> pd.DataFrame:
     idle = stats.idle_cores(data).set_index("case_id")["idle_cores"]
-    n_samples = summaries.groupby("case_id")["n_samples"].sum()
+    # The bytes of iterations that were found to be warm-up were counted, too.
+    n_iterations = (summaries["n_samples"] + summaries["n_warmup"]).groupby(summaries["case_id"])
     moved = summaries["payload_bytes"] * 1.0
-    wire = coverage.set_index("case_id")["wire_bytes"] / n_samples
+    wire = coverage.set_index("case_id")["wire_bytes"] / n_iterations.sum()
     on_cluster = summaries["layer"] == "workload"
     moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
     cost = summaries["cpu_s"] / (moved / 1e9)

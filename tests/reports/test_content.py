@@ -34,6 +34,16 @@ def test_cpu_time_is_set_against_the_bytes_that_crossed(reported: Reported) -> N
     assert cost == pytest.approx(6.0)
 
 
+def test_what_warm_up_moved_makes_no_iteration_cheaper(reported: Reported) -> None:
+    """Iterations that were found to be warm-up moved bytes, too: they are not the others'."""
+    seconds = [3.0] * 10 + [1.0, 1.01, 1.02] * 20
+    records = [sample(CASE, s, iteration=n, cpu_seconds=2.0) for n, s in enumerate(seconds)]
+    records += [wire(CASE, 10**9, iteration=n) for n in range(len(seconds))]
+    (row,) = reported([CASE], records).summaries.itertuples()
+    assert row.n_warmup == 10
+    assert row.cpu_s_per_GB == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("records", [[], [wire(CASE, 5, src="0", dst="0")], [log_count(CASE)]])
 def test_without_bytes_on_the_wire_there_is_no_cost_per_byte(
     records: list[Record], reported: Reported

@@ -1,0 +1,22 @@
+"""Checks that a backend or a workload keeps its promises, for the tests of whoever writes one.
+
+::
+
+    from commbench.conformance import check_backend, check_workload
+
+    def test_backend():
+        assert check_backend("ws") == {"websocket"}
+
+    def test_workload():
+        check_workload("rechunk", size=500, bands=3)
+
+Both find what they check by its entry point, as the command line does. A promise that is not kept
+is an ``AssertionError`` that says which. ``docs/extending.md`` has a whole example.
+"""
+
+from __future__ import annotations
+
+from commbench.conformance.backends import check_backend
+from commbench.conformance.workloads import check_workload
+
+__all__ = ["check_backend", "check_workload"]

@@ -1,0 +1,124 @@
+"""``check_backend``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from commbench import backends, runner, suite
+from commbench.backends.base import Backend, Unavailability
+from commbench.conformance.promises import demand, one_line, refusal
+from commbench.errors import UnavailableError, UsageError
+from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
+
+_STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")
+"""Libraries of which two can't share a process, or that take hold of a GPU."""
+_SIZES = (1, 100_000)
+_LAYERS = ("comm", "worker")
+_TIMEOUT_S = 120.0
+
+
+def check_backend(name: str, device: str = "cpu") -> set[str]:
+    """Check what the backend `name` says of itself, and messages of one launch over it.
+
+    The launch is a small ping-pong at the layers ``comm`` and ``worker``: two processes with one
+    connection, and a cluster of two workers. Every message is verified. That takes some seconds.
+
+    Returns
+    -------
+    set of str
+        What carried the messages, as the backend's ``transport`` tells it. Compare it with what
+        you expect: a transport that contradicts the name is a warning in reports, but no error.
+
+    Raises
+    ------
+    AssertionError
+        Where a promise is not kept.
+    UnavailableError
+        Where this machine can't run the backend; what it says of itself has been checked by then.
+    """
+    backend = backends.parse(name)
+    _check_words(backend, name)
+    with tempfile.TemporaryDirectory(prefix="commbench-") as scratch:
+        _check_settings(backend, device, Path(scratch))
+        _check_unavailable_imports(name, device)
+        lacking = backend.unavailable(device)
+        if lacking is not None:
+            demand(
+                bool(lacking.reason and lacking.remedy),
+                f"unavailable() says no more than {lacking}; it takes a reason and a remedy",
+            )
+            raise UnavailableError(f"backend {name}", lacking.reason, lacking.remedy)
+        return _exchange_messages(name, device, Path(scratch))
+
+
+def _check_words(backend: Backend, name: str) -> None:
+    head = name.partition(":")[0]
+    demand(backend.head == head, f"the entry point is {head!r}, but head is {backend.head!r}")
+    again = backends.parse(backend.name).name
+    demand(again == backend.name, f"its name {backend.name!r} leads to another: {again!r}")
+    demand(bool(backend.protocol), "protocol is empty; give the scheme of Dask's addresses")
+    with refusal(UsageError, "an option that nobody knows"):
+        type(backend)(("no-such-option",))
+    one_line("settings()", backend.settings())
+    demand(
+        isinstance(backend.contradiction("no-such-transport"), str),
+        "contradiction() returns no text; return '' where nothing is wrong",
+    )
+
+
+def _check_settings(backend: Backend, device: str, scratch: Path) -> None:
+    given = backend.environment(device, scratch)
+    demand(
+        all(isinstance(text, str) for pair in given.items() for text in pair),
+        f"environment() is {given!r}; names and values of variables are text",
+    )
+    demand(isinstance(backend.dask_config(), Mapping), "dask_config() is no mapping")
+
+
+def _check_unavailable_imports(name: str, device: str) -> None:
+    code = (
+        "import sys\n"
+        "from commbench import backends\n"
+        "found = backends.parse(sys.argv[1]).unavailable(sys.argv[2])\n"
+        f"print(type(found).__name__, *({set(_STACKS)} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, name, device], capture_output=True, text=True, check=False
+    )
+    demand(done.returncode == 0, f"unavailable() failed in a fresh process: {done.stderr}")
+    kind, *loaded = done.stdout.split()
+    demand(
+        kind in ("NoneType", Unavailability.__name__),
+        f"unavailable() returns a {kind}; return None or an Unavailability",
+    )
+    demand(not loaded, f"unavailable() imports {', '.join(loaded)}; look for it, don't load it")
+
+
+def _exchange_messages(name: str, device: str, scratch: Path) -> set[str]:
+    params = {"sizes": list(_SIZES), "layers": list(_LAYERS), "seconds_per_size": 0.5}
+    cases = suite.cases_for(
+        "pingpong", [name], params, ClusterSpec(device=device),
+        launches=1, iterations=20, warmups=2, timeout_s=_TIMEOUT_S,
+    )  # fmt: skip
+    plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
+    records = [record for record in runner.run_plan(plan, scratch / "logs") if record is not None]
+    failures = [record.message for record in records if isinstance(record, Failure)]
+    demand(not failures, f"a launch over {name} failed: {'; '.join(failures)}")
+    demand(any(isinstance(record, LaunchEnd) for record in records), "no launch ended")
+    seen = {(r.layer, r.payload_bytes) for r in records if isinstance(r, Sample) and r.verified}
+    wanted = {(layer, size) for layer in _LAYERS for size in _SIZES}
+    demand(seen >= wanted, f"no verified message of {sorted(wanted - seen)}")
+    used = [record for record in records if isinstance(record, TransportUsed)]
+    demand(bool(used), "transport() told of no connection what carries it")
+    for record in used:
+        # The harness puts the layer before what the backend says.
+        demand(
+            bool(record.transport and record.evidence.partition(": ")[2]),
+            f"transport() says {record.transport!r} by the evidence {record.evidence!r}; it takes "
+            "both",
+        )
+    return {record.transport for record in used}

@@ -1,0 +1,215 @@
+"""``check_workload``."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from commbench import options, registry, suite
+from commbench.conformance.promises import demand, one_line, refusal
+from commbench.errors import UsageError, VerificationError
+from commbench.model import LAYERS
+from commbench.workloads.base import (
+    ClusterWorkload,
+    Context,
+    FetchWorkload,
+    PairWorkload,
+    Workload,
+)
+
+_LEAST_COMPRESSED = 0.95
+"""What zlib may leave of a payload: random bytes grow."""
+
+
+def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
+    """Check what the workload `name` says of itself, that right results pass and wrong ones don't.
+
+    A workload that computes is computed twice on a cluster; then one number of its result is
+    changed in the memory of a worker, which its ``check`` has to notice. Blocks and payloads that
+    are fetched or sent are made, compared, and changed by a bit. CPU memory only.
+
+    Parameters
+    ----------
+    name
+        The entry point.
+    client
+        A ``distributed.Client`` of at least two workers; without it two processes are started. No
+        other workload needs it.
+    **params
+        Of the workload, as small as makes sense; for example ``rows=1000``.
+
+    Raises
+    ------
+    AssertionError
+        Where a promise is not kept.
+    UsageError
+        Where the parameters make no sense.
+    """
+    kind = registry.load("workload", name)
+    demand(kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}")
+    one_line("summary", kind.summary)
+    _check_params(kind)
+    filled = suite.structure(params, kind.Params, name)
+
+    def make(seed: int) -> Any:
+        return kind(filled, Context(n_workers=2, device="cpu", seed=seed))
+
+    if issubclass(kind, ClusterWorkload):
+        with _connected(client) as connected:
+            _check_computation(make(1), connected)
+    elif issubclass(kind, FetchWorkload):
+        _check_blocks(make)
+    elif issubclass(kind, PairWorkload):
+        _check_messages(make)
+    else:
+        demand(False, f"{name} is no ClusterWorkload, FetchWorkload or PairWorkload")
+
+
+def _check_params(kind: type[Workload]) -> None:
+    params = kind.Params
+    demand(
+        is_dataclass(params) and params.__dataclass_params__.frozen,  # type: ignore[attr-defined]
+        "Params is no frozen dataclass",
+    )
+    without = [field.name for field in fields(params) if not field.metadata.get("help")]
+    demand(not without, f"these fields of Params have no help: {', '.join(without)}")
+    try:
+        defaults = params()
+        options.of_params(params)
+        again = suite.structure(asdict(defaults), params, kind.name)
+    except (TypeError, KeyError, UsageError) as error:
+        raise AssertionError(
+            f"Params makes no options: {error!r}; every field has a default, and is an int, float, "
+            "bool, str, Literal or tuple of one of these"
+        ) from error
+    demand(again == defaults, f"of {defaults} a suite file makes {again}")
+
+
+@contextmanager
+def _connected(client: Any) -> Iterator[Any]:
+    if client is not None:
+        yield client
+        return
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
+    with cluster, Client(cluster) as own:
+        yield own
+
+
+def _check_computation(work: ClusterWorkload, client: Any) -> None:
+    from distributed import futures_of, wait
+
+    _check_bytes(work.payload_bytes)
+    work.prepare(client)
+    for _ in range(2):
+        # The harness lets go of a result before it asks for the next.
+        result = client.persist(work.build())
+        wait(result)
+        work.check(client, result)
+    largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
+    (holder, *_) = client.who_has([largest])[largest.key]
+    changed = client.run(_spoil, largest.key, workers=[holder])[holder]
+    demand(changed, f"the kit can't change a {largest.type}: make the result of arrays or frames")
+    with refusal(VerificationError, f"a wrong number in {largest.key}"):
+        work.check(client, result)
+
+
+def _nbytes(client: Any, future: Any) -> int:
+    return int(client.nbytes([future.key], summary=False).get(future.key, 0))
+
+
+def _spoil(key: Any, dask_worker: Any) -> bool:
+    """Change a number of what the worker holds under `key`; runs on the worker."""
+    held = dask_worker.data[key]
+    changed = held.copy() if hasattr(held, "copy") else held
+    if hasattr(changed, "columns"):
+        columns = [place for place, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
+        if not columns or not len(changed):
+            return False
+        place = len(changed) // 2, columns[-1]
+        changed.iloc[place] = 2 * changed.iloc[place] + 1
+    elif _is_array(changed) and changed.size and changed.dtype.kind in "iufc":
+        import numpy
+
+        # In any other order what reshape returns may be a copy.
+        changed = numpy.array(changed, order="C")
+        middle = changed.reshape(-1)[changed.size // 2 :][:1]
+        middle[:] = 2 * middle + 1
+    else:
+        return False
+    dask_worker.data[key] = changed
+    return True
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "reshape")
+
+
+def _check_blocks(make: Callable[[int], Any]) -> None:
+    work: FetchWorkload = make(1)
+    for size in work.sizes:
+        block = work.block(0, size)
+        _check_bytes_of(block, size)
+        demand(_same(block, work.block(0, size)), f"block(0, {size}) is another at each call")
+        work.check(0, size, block)
+        garbled = block.copy()
+        garbled[-1] ^= 1
+        with refusal(VerificationError, f"a wrong last byte of {size}"):
+            work.check(0, size, garbled)
+    size = max(work.sizes)
+    with refusal(VerificationError, "the block of another worker"):
+        work.check(0, size, work.block(1, size))
+    demand(
+        not _same(work.block(0, size), make(2).block(0, size)),
+        "the seed makes no difference to block()",
+    )
+
+
+def _check_messages(make: Callable[[int], Any]) -> None:
+    work: PairWorkload = make(1)
+    demand(set(work.layers) <= set(LAYERS), f"layers are {work.layers}; known: {LAYERS}")
+    for size in work.sizes:
+        demand(work.n_samples(size, 1) >= 1, f"n_samples({size}, 1) is below 1")
+        payload = work.payload(size)
+        _check_bytes_of(payload, size)
+        demand(_same(payload, work.payload(size)), f"payload({size}) is another at each call")
+        work.stamp(payload, 1)
+        reply = payload.copy()
+        work.check(payload, reply, whole=True)
+        work.stamp(payload, 2)
+        with refusal(VerificationError, f"a stale reply of {size} B"):
+            work.check(payload, reply, whole=False)
+        reply = payload.copy()
+        reply[-1] ^= 1
+        with refusal(VerificationError, f"a wrong last byte of {size}"):
+            work.check(payload, reply, whole=True)
+    size = max(work.sizes)
+    demand(
+        not _same(work.payload(size), make(2).payload(size)),
+        "the seed makes no difference to payload()",
+    )
+
+
+def _check_bytes(number: Any) -> None:
+    demand(
+        isinstance(number, int) and number > 0,
+        f"payload_bytes is {number!r}; it must be a whole number above 0",
+    )
+
+
+def _check_bytes_of(array: Any, size: int) -> None:
+    found = bytes(array)
+    demand(len(found) == size, f"of {size} B asked for {len(found)} were made")
+    left = len(zlib.compress(found, 1)) / size
+    demand(
+        left > _LEAST_COMPRESSED,
+        f"zlib leaves {left:.0%} of {size} B; random bytes tell of the link, not of a compressor",
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bytes(one) == bytes(other)

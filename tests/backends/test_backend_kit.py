@@ -1,0 +1,158 @@
+"""The kit for authors of backends passes what is right and finds what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+
+import builders
+import processes
+import pytest
+
+from commbench import runner
+from commbench.backends import parse
+from commbench.conformance import check_backend
+from commbench.errors import UnavailableError
+
+SOURCE = """
+from commbench.backends.base import Unavailability
+from commbench.backends.tcp import TcpBackend
+from commbench.errors import UsageError
+
+
+class Mine(TcpBackend):
+    head = "mine"
+
+    def unavailable(self, device):
+        return Unavailability("there is no such hardware", "buy some")
+
+
+class Renamed(Mine):
+    head = "yours"
+
+
+class Tolerant(Mine):
+    def __init__(self, options=()):
+        self.options = options
+
+
+class Numeric(Mine):
+    def environment(self, device, scratch):
+        return {"OMP_NUM_THREADS": 1}
+
+
+class Silent(Mine):
+    def settings(self):
+        return ""
+
+
+class Wordless(Mine):
+    def unavailable(self, device):
+        return Unavailability("it does not run here", "")
+
+
+class Boolean(Mine):
+    def unavailable(self, device):
+        return False
+
+
+class Greedy(Mine):
+    def unavailable(self, device):
+        import mpi4py
+
+
+class Undocumented(Mine):
+    def unavailable(self, device):
+        return None
+
+    @staticmethod
+    def transport(comm):
+        from commbench.backends.base import Transport
+
+        return Transport("something", "")
+"""
+WRONG = {
+    "Renamed": "the entry point is 'mine', but head is 'yours'",
+    "Tolerant": "an option that nobody knows went unnoticed",
+    "Numeric": "variables are text",
+    "Silent": r"settings\(\) is ''",
+    "Wordless": "it takes a reason and a remedy",
+    "Boolean": r"unavailable\(\) returns a bool",
+    "Greedy": r"unavailable\(\) imports mpi4py",
+}
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that makes a class of `SOURCE` the backend ``mine``, in every process."""
+
+    def pretend(kind):
+        module = f"backends_for_the_kit_{kind.lower()}"
+        folder = processes.plug_in(tmp_path / "site", module, SOURCE, backends={"mine": kind})
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+    return pretend
+
+
+def test_tcp_keeps_its_promises():
+    """What everybody has passes, and what carried its messages is returned."""
+    assert check_backend("tcp") == {"tcp/lo"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ucx", "ucx:shm", "mpi"])
+def test_our_own_backends_keep_their_promises(name):
+    """Every backend that this machine has passes."""
+    if problem := parse(name).unavailable("cpu"):
+        pytest.skip(problem.reason)
+    assert all(check_backend(name))
+
+
+@pytest.mark.parametrize(("kind", "words"), WRONG.items())
+def test_a_broken_promise_is_named(install, kind, words):
+    """A backend that does not keep one of its promises is told which, before anything is sent."""
+    if kind == "Greedy" and importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    install(kind)
+    with pytest.raises(AssertionError, match=words):
+        check_backend("mine")
+
+
+def test_a_backend_that_cannot_run_here_is_told_apart(install):
+    """That the machine lacks something is no broken promise: reason and remedy are passed on."""
+    install("Mine")
+    with pytest.raises(UnavailableError, match=r"no such hardware.*buy some"):
+        check_backend("mine")
+
+
+LAUNCHED = {
+    "a launch over mine failed: it broke": {"failed": True},
+    "no verified message of": {"verified": False},
+    r"no verified message of \[\('worker', 1\), \('worker', 100000\)\]": {"layers": ("comm",)},
+    "told of no connection": {"evidence": None},
+    "'something' by the evidence 'comm: '": {"evidence": ""},
+}
+
+
+@pytest.mark.parametrize(("words", "given"), LAUNCHED.items())
+def test_a_launch_that_is_not_as_it_should_be_is_told(install, monkeypatch, words, given):
+    """Failures, messages that nobody verified and transports without evidence are named."""
+    install("Undocumented")
+    case = builders.case("mine", "pingpong")
+
+    def run_plan(plan, logs):
+        yield None
+        for layer, size in itertools.product(given.get("layers", ("comm", "worker")), (1, 100_000)):
+            verified = given.get("verified", True)
+            yield builders.message(case, 1e-4, size, layer=layer, verified=verified)
+        if given.get("failed"):
+            yield builders.failure(case)
+        if (evidence := given.get("evidence", "a log")) is not None:
+            yield builders.transport(case, "something", evidence=f"comm: {evidence}")
+        yield builders.end(case)
+
+    monkeypatch.setattr(runner, "run_plan", run_plan)
+    with pytest.raises(AssertionError, match=words):
+        check_backend("mine")

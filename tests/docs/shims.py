@@ -1,0 +1,83 @@
+"""What stands in for ``commbench``, ``pip`` and ``python`` where tests run a page's commands.
+
+``commbench run`` measures as little as it can: the arguments in `_LESS` follow those of the page,
+and of an option that is given twice the last one counts. ``commbench compare`` and ``check`` tell
+what so little shows, which may well be a regression: their exit status 3 passes for 0. ``pip
+install FOLDER`` installs into the folder that ``SHIMS_SITE`` names, and takes what the package
+depends on to be there. Unless ``SHIMS_THOROUGH`` is set nothing is built, which takes a package
+index: the package and its entry points are copied; and ``python -m pytest`` only collects tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+_LESS = {
+    "": "--launches 1 --iterations 1 --warmups 0",
+    "--rigorous": "--launches 6 --max-launches 6 --time-budget 1s",
+    "pingpong": "--iterations 20 --warmups 2 --seconds-per-size 0.05",
+    "merge": "--rows 20000",
+    "transpose-sum": "--size 1000 --chunk 250",
+    "svd": "--rows 20000 --columns 20 --chunk-rows 5000",
+    "all-to-all": "--sizes 1KiB,32KiB,1MiB",
+}
+
+
+def shortened(words: list[str]) -> list[str]:
+    """Return the arguments of ``commbench`` with which it does the same in little time."""
+    if words[:1] != ["run"] or {"--resume", "--help"} & set(words):
+        return words
+    keys = ["", *words[1:2], *(["--rigorous"] if "--rigorous" in words else [])]
+    return [*words, *(word for key in keys for word in _LESS.get(key, "").split())]
+
+
+def install(folder: Path, site: Path) -> None:
+    """Put a package and its entry points into `site`, as pip would."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name = re.sub(r"[-.]+", "_", project["name"])
+    shutil.copytree(folder / name, site / name, dirs_exist_ok=True)
+    info = site / f"{name}-{project['version']}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = []
+    for group, points in project.get("entry-points", {}).items():
+        lines += [f"[{group}]", *(f"{point} = {target}" for point, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def main(program: str, words: list[str]) -> None:
+    """Do what the program would."""
+    thorough = "SHIMS_THOROUGH" in os.environ
+    if program == "pip":
+        site = os.environ["SHIMS_SITE"]
+        for folder in filter(lambda word: (Path(word) / "pyproject.toml").exists(), words):
+            if thorough:
+                into = ["install", "--quiet", "--no-deps", "--target", site, folder]
+                subprocess.run([sys.executable, "-m", "pip", *into], check=True)
+            else:
+                install(Path(folder), Path(site))
+        return
+    if program == "python":
+        less = ["--collect-only"] if words[:2] == ["-m", "pytest"] and not thorough else []
+        os.execv(sys.executable, [sys.executable, *words, *less])
+    from commbench.cli import main as commbench
+
+    sys.argv = ["commbench", *shortened(words)]
+    try:
+        commbench()
+    except SystemExit as ended:
+        if words[0] in ("compare", "check") and ended.code == 3:
+            return
+        raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

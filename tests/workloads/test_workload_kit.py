@@ -1,0 +1,253 @@
+"""The kit for authors of workloads passes what is right and finds what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, EntryPoints
+
+import numpy as np
+import pytest
+
+from commbench import registry
+from commbench.conformance import check_workload
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.all_to_all import AllToAll
+from commbench.workloads.base import ClusterWorkload, Workload
+from commbench.workloads.pingpong import PingPong
+from commbench.workloads.transpose_sum import TransposeSum
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoParams:
+    """Nothing to choose."""
+
+
+class Mine(TransposeSum):
+    """A workload that is right but for what its subclasses do wrong."""
+
+    name = "mine"
+
+
+class Blind(Mine):
+    """Finds every result right."""
+
+    def check(self, client, result):
+        """Look away."""
+
+
+class Strict(Mine):
+    """Finds every result wrong."""
+
+    def check(self, client, result):
+        """Find fault."""
+        raise VerificationError("not good enough")
+
+
+class Weightless(Mine):
+    """Has no bytes."""
+
+    payload_bytes = 0
+
+
+class Renamed(Mine):
+    """Has another name than its entry point."""
+
+    name = "yours"
+
+
+class Wordy(Mine):
+    """Has a summary that ``commbench list`` has no room for."""
+
+    summary = "one line\nand another"
+
+
+class Helpless(Mine):
+    """Has a parameter that nobody explains."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """Without help."""
+
+        size: int = 3
+
+
+class Demanding(Mine):
+    """Has a parameter without a default."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """Without a default."""
+
+        size: int = field(metadata={"help": "how much"})
+
+
+class Changeable(Mine):
+    """Has parameters that change."""
+
+    @dataclass
+    class Params:
+        """Not frozen."""
+
+
+class Text(ClusterWorkload):
+    """Computes what the kit can't change."""
+
+    name, summary, Params, payload_bytes = "mine", "text", NoParams, 1
+
+    def prepare(self, client):
+        """Do nothing."""
+
+    def build(self):
+        """Return a word."""
+        import dask
+
+        return dask.delayed(str)("word")
+
+    def check(self, client, result):
+        """Look away."""
+
+
+class Kindless(Workload):
+    """Is of no kind that the harness can run."""
+
+    name, summary, Params = "mine", "nothing", NoParams
+
+
+class Unseeded(AllToAll):
+    """Makes the same blocks whatever the seed."""
+
+    name = "mine"
+
+    def block(self, owner, size):
+        """Draw a block."""
+        return np.random.default_rng([owner, size]).integers(0, 256, size, dtype="u1")
+
+
+class Restless(Unseeded):
+    """Makes another block at each call."""
+
+    def block(self, owner, size):
+        """Draw a block."""
+        return np.random.default_rng().integers(0, 256, size, dtype="u1")
+
+
+class Careless(AllToAll):
+    """Looks at the first half of a block."""
+
+    name = "mine"
+
+    def check(self, owner, size, fetched):
+        """Look at half."""
+        if (fetched != self.block(owner, size))[: size // 2].any():
+            raise VerificationError("wrong")
+
+
+class Hollow(AllToAll):
+    """Sends zeros."""
+
+    name = "mine"
+
+    def block(self, owner, size):
+        """Make zeros."""
+        return np.zeros(size, dtype="u1")
+
+
+class Short(AllToAll):
+    """Makes less than is asked for."""
+
+    name = "mine"
+
+    def block(self, owner, size):
+        """Leave one byte out."""
+        return super().block(owner, size)[1:]
+
+
+class Stale(PingPong):
+    """Takes the answer before for this one."""
+
+    name = "mine"
+
+    def stamp(self, payload, number):
+        """Leave it as it is."""
+
+
+WRONG = {
+    Blind: "a wrong number in .* went unnoticed",
+    Weightless: "payload_bytes is 0",
+    Renamed: "its name is 'yours'",
+    Wordy: "summary is",
+    Helpless: "have no help: size",
+    Demanding: "Params makes no options",
+    Changeable: "no frozen dataclass",
+    Text: "the kit can't change",
+    Kindless: "is no ClusterWorkload",
+    Unseeded: "the seed makes no difference",
+    Restless: "is another at each call",
+    Careless: "a wrong last byte of 4096 went unnoticed",
+    Hollow: "zlib leaves",
+    Short: "4095 were made",
+    Stale: "a stale reply of 4096 B went unnoticed",
+}
+SMALL = {
+    "transpose-sum": {"size": 60, "chunk": 20},
+    "svd": {"rows": 400, "columns": 10, "chunk_rows": 100},
+    "merge": {"rows": 500},
+    "all-to-all": {"sizes": (1, 5000)},
+    "pingpong": {"sizes": (1, 5000)},
+}
+
+
+def small(kind):
+    """Return parameters with which a workload of that kind is small."""
+    if issubclass(kind, TransposeSum):
+        return {"size": 40, "chunk": 20} if kind.Params is TransposeSum.Params else {}
+    return {"sizes": (4096,)} if issubclass(kind, AllToAll | PingPong) else {}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Return a function that makes a class of this module the workload ``mine``."""
+
+    def pretend(kind):
+        point = EntryPoint("mine", f"{__name__}:{kind.__name__}", "commbench.workloads")
+        monkeypatch.setattr(registry, "entry_points", EntryPoints([point]).select)
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_our_own_workloads_keep_their_promises(client, name):
+    """Every workload passes, so that the kit asks for nothing extraordinary."""
+    check_workload(name, client, **SMALL[name])
+
+
+def test_no_workload_of_ours_is_left_out():
+    """Whatever is installed is checked."""
+    assert set(SMALL) == set(registry.names("workload"))
+
+
+@pytest.mark.parametrize(("kind", "words"), WRONG.items(), ids=lambda given: str(given)[:60])
+def test_a_broken_promise_is_named(client, install, kind, words):
+    """A workload that does not keep one of its promises is told which."""
+    install(kind)
+    with pytest.raises(AssertionError, match=words):
+        check_workload("mine", client, **small(kind))
+
+
+def test_a_right_result_that_is_refused_is_told(client, install):
+    """What the workload itself says of a result that should pass is passed on."""
+    install(Strict)
+    with pytest.raises(VerificationError, match="not good enough"):
+        check_workload("mine", client, size=40, chunk=20)
+
+
+def test_wrong_parameters_are_the_callers_mistake(client):
+    """Parameters that make no sense are a usage error, as on the command line."""
+    with pytest.raises(UsageError, match="size is 0"):
+        check_workload("transpose-sum", client, size=0)
+
+
+@pytest.mark.slow
+def test_without_a_client_two_processes_are_started():
+    """Who has no cluster at hand gets one, which is gone afterwards."""
+    check_workload("transpose-sum", size=40, chunk=20)
