@@ -48,7 +48,7 @@ def evened(suite: Suite, done: Mapping[str, int]) -> Suite:
     """
     most = max(done.values(), default=0)
     cases = (replace(case, launches=max(case.launches, most)) for case in suite.cases)
-    return Suite(name=suite.name, cases=tuple(cases))
+    return replace(suite, cases=tuple(cases))
 
 
 def extended(launches: Iterable[Launch], run: Run, read: Callable[[], RunData]) -> Iterator[Launch]:

@@ -120,11 +120,15 @@ def _suite_command(path: Path) -> click.Command:
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench import suite
 
-        overrides = {**options.replication(given), "backends": given["backends"]}
+        overrides = {
+            **options.replication(given),
+            "backends": given["backends"],
+            "scale": given["scale"],
+        }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
     return click.Command(
-        str(path), callback=callback, params=options.run_options(), help=f"Run the suite {path}."
+        str(path), callback=callback, params=options.suite_options(), help=f"Run the suite {path}."
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,6 +12,7 @@ import click
 from commbench import units
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite
+from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
@@ -152,6 +154,15 @@ def run_options() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
+def suite_options() -> list[click.Parameter]:
+    """Return the options that every run of a suite file takes."""
+    scale = click.Option(
+        ["--scale"], type=SHARE,
+        help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
+    )  # fmt: skip
+    return [scale, *run_options()]
+
+
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return those of launches, iterations, … that the user gave, by the names in ``Case``."""
     found = {key: given[key] for key in _REPLICATION if given[key] is not None}
@@ -191,7 +202,8 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     from commbench.backends import parse
     from commbench.measure.lacking import lacking
 
-    kept = []
+    kept: list[Case] = []
+    missing: dict[str, list[Case]] = {}
     for case in suite.cases:
         backend = parse(case.backend)
         problem = backend.unavailable(case.cluster.device) or lacking(case, backend)
@@ -199,12 +211,30 @@ def available(suite: Suite, *, skip: bool) -> Suite:
             kept.append(case)
             continue
         error = UnavailableError(f"backend {case.backend}", problem.reason, problem.remedy)
-        if not skip:
-            raise UsageError(f"{error}. To go on without it: --skip-unavailable")
-        click.echo(f"skipped: {error}", err=True)
+        missing.setdefault(str(error), []).append(case)
+    if missing and not skip:
+        raise UsageError(_refusal(missing, kept))
+    for text, cases in missing.items():
+        click.echo(f"skipped: {text}{_number(cases)}", err=True)
     if not kept:
         raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
-    return Suite(name=suite.name, cases=tuple(kept))
+    return replace(suite, cases=tuple(kept))
+
+
+def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
+    told = [f"{text}{_number(cases)}" for text, cases in missing.items()]
+    n_cases = len(kept) + sum(map(len, missing.values()))
+    backends = ", ".join(dict.fromkeys(case.backend for case in kept))
+    rest = (
+        f"To go on with {len(kept)} of {n_cases} cases, over {backends}: --skip-unavailable"
+        if kept
+        else "Nothing else is left to measure"
+    )
+    return f"{told[0]}. {rest}" if len(told) == 1 else "\n".join([*told, rest])
+
+
+def _number(cases: list[Case]) -> str:
+    return f" ({len(cases)} cases)" if len(cases) > 1 else ""
 
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:
@@ -214,15 +244,6 @@ def cluster(given: dict[str, Any]) -> ClusterSpec:
     return ClusterSpec(
         n_workers=given.get("workers", spec.n_workers),
         threads_per_worker=given.get("threads", spec.threads_per_worker),
-        device=_detect_device() if device == "auto" else device,
+        device=devices.detect() if device == "auto" else device,
         launcher=given.get("launcher", spec.launcher),
     )
-
-
-def _detect_device() -> str:
-    import importlib.util
-
-    from commbench import environment
-
-    has_cupy = importlib.util.find_spec("cupy") is not None
-    return "gpu" if has_cupy and environment.gpus() else "cpu"

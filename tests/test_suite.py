@@ -70,7 +70,9 @@ BAD = {
     "unknown transport": (MERGE + 'backends = ["ucx:foo"]', "'foo'", "known: tcp, shm, nvlink, ib"),
     "option of tcp": (MERGE + 'backends = ["tcp:shm"]', "takes no options", "'shm'"),
     "unknown launcher": ('[cluster]\nlauncher = "slrm"\n' + MERGE, "launcher 'slrm'", "known: "),
-    "unknown device": ('[cluster]\ndevice = "tpu"\n' + MERGE, "device 'tpu'", "known: cpu, gpu"),
+    "unknown device": (
+        '[cluster]\ndevice = "tpu"\n' + MERGE, "device 'tpu'", "known: auto, cpu, gpu",
+    ),
     "string for a parameter": (MERGE + 'params = {rows = "3"}', "expected int, got '3'", "rows"),
     "bool for a parameter": (MERGE + "params = {rows = true}", "expected int, got True", "rows"),
     "unknown choice": (

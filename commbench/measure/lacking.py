@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from commbench import endpoints, environment
 from commbench.backends.base import Backend, Unavailability
 from commbench.endpoints import compiled
@@ -14,6 +16,8 @@ def lacking(case: Case, backend: Backend) -> Unavailability | None:
     """Return what this machine or commbench lacks to measure `case`, or None."""
     from commbench import registry
 
+    if case.cluster.device == "gpu" and (problem := _lacking_gpu()):
+        return problem
     if not issubclass(registry.load("workload", case.workload), PairWorkload):
         return None
     layers, mode = case.params.get("layers", ()), case.params.get("mode", "latency")
@@ -23,6 +27,20 @@ def lacking(case: Case, backend: Backend) -> Unavailability | None:
         return Unavailability(
             f"the layer coroutine doesn't know the protocol {backend.protocol}",
             "leave coroutine out of --layers",
+        )
+    return None
+
+
+def _lacking_gpu() -> Unavailability | None:
+    if not environment.gpus():
+        return Unavailability(
+            "no NVIDIA GPU is visible, and the case is one of GPU memory",
+            "run on a machine with GPUs, or with the device cpu",
+        )
+    if importlib.util.find_spec("cupy") is None:
+        return Unavailability(
+            "the package cupy is not installed, and the case is one of GPU memory",
+            "pip install cupy-cuda12x, or run with the device cpu",
         )
     return None
 

@@ -67,10 +67,16 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A named list of cases."""
+    """A named list of cases.
+
+    ``reproduces`` names the published figure that they are to be set beside, if any, and ``scale``
+    says which share of the full size they have.
+    """
 
     name: str
     cases: tuple[Case, ...]
+    reproduces: str = ""
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,14 @@ ACTIVITIES = {
 """Colours of what workers do; none of them is a backend's."""
 
 
+BLACK = "black"
+PUBLISHED: dict[str, Any] = {
+    "color": "#AA0044", "marker": "D", "markerfacecolor": "white", "markersize": 6,
+    "linewidth": 1.2,
+}  # fmt: skip
+"""How what others have published is drawn: like nothing that was measured here."""
+
+
 class Look(NamedTuple):
     """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
 
@@ -79,7 +87,7 @@ def new_figure(
     heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
 ) -> tuple[Figure, list[SubFigure]]:
     """Return a figure with a title, a legend and a caption, and one part of it per height."""
-    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 165)
+    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 155)
     heights = [0.24, *heights_in] if legend else [*heights_in]
     around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")

@@ -42,6 +42,8 @@ def render(content: Content) -> str:
         "run": {
             "id": run.id,
             "suite": run.suite.name,
+            "reproduces": run.suite.reproduces or None,
+            "scale": run.suite.scale,
             "started_at": run.started_at,
             "command": run.command,
             "seed": run.seed,
@@ -56,6 +58,7 @@ def render(content: Content) -> str:
         "pairs": content.pairs,
         "slow_pairs": _rows(content.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
+        "published": _published(content),
         "transports": content.transports,
         "coverage": _rows(content.coverage),
         "profile": _rows(content.profiles),
@@ -63,6 +66,18 @@ def render(content: Content) -> str:
     }
     sections = (f' "{name}": {"".join(_text(section))}' for name, section in report.items())
     return "{\n" + ",\n".join(sections) + "\n}\n"
+
+
+def _published(content: Content) -> list[dict[str, Any]]:
+    found = stats.beside_published(content.data, content.summaries, content.pairs)
+    return [
+        {
+            **vars(beside),
+            "value": beside.value and vars(beside.value),
+            "comparable": beside.comparable,
+        }
+        for beside in found
+    ]
 
 
 def dumps(value: Any) -> str:

@@ -26,6 +26,11 @@ def find(
     """Return the warnings about a run, what is wrong with its transports first."""
     found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
     found += list(data.notes)
+    if data.run.suite.reproduces and stats.reproduced(data) is None:
+        found.append(
+            f"the suite reproduces {data.run.suite.reproduces}, which this commbench doesn't know; "
+            "use the commbench that made the run"
+        )
     found += _clocks(data)
     found += _stopped(data, tasks, summaries)
     n_planned = max(sum(case.launches for case in data.run.suite.cases), len(data.ends))

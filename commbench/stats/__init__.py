@@ -20,6 +20,8 @@ from commbench.stats.layers import (
 )
 from commbench.stats.link_model import link_models
 from commbench.stats.pairs import coverage, pairs
+from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
+from commbench.stats.quantities import measured as measured_quantities
 from commbench.stats.selection import counted, tasks
 from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.stability import drifts, spreads
@@ -33,7 +35,9 @@ __all__ = [
     "LATENCY_MODES",
     "MIN_EFFECT",
     "MIN_LAUNCHES",
+    "Beside",
     "additions",
+    "beside_published",
     "between",
     "comparisons",
     "counted",
@@ -45,11 +49,15 @@ __all__ = [
     "least_launches",
     "link_models",
     "load_bandwidths",
+    "machine",
+    "measured_quantities",
     "median_interval",
     "mode_of",
     "pairs",
     "profile_shares",
+    "ratios",
     "regressions",
+    "reproduced",
     "shown_sizes",
     "slow_pairs",
     "spreads",

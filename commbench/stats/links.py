@@ -43,6 +43,11 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
     return found.set_axis(table.index).astype("str")
 
 
+def hosts(run: RunData) -> set[str]:
+    """Return the hosts of all workers whose addresses the run tells."""
+    return {_host(address) for address in run.addresses["address"]}
+
+
 def _host(address: str) -> str:
     try:
         return urlsplit(address).hostname or address

@@ -9,15 +9,20 @@ A suite file::
     warmups = 1
     seed = 0
     timeout_s = 300.0         # of one launch
+    reproduces = "mpi4dask.merge_ri2"  # a figure in commbench.published, to be shown beside
+    scale = 0.01              # 1: the full size
 
     [cluster]
     n_workers = 2
     threads_per_worker = 1
-    device = "cpu"
+    device = "cpu"            # or gpu, or auto: gpu where there is one and CuPy
 
-    [[case]]                  # at least one; it may override every key above but the name
+    [[case]]                  # at least one; it may override backends to timeout_s and the cluster
     workload = "merge"
     params = { rows = 1000 }
+    workers = [2, 4, 6]       # a case for each of these numbers of workers
+    scaling = { rows = "linear" }  # what scale does: commbench.suite.scaling has the rules
+    from_scale = 0.001        # leave the case out at smaller scales
 """
 
 from __future__ import annotations

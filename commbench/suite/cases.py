@@ -43,7 +43,7 @@ def cases_for(
     if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
         raise SuiteError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
-        raise UnknownNameError("device", cluster.device, ("cpu", "gpu"))
+        raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     registry.load("launcher", cluster.launcher)
     context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
     kind(filled, context)

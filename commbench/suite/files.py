@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from commbench import published
 from commbench.errors import CommbenchError, SuiteError
 from commbench.model import Case, ClusterSpec, Suite
+from commbench.suite import scaling
 from commbench.suite.cases import cases_for, suite_of
 from commbench.suite.strict import structure
+from commbench.workloads import device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,9 @@ class CaseEntry:
 
     workload: str
     params: dict[str, Any] = field(default_factory=dict)
+    scaling: dict[str, str] = field(default_factory=dict)
+    from_scale: float = 0.0
+    workers: tuple[int, ...] | None = None
     backends: tuple[str, ...] | None = None
     cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
     launches: int | None = None
@@ -47,6 +53,8 @@ class SuiteFile:
 
     case: tuple[CaseEntry, ...]
     name: str | None = None
+    reproduces: str = ""
+    scale: float = 1.0
     backends: tuple[str, ...] = ("tcp",)
     cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
     launches: int | None = None
@@ -57,6 +65,7 @@ class SuiteFile:
 
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed", "timeout_s")
+_THREADS = "threads_per_worker"
 
 
 def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
@@ -67,14 +76,14 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     path
         The file.
     overrides
-        Values for ``backends``, ``launches`` and the like that win over all of the file's; those
-        that are None don't count.
+        Values for ``backends``, ``launches``, ``scale`` and the like that win over all of the
+        file's; those that are None don't count.
 
     Raises
     ------
     SuiteError
         Where the file can't be read, a key is unknown or a value has the wrong type, with the
-        path of the key and the known ones.
+        path of the key and the known ones; where the scale is none, or a case has no rule for it.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -82,26 +91,64 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         raise SuiteError(f"can't read the suite {path}: {error}") from error
     file = structure(content, SuiteFile, str(path))
     given = overrides or {}
+    scale = _first(given.get("scale"), file.scale)
+    try:
+        scaling.check(scale)
+        if file.reproduces:
+            published.figure(file.reproduces)
+    except CommbenchError as error:
+        raise SuiteError(f"{path}: {error}") from error
     cases: list[Case] = []
     for number, entry in enumerate(file.case):
-        where = f"{path}: case[{number}]"
-        settings = {
-            key: value
-            for key in _REPLICATION
-            if (value := _first(given.get(key), getattr(entry, key), getattr(file, key)))
-            is not None
-        }
+        if scale < entry.from_scale:
+            continue
         try:
-            cases += cases_for(
-                entry.workload,
-                _first(given.get("backends"), entry.backends, file.backends),
-                entry.params,
-                _cluster(file.cluster, entry.cluster),
-                **settings,
-            )
+            for cluster in _clusters(file, entry, scale):
+                cases += _cases(file, entry, cluster, scale, given)
         except CommbenchError as error:
-            raise SuiteError(f"{where}: {error}") from error
-    return suite_of(file.name or path.stem, cases)
+            raise SuiteError(f"{path}: case[{number}]: {error}") from error
+    if given.get("backends"):
+        # Cases that differ in their backends only are one where others are asked for.
+        cases = list({case.id: case for case in cases}.values())
+    suite = suite_of(file.name or path.stem, cases)
+    return replace(suite, reproduces=file.reproduces, scale=scale)
+
+
+def _cases(
+    file: SuiteFile, entry: CaseEntry, cluster: ClusterSpec, scale: float, given: Mapping[str, Any]
+) -> list[Case]:
+    rules = {name: rule for name, rule in entry.scaling.items() if name != _THREADS}
+    settings = {
+        key: value
+        for key in _REPLICATION
+        if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
+    }
+    return cases_for(
+        entry.workload,
+        _first(given.get("backends"), entry.backends, file.backends),
+        scaling.scaled(entry.params, rules, scale),
+        cluster,
+        **settings,
+    )
+
+
+def _clusters(file: SuiteFile, entry: CaseEntry, scale: float) -> Iterator[ClusterSpec]:
+    if scale < 1 and not entry.scaling:
+        raise SuiteError(
+            f"scale is {scale:g}, and nothing says what that does to the case; add for example "
+            'scaling = { rows = "linear" }'
+        )
+    if entry.workers == ():
+        raise SuiteError("workers is empty; name at least one number, or leave it out")
+    cluster = _cluster(file.cluster, entry.cluster)
+    if _THREADS in entry.scaling:
+        rules = {_THREADS: entry.scaling[_THREADS]}
+        threads = scaling.scaled({_THREADS: cluster.threads_per_worker}, rules, scale)
+        cluster = replace(cluster, **threads)
+    if cluster.device == "auto":
+        cluster = replace(cluster, device=device.detect())
+    for n_workers in entry.workers or (cluster.n_workers,):
+        yield replace(cluster, n_workers=n_workers)
 
 
 def _first(*values: Any) -> Any:

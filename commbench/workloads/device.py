@@ -6,11 +6,12 @@ Dask dispatches on the data from there on.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from commbench import environment
 from commbench.errors import LaunchError, UnavailableError, VerificationError
 
 _LIBRARIES = {("cpu", "array"): "numpy", ("gpu", "array"): "cupy",
@@ -48,6 +49,12 @@ def frame_library(device: str) -> Any:
         Where it can't be imported.
     """
     return _library(device, "frame")
+
+
+def detect() -> str:
+    """Return ``"gpu"`` where there are a GPU and CuPy, else ``"cpu"``."""
+    has_cupy = importlib.util.find_spec("cupy") is not None
+    return "gpu" if has_cupy and environment.gpus() else "cpu"
 
 
 def uniform_block(device: str, seed: int, place: Sequence[int], shape: Sequence[int]) -> Any:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from commbench import model
+from commbench import model, tables
 from commbench.model import Case, ClusterSpec, Run, Suite
 from commbench.store import RunData
 
@@ -48,7 +46,7 @@ def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> RunData:
     frames = {}
     for name, kind in FRAMES.items():
         rows = [vars(record) for record in records if isinstance(record, kind)]
-        frame = pd.DataFrame(rows, columns=[field.name for field in dataclasses.fields(kind)])
+        frame = tables.frame_of_rows(rows, kind.__name__)
         for column in ("workload", "backend"):
             names = {case_id: getattr(case, column) for case_id, case in by_id.items()}
             frame[column] = frame["case_id"].map(names).astype("str")

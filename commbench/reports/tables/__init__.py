@@ -12,6 +12,7 @@ from commbench.reports.tables import (
     message_size,
     pairs,
     provenance,
+    published,
     worker_profile,
     workload_time,
 )
@@ -24,7 +25,7 @@ __all__ = ["Table", "heading", "printable", "tables"]
 def tables(content: Content) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
     for part in (
-        workload_time, worker_profile, layers, message_size, all_to_all, comparison, pairs,
-        provenance,
+        published, workload_time, worker_profile, layers, message_size, all_to_all, comparison,
+        pairs, provenance,
     ):  # fmt: skip
         yield from part.tables(content)

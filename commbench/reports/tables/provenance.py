@@ -20,9 +20,14 @@ def describe(run: Run) -> str:
     """Return the heading of everything that is told of `run`."""
     cpu = run.environment.get("cpu") or {}
     return (
-        f"{run.suite.name} · {run.started_at[:16].replace('T', ' ')} UTC · "
+        f"{run.suite.name}{_scale(run)} · {run.started_at[:16].replace('T', ' ')} UTC · "
         f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
     )
+
+
+def _scale(run: Run) -> str:
+    scale = run.suite.scale
+    return f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
 
 
 def tables(content: Content) -> Iterator[Table]:

@@ -1,0 +1,209 @@
+"""What a run measured beside what was published of the same thing.
+
+A run whose suite reproduces a published figure is reduced to the quantities of that figure; each
+published value is set beside the same quantity of this run, with whatever keeps the two from being
+comparable. ``docs/suites.md`` defines the quantities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commbench import published
+from commbench.model import Run
+from commbench.published import Figure, Value
+from commbench.stats import quantities
+from commbench.stats.links import hosts
+from commbench.units import format_message_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.store import RunData
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A published value, and what the run has of the same quantity, or either alone.
+
+    ``backend`` to ``n_workers`` say what was measured, as far as it is one thing (0: several, or
+    a pair of processes). ``here`` lies between ``here_low`` and ``here_high``, all nan where
+    nothing was measured; of a ratio it is the geometric mean over the ``n_points`` numbers of
+    workers or message sizes, and they are the least and the largest of them. ``differences`` are
+    the reasons not to compare the two.
+    """
+
+    quantity: str
+    unit: str
+    workload: str
+    backend: str
+    layer: str
+    device: str
+    n_workers: int
+    value: Value | None
+    here: float = math.nan
+    here_low: float = math.nan
+    here_high: float = math.nan
+    n_points: int = 0
+    differences: tuple[str, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether both are known and differ, as far as is known, in the hardware alone."""
+        return self.value is not None and not math.isnan(self.here) and not self.differences
+
+
+def reproduced(run: RunData) -> Figure | None:
+    """Return the published figure that the run's suite reproduces; None without a known one."""
+    name = run.run.suite.reproduces
+    return published.figure(name) if name in published.names() else None
+
+
+def beside_published(run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame) -> list[Beside]:
+    """Return every value of the figure that the run's suite reproduces, beside the run's own.
+
+    Absolute values of backends that nobody published follow, without a ``value``.
+
+    Parameters
+    ----------
+    summaries, pairs
+        What the functions of these names return of the run.
+    """
+    figure = reproduced(run)
+    if figure is None:
+        return []
+    table = quantities.measured(run, summaries, pairs, {v.quantity for v in figure.values})
+    found: list[Beside] = []
+    shown: set[int] = set()
+    for value in figure.values:
+        if value.over:
+            found += _ratio_beside(run, figure, value, table)
+            continue
+        mine = _of(value, table)
+        shown |= set(mine.index)
+        found += _absolute_beside(run, figure, value, mine)
+    quantities_shown = {value.quantity for value in figure.values if not value.over}
+    rest = table[table["quantity"].isin(quantities_shown) & ~table.index.isin(shown)]
+    return found + [_alone(row) for row in rest.itertuples()]
+
+
+def machine(run: Run) -> str:
+    """Return on what a run was measured, in a few words."""
+    cpu, gpus = run.environment.get("cpu") or {}, run.environment.get("gpus") or []
+    words = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
+    names = Counter(str(gpu.get("name")) for gpu in gpus)
+    return ", ".join([words, *(f"{count} × {name}" for name, count in names.items())])
+
+
+def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:
+    """Return how many times better ``value.backend`` is here, wherever both were measured.
+
+    Returns
+    -------
+    DataFrame
+        A row per workload, layer, device, number of workers and message size, with ``ratio``;
+        below 1 ``value.backend`` is the worse one. Where either is 0 there is no row.
+    """
+    key = ["workload", "layer", "device", "n_workers", "message_bytes"]
+    mine = _of(value, table)
+    base = table[(table["quantity"] == value.quantity) & (table["backend"] == value.over)]
+    both = mine.merge(base[[*key, "mid"]], on=key, suffixes=("", "_over"))
+    better, worse = both["mid"], both["mid_over"]
+    if published.UNITS[value.quantity] == "s":
+        better, worse = worse, better
+    sound = (better > 0) & (worse > 0)
+    return both[key].assign(ratio=better / worse)[sound]
+
+
+def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
+    keep = (table["quantity"] == value.quantity) & (table["backend"] == value.backend)
+    if value.workload:
+        keep &= table["workload"] == value.workload
+    if value.workers:
+        keep &= table["n_workers"].isin(value.workers)
+    if value.message_bytes:
+        keep &= table["message_bytes"].between(*value.message_bytes)
+    return table[keep]
+
+
+def _ratio_beside(
+    run: RunData, figure: Figure, value: Value, table: pd.DataFrame
+) -> Iterator[Beside]:
+    found = ratios(table, value)
+    for (workload, layer, device), group in found.groupby(
+        ["workload", "layer", "device"], sort=False
+    ):
+        yield Beside(
+            quantity=value.quantity, unit=value.unit, workload=workload, backend=value.backend,
+            layer=layer, device=device, n_workers=0, value=value,
+            here=math.exp(sum(map(math.log, group["ratio"])) / len(group)),
+            here_low=float(group["ratio"].min()), here_high=float(group["ratio"].max()),
+            n_points=len(group),
+            differences=(
+                *_differences(run, figure, value, device, layer), *_left_out(value, group),
+            ),
+        )  # fmt: skip
+    if found.empty:
+        yield _not_measured(value)
+
+
+def _absolute_beside(
+    run: RunData, figure: Figure, value: Value, mine: pd.DataFrame
+) -> Iterator[Beside]:
+    for row in mine.itertuples():
+        yield _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
+    if mine.empty:
+        yield _not_measured(value)
+
+
+def _alone(row: Any, value: Value | None = None, differences: tuple[str, ...] = ()) -> Beside:
+    return Beside(
+        quantity=row.quantity, unit=published.UNITS[row.quantity], workload=row.workload,
+        backend=row.backend, layer=row.layer, device=row.device, n_workers=row.n_workers,
+        value=value, here=row.mid, here_low=row.low, here_high=row.high, n_points=1,
+        differences=differences,
+    )  # fmt: skip
+
+
+def _not_measured(value: Value) -> Beside:
+    return Beside(
+        quantity=value.quantity, unit=value.unit, workload=value.workload, backend=value.backend,
+        layer="", device=value.device, n_workers=value.workers[0] if len(value.workers) == 1 else 0,
+        value=value,
+    )  # fmt: skip
+
+
+def _differences(
+    run: RunData, figure: Figure, value: Value, device: str, layer: str
+) -> Iterator[str]:
+    scale = run.run.suite.scale
+    if scale < 1:
+        yield f"{100 * scale:.3g} % of the size"
+    if device != value.device:
+        yield "memory of CPUs, not GPUs" if device == "cpu" else "memory of GPUs, not CPUs"
+    if value.layer and layer != value.layer:
+        yield f"layer {layer}, not {value.layer}"
+    if figure.across_hosts and len(hosts(run)) < 2:
+        yield "one host, not several"
+    yield from figure.notes
+    if value.note:
+        yield value.note
+
+
+def _left_out(value: Value, found: pd.DataFrame) -> Iterator[str]:
+    absent = sorted({*value.workers} - {*found["n_workers"]})
+    if absent:
+        yield f"without {_listed(absent)} workers"
+    if value.message_bytes:
+        largest = int(found["message_bytes"].max())
+        if largest < value.message_bytes[1]:
+            yield f"messages up to {format_message_size(largest)} only"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,271 @@
+"""The suites of the published figures ask for what was published, and run where it isn't there."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from commbench import environment, published, registry
+from commbench.cli import main
+from commbench.model import Case, Suite
+from commbench.suite import read_suite
+from commbench.workloads import device
+from commbench.workloads.base import Context
+
+FOLDER = Path(__file__).parents[1] / "suites"
+SUITES = {
+    "rapids_blog.merge_dgx1": "ucx-py-merge",
+    "rapids_blog.message_1GB": "ucx-py-message-1gb",
+    "ucx_dgx_blog.transpose": "ucx-dgx-transpose",
+    "ucx_dgx_blog.svd": "ucx-dgx-svd",
+    "mpi4dask.pingpong": "mpi4dask-pingpong",
+    "mpi4dask.transpose_ri2": "mpi4dask-transpose",
+    "mpi4dask.merge_ri2": "mpi4dask-merge",
+    "mpi4dask.frontera": "mpi4dask-scaling",
+}
+
+
+def suite(figure: str, **overrides: Any) -> Suite:
+    """Return the suite that reproduces `figure`."""
+    return read_suite(FOLDER / f"{SUITES[figure]}.toml", overrides)
+
+
+def payload(case: Case) -> int:
+    """Return the bytes that the case's workload counts."""
+    kind = registry.load("workload", case.workload)
+    context = Context(n_workers=case.cluster.n_workers, device="cpu", seed=0)
+    return int(kind(kind.Params(**case.params), context).payload_bytes)
+
+
+def test_every_published_figure_has_a_suite() -> None:
+    """There is one suite for each figure, and each says which."""
+    assert list(SUITES) == published.names()
+    for figure in SUITES:
+        assert suite(figure).reproduces == figure
+
+
+@pytest.mark.parametrize("figure", SUITES)
+def test_a_suite_measures_what_was_published(figure: str) -> None:
+    """Each published value has a case over its backends and with its workers, at full size."""
+    cases = suite(figure, scale=1).cases
+    for value in published.figure(figure).values:
+        if value.quantity == "bandwidth" and figure == "ucx_dgx_blog.transpose":
+            continue  # of a message without Dask: ucx-py-message-1gb measures these
+        for backend in filter(None, (value.backend, value.over)):
+            over = [case for case in cases if case.backend == backend]
+            if value.workload:
+                over = [case for case in over if case.workload == value.workload]
+            assert over, backend
+            if value.workers:
+                assert {*value.workers} <= {case.cluster.n_workers for case in over}
+            if value.message_bytes:
+                assert {*value.message_bytes} <= {*over[0].params["sizes"]}
+            if value.layer and backend != "ucx:nvlink":  # the layer knows no memory of GPUs
+                assert value.layer in {name for case in over for name in case.params["layers"]}
+
+
+def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
+    """16K x 16K in 16 chunks on 2 to 6 workers; 40,000 x 40,000 in Dask's chunks of 128 MiB."""
+    import dask.array as da
+
+    for case in suite("mpi4dask.transpose_ri2", scale=1).cases:
+        assert case.params == {"size": 16_000, "chunk": 4_000, "operation": "persist"}
+        assert case.cluster.threads_per_worker == 28
+        assert payload(case) == 2_048_000_000
+    for case in suite("ucx_dgx_blog.transpose", scale=1).cases:
+        assert case.params == {"size": 40_000, "chunk": 4_096, "operation": "sum"}
+    (rows, _) = da.core.normalize_chunks("128 MiB", (40_000, 40_000), dtype="f8")
+    assert rows[0] == 4_096
+
+
+def test_the_merges_have_the_papers_bytes_per_worker() -> None:
+    """3.2 GB a worker on RI2, up to 19.2 GB; 1.6 GB on Frontera, up to 51.2 GB."""
+    ri2 = suite("mpi4dask.merge_ri2", scale=1).cases
+    assert {case.params["rows"] for case in ri2} == {100_000_000}
+    assert {case.params["frac_match"] for case in ri2} == {0.3}
+    assert {case.params["shuffle"] for case in ri2} == {"tasks"}
+    found = {case.cluster.n_workers: payload(case) for case in ri2}
+    assert found == {n: 3_200_000_000 * n for n in (2, 3, 4, 5, 6)}
+    frontera = [c for c in suite("mpi4dask.frontera", scale=1).cases if c.workload == "merge"]
+    found = {case.cluster.n_workers: payload(case) for case in frontera}
+    assert found == {n: 1_600_000_000 * n for n in (1, 2, 4, 8, 16, 32)}
+    assert {case.cluster.threads_per_worker for case in frontera} == {8}
+
+
+def test_the_svd_and_the_messages_are_those_of_the_posts() -> None:
+    """1,000,000 x 1,000 in 100 chunks on 4 workers; messages of 1 GB; 8 workers for the merge."""
+    for case in suite("ucx_dgx_blog.svd", scale=1).cases:
+        assert case.params == {"rows": 1_000_000, "columns": 1_000, "chunk_rows": 10_000}
+        assert case.cluster.n_workers == 4
+    for case in suite("rapids_blog.message_1GB", scale=1).cases:
+        assert [*case.params["sizes"]] == [10**9]
+    assert {c.cluster.n_workers for c in suite("rapids_blog.merge_dgx1", scale=1).cases} == {8}
+
+
+@pytest.mark.parametrize("figure", SUITES)
+def test_the_full_size_is_one_setting_away(figure: str) -> None:
+    """Every suite comes scaled down to a laptop, and 1 is the published size."""
+    small, full = suite(figure), suite(figure, scale=1)
+    assert small.scale < 1 == full.scale
+    assert len(small.cases) <= len(full.cases)
+    alike = {(case.workload, case.backend, case.cluster.n_workers) for case in full.cases}
+    for case in small.cases:
+        assert (case.workload, case.backend, case.cluster.n_workers) in alike
+        assert case.cluster.n_workers <= 8
+        if case.workload == "pingpong":
+            assert max(case.params["sizes"]) <= 100_000_000
+            continue
+        assert case.cluster.threads_per_worker == 1
+        assert payload(case) < 500_000_000
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.05, 0.5])
+@pytest.mark.parametrize("figure", SUITES)
+def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
+    """Each case has that share of its published bytes; ping-pongs that of the largest message."""
+    full = {
+        (
+            c.workload,
+            c.backend,
+            c.cluster.n_workers,
+            c.cluster.device,
+            str(c.params.get("layers")),
+        ): c
+        for c in suite(figure, scale=1).cases
+    }
+    for case in suite(figure, scale=scale).cases:
+        layers = str(case.params.get("layers"))
+        cluster = case.cluster
+        other = full[case.workload, case.backend, cluster.n_workers, cluster.device, layers]
+        if case.workload == "pingpong":
+            largest = max(other.params["sizes"])
+            assert 0.5 * scale <= max(case.params["sizes"]) / largest <= scale
+        else:
+            assert payload(case) / payload(other) == pytest.approx(scale, rel=0.03)
+
+
+def test_scaled_arrays_keep_their_chunks() -> None:
+    """An x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
+    for scale in (0.001, 0.03, 0.7):
+        for figure, n in (("mpi4dask.transpose_ri2", 4), ("ucx_dgx_blog.transpose", 10)):
+            for case in suite(figure, scale=scale).cases:
+                assert math.ceil(case.params["size"] / case.params["chunk"]) == n
+        for case in suite("ucx_dgx_blog.svd", scale=scale).cases:
+            assert case.params["rows"] == 100 * case.params["chunk_rows"]
+            assert case.params["chunk_rows"] == 10 * case.params["columns"]
+
+
+def run(figure: str, output: Path, *arguments: object) -> Any:
+    """Run the suite of `figure` with its results in `output`."""
+    path = FOLDER / f"{SUITES[figure]}.toml"
+    words = ["run", path, "--output", output, "--launches", 1, "--iterations", 1, *arguments]
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the figure of the publication alone."""
+    names = registry.names
+    monkeypatch.setattr(
+        registry, "names", lambda kind: ["published"] if kind == "plot" else names(kind)
+    )
+
+
+@pytest.mark.parametrize("figure", ["rapids_blog.merge_dgx1", "mpi4dask.frontera"])
+def test_a_suite_runs_and_its_run_knows_the_figure(
+    figure: str, tmp_path: Path, no_figures: None
+) -> None:
+    """The run's description, report and JSON say what was reproduced at which scale."""
+    result = run(figure, tmp_path, "--backends", "fake", "--scale", "0.1%", "--warmups", 0)
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.iterdir()
+    stored = json.loads((path / "run.json").read_text())["suite"]
+    assert (stored["reproduces"], stored["scale"]) == (figure, 0.001)
+    assert "at 0.1 % of its full size" in result.stdout
+    title = published.figure(figure).title
+    assert f"Beside the published figure: {title}" in " ".join(result.stdout.split())
+    told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
+    assert (told["run"]["reproduces"], told["run"]["scale"]) == (figure, 0.001)
+    assert len(told["published"]) >= len(published.figure(figure).values)
+    assert not any(row["comparable"] for row in told["published"])
+
+
+def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
+    """Messages of 1 MB over tcp, by both layers, stand beside those of 1 GB over NVLink."""
+    arguments = ("--backends", "tcp", "--scale", "0.1%", "--warmups", 0)
+    result = run("rapids_blog.message_1GB", tmp_path, *arguments)
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.iterdir()
+    assert (path / "figures" / "published.png").stat().st_size > 10_000
+    told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
+    here = {(row["backend"], row["layer"]): row["here"] for row in told["published"]}
+    assert here["tcp", "coroutine"] > 1e6
+    assert here["tcp", "comm"] > 1e6
+    assert here["ucx:nvlink", ""] is None
+    assert "46.5 GB/s" in result.stdout
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this a machine without GPU and InfiniBand."""
+    monkeypatch.setattr(environment, "gpus", lambda: [])
+    monkeypatch.setattr(environment, "rdma_devices", lambda *_: [])
+
+
+def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, bare: None) -> None:
+    """The message names each backend, what it lacks, and what the rest is; nothing starts."""
+    result = run("rapids_blog.merge_dgx1", tmp_path / "results")
+    assert result.exit_code == 2
+    assert not (tmp_path / "results").exists()
+    for words in (
+        "backend ucx:tcp+nvlink is unavailable: no NVIDIA GPU is visible",
+        "backend ucx:ib is unavailable: no RDMA device is present",
+        "backend ucx:nvlink+ib is unavailable: no NVIDIA GPU is visible",
+        "To go on with 2 of 5 cases, over tcp, ucx:tcp: --skip-unavailable",
+    ):
+        assert words in result.stderr
+    assert result.stderr.count("ucx:ib is") == 1
+
+
+def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figures: None) -> None:
+    """With --skip-unavailable each backend that is left out is told once."""
+    arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
+    result = run("mpi4dask.merge_ri2", tmp_path, *arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("skipped: backend ucx:ib is unavailable") == 1
+    assert "(5 cases)" in result.stderr
+    assert "not measured in this run" in " ".join(result.stdout.split())
+
+
+def test_gpu_memory_takes_a_gpu(tmp_path: Path, bare: None) -> None:
+    """A case that asks for GPU memory is refused where there is no GPU."""
+    path = tmp_path / "gpu.toml"
+    path.write_text('[cluster]\ndevice = "gpu"\n[[case]]\nworkload = "merge"\n')
+    result = CliRunner().invoke(main, ["run", str(path), "--output", str(tmp_path / "results")])
+    assert result.exit_code == 2
+    assert "backend tcp is unavailable: no NVIDIA GPU is visible" in result.stderr
+    assert "Nothing else is left to measure" in result.stderr
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "1.5", "200%", "much"])
+def test_a_bad_scale_is_told_before_anything_starts(scale: str, tmp_path: Path) -> None:
+    """No run begins at a scale that is none."""
+    result = run("mpi4dask.merge_ri2", tmp_path / "results", f"--scale={scale}")
+    assert result.exit_code == 2
+    assert "scale" in result.stderr
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_auto_is_settled_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU the published memory is used, and the layer that knows none stays with CPUs."""
+    monkeypatch.setattr(device, "detect", lambda: "gpu")
+    for figure in ("rapids_blog.merge_dgx1", "ucx_dgx_blog.svd", "mpi4dask.frontera"):
+        assert {case.cluster.device for case in suite(figure).cases} == {"gpu"}
+    found = {(*c.params["layers"], c.cluster.device) for c in suite("mpi4dask.pingpong").cases}
+    assert found == {("coroutine", "cpu"), ("comm", "gpu")}
