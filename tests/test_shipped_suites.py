@@ -196,18 +196,18 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
 
 
 def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
-    """The post's x + x.T at a hundredth: its pairs' bandwidths stand beside the published ones."""
-    arguments = ("--backends", "tcp", "--scale", "1%", "--warmups", 0)
-    result = run("ucx_dgx_blog.transpose", tmp_path, *arguments)
+    """Messages of 1 MB over tcp, by both layers, stand beside those of 1 GB over NVLink."""
+    arguments = ("--backends", "tcp", "--scale", "0.1%", "--warmups", 0)
+    result = run("rapids_blog.message_1GB", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.iterdir()
     assert (path / "figures" / "published.png").stat().st_size > 10_000
     told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
-    here = {row["backend"]: row["here"] for row in told["published"]}
-    assert here["tcp"] > 1e6
-    assert here["ucx:nvlink+ib"] is None
-    assert "pair bandwidth: tcp" in result.stdout
-    assert "5.00…10.0 GB/s" in result.stdout
+    here = {(row["backend"], row["layer"]): row["here"] for row in told["published"]}
+    assert here["tcp", "coroutine"] > 1e6
+    assert here["tcp", "comm"] > 1e6
+    assert here["ucx:nvlink", ""] is None
+    assert "46.5 GB/s" in result.stdout
 
 
 @pytest.fixture

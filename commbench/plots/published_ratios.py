@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from commbench.published import Value
 
 PANEL_IN = 2.5
+LOG_FROM_RATIO = 20
+"""The axis of the ratios is logarithmic where the largest is so many times the smallest."""
 
 
 def panels(table: pd.DataFrame, values: Sequence[Value]) -> list[tuple[pd.DataFrame, list[Value]]]:
@@ -136,16 +138,25 @@ def _draw_ratios(
         ax.annotate(
             show_range(value.low, value.high, "ratio"), (middle, value.high), (0, 5),
             textcoords="offset points", ha="center", size=8,
+            bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5},
         )  # fmt: skip
-    top = max([value.high for value in values] + [*ours["ratio"].dropna()])
-    style.from_zero(ax, "y", 1.18 * top)
-    ax.set_ylabel(f"{values[0].quantity}: times better\nthan {values[0].over} (linear scale)")
+    numbers = [1.0, *(end for value in values for end in (value.low, value.high)), *ours["ratio"]]
+    wide = max(numbers) > LOG_FROM_RATIO * min(numbers)
+    if wide:
+        ax.set_yscale("log")
+        ax.set_ylim(min(numbers) / 1.5, max(numbers) * 2)
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        style.from_zero(ax, "y", 1.18 * max(numbers))
+    scale = "log scale" if wide else "linear scale"
+    ax.set_ylabel(f"{values[0].quantity}: times better\nthan {values[0].over} ({scale})")
 
 
 def _scale_x(ax: Axes, x: str, numbers: Sequence[int]) -> None:
     smallest, largest = min(numbers), max(numbers)
     ticks = sorted({*numbers})
-    if x == "message_bytes":
+    if x == "message_bytes" and len(ticks) > 8:
         ticks = [8**n for n in range(12) if smallest <= 8**n <= largest] or ticks
     if x == "message_bytes" or largest > 8:
         ax.set_xscale("log", base=2)

@@ -139,14 +139,16 @@ def show(number: float, unit: str) -> str:
 
     Examples
     --------
-    >>> show(3.468, "ratio"), show(0.02, "s"), show(float("nan"), "B/s")
-    ('3.47 ×', '20.0 ms', '—')
+    >>> show(3.468, "ratio"), show(1234.5, "ratio"), show(0.02, "s"), show(float("nan"), "B/s")
+    ('3.47 ×', '1234 ×', '20.0 ms', '—')
     """
     if unit == "s":
         return format_seconds(number)
     if unit == "B/s":
         return format_bandwidth(number)
-    return "—" if math.isnan(number) else f"{number:.3g} ×"
+    if math.isnan(number):
+        return "—"
+    return f"{number:.3g} ×" if number < 999.5 else f"{number:.0f} ×"
 
 
 def show_range(low: float, high: float, unit: str) -> str:

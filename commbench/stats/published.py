@@ -32,9 +32,9 @@ class Beside:
 
     ``backend`` to ``n_workers`` say what was measured, as far as it is one thing (0: several, or
     a pair of processes). ``here`` lies between ``here_low`` and ``here_high``, all nan where
-    nothing was measured; of a ratio it is the mean over the ``n_points`` numbers of workers or
-    message sizes, and they are the least and the largest of them. ``differences`` are the reasons
-    not to compare the two.
+    nothing was measured; of a ratio it is the geometric mean over the ``n_points`` numbers of
+    workers or message sizes, and they are the least and the largest of them. ``differences`` are
+    the reasons not to compare the two.
     """
 
     quantity: str
@@ -140,8 +140,9 @@ def _ratio_beside(
         yield Beside(
             quantity=value.quantity, unit=value.unit, workload=workload, backend=value.backend,
             layer=layer, device=device, n_workers=0, value=value,
-            here=float(group["ratio"].mean()), here_low=float(group["ratio"].min()),
-            here_high=float(group["ratio"].max()), n_points=len(group),
+            here=math.exp(sum(map(math.log, group["ratio"])) / len(group)),
+            here_low=float(group["ratio"].min()), here_high=float(group["ratio"].max()),
+            n_points=len(group),
             differences=(
                 *_differences(run, figure, value, device, layer), *_left_out(value, group),
             ),

@@ -139,6 +139,18 @@ def test_linear_axes_begin_at_zero(figure: str) -> None:
                 assert limits[0] == 0
 
 
+def test_a_ratio_that_is_far_off_leaves_the_published_ones_readable() -> None:
+    """Where ours is a hundred times theirs the axis is logarithmic, and says so."""
+    parts = [workload(b, "merge", launches=2, seconds=s) for b, s in
+             (("ucx:polling", 300.0), ("mpi", 1.0))]  # fmt: skip
+    figure = published_plot.plot(reproducing(together(*parts), "mpi4dask.merge_ri2"))
+    assert figure is not None
+    (axes,) = (axes for axes in figure.axes if axes.get_ylabel().startswith("time: times"))
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylabel().endswith("(log scale)")
+    assert misplaced(figure) == []
+
+
 def test_without_anything_measured_there_is_no_figure() -> None:
     """A run that reproduces nothing, or of which everything failed, has none."""
     assert published_plot.plot(together(workload("tcp", launches=1))) is None

@@ -32,8 +32,8 @@ CASES = [
     builders.case("tcp", "pingpong"),
 ]
 TOP = [
-    "run", "warnings", "cases", "pairs", "slow_pairs", "comparisons", "transports", "coverage",
-    "profile", "failures",
+    "run", "warnings", "cases", "pairs", "slow_pairs", "comparisons", "published", "transports",
+    "coverage", "profile", "failures",
 ]  # fmt: skip
 KEYS = {
     "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "

@@ -93,8 +93,8 @@ def _meaning(found: list[Beside]) -> str:
     said = [_MEANINGS[name] for name in dict.fromkeys(beside.quantity for beside in found)]
     if any(beside.unit == "ratio" for beside in found):
         said.append(
-            "Ratios: how many times better, in the mean over numbers of workers or message sizes "
-            "(in brackets the least and the largest); below 1 it is worse. Whether a difference is "
-            "real, the tables of differences say."
+            "Ratios: how many times better, in the geometric mean over numbers of workers or "
+            "message sizes (in brackets the least and the largest); below 1 it is worse. Whether a "
+            "difference is real, the tables of differences say."
         )
     return " ".join(said)
