@@ -1,52 +1,51 @@
 """Record the commit that is checked out in asv's history: what ``make asv`` runs.
 
-Arguments that are not known here are asv's, for example ``--bench merge``.
+Arguments that are not known here are those of ``commbench run``, for example ``--launches 10``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
-from commbench import asv, environment
-from commbench.errors import CommbenchError, UsageError
+from commbench import environment
+from commbench.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "asv"
+COMMBENCH = (sys.executable, "-m", "commbench.cli")
 
 
 def main() -> int:
-    """Check what asv doesn't, run it, and put back what it has forgotten."""
+    """Measure the suite and export the run, unless it would be taken for another commit's."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--machine", default=platform.node(), help="as asv knows it")
+    parser.add_argument("--machine", help="as the history calls it; its host's name by default")
     parser.add_argument("--force", action="store_true", help="take changes for the commit's")
-    given, of_asv = parser.parse_known_args()
+    given, of_run = parser.parse_known_args()
     try:
-        commit = _commit(force=given.force)
-        _check_registered(given.machine)
-    except CommbenchError as error:
+        _check(force=given.force)
+    except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    known = asv.listed(RESULTS)
-    command = [
-        sys.executable, "-m", "asv", "run", "--environment", "existing:same",
-        "--set-commit-hash", commit, "--machine", given.machine, "--record-samples",
-        "--show-stderr", "--no-pull", *of_asv,
-    ]  # fmt: skip
-    status = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
-    # asv lists only what it has found in suites/asv; what was exported would not be shown.
-    asv.join(RESULTS, known)
-    if status == 0:
-        print(f"To look at the history: {sys.executable} -m asv publish --no-pull && "
-              f"{sys.executable} -m asv preview")  # fmt: skip
-    return status
+    suite, output = ROOT / "suites" / "asv" / "suite.toml", ("--output", ROOT / "results")
+    run = subprocess.run(
+        [*COMMBENCH, "run", suite, "--skip-unavailable", *output, *of_run],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    print(run.stdout, end="")
+    if run.returncode not in (0, 1):
+        return run.returncode
+    options = ["--force"] * given.force + (["--machine", given.machine] if given.machine else [])
+    path = run.stdout.splitlines()[-1]
+    export = [*COMMBENCH, "export", path, "--to", "asv", "--output", RESULTS, *options]
+    status = subprocess.run(export, cwd=ROOT, check=False).returncode
+    return status or run.returncode
 
 
-def _commit(*, force: bool) -> str:
+def _check(*, force: bool) -> None:
+    """Refuse before anything is measured what ``commbench export`` would refuse after it."""
     state = environment.checkout(ROOT)
     if state is None:
         raise UsageError(f"{ROOT} is no git checkout: its times would belong to no commit")
@@ -56,20 +55,6 @@ def _commit(*, force: bool) -> str:
             "would be taken for that commit's. Commit or stash them, or record them all the same: "
             "--force"
         )
-    return str(state["commit"])
-
-
-def _check_registered(machine: str) -> None:
-    # Otherwise asv asks, and waits for answers that no script gives.
-    file = Path.home() / ".asv-machine.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
-    names = sorted(name for name in known if name != "version")
-    if machine in names or (names and len(names) == 1 and machine == platform.node()):
-        return
-    raise UsageError(
-        f"asv doesn't know the machine {machine!r} (it knows {', '.join(names) or 'none'}); "
-        f"register it: {sys.executable} -m asv machine --yes --machine {machine}"
-    )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 In asv's terms a workload is a benchmark, ``workloads.track_<workload>``, with four parameters:
 ``backend``, ``layer``, ``payload_bytes`` (None where it follows from the settings) and
 ``settings``. Its samples are the medians of the launches, in seconds; its value is their median.
-The benchmarks in ``suites/asv`` have the same names and parameters, so that what ``asv run`` has
-measured and what was exported are points of one graph.
+The benchmarks in ``suites/asv`` have the same names and parameters.
 
 The files are those of asv 0.6: version 2 of results and benchmarks, version 1 of machines.
 """
@@ -12,7 +11,7 @@ The files are those of asv 0.6: version 2 of results and benchmarks, version 1 o
 from __future__ import annotations
 
 from commbench.asv.benchmarks import PARAM_NAMES, UNIT, VERSION, benchmark, medians
-from commbench.asv.files import join, listed, write
+from commbench.asv.files import write
 from commbench.asv.origin import Commit, commit_of, machine_of
 from commbench.stats.selection import settings_of
 
@@ -23,8 +22,6 @@ __all__ = [
     "Commit",
     "benchmark",
     "commit_of",
-    "join",
-    "listed",
     "machine_of",
     "medians",
     "settings_of",

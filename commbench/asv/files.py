@@ -83,7 +83,7 @@ def write(run: RunData, results: Path, machine: Mapping[str, str], commit: Commi
 def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
     """Add `benchmarks` to ``benchmarks.json``; of one that is there the parameters are united.
 
-    ``asv publish`` shows what that file lists, and ``asv run`` leaves only its own there.
+    ``asv publish`` shows what that file lists.
     """
     file = results / "benchmarks.json"
     listed = documents.read(file) if file.exists() else {}
@@ -101,13 +101,6 @@ def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
         # Theirs may well be told better than ours.
         listed[name] = {**old, "params": _united(old["params"], entry["params"])}
     documents.write(file, {**listed, "version": 2})
-
-
-def listed(results: Path) -> list[Mapping[str, Any]]:
-    """Return the benchmarks that ``benchmarks.json`` lists; none where there is no such file."""
-    file = results / "benchmarks.json"
-    content = documents.read(file) if file.exists() else {}
-    return [entry for key, entry in content.items() if key != "version"]
 
 
 def _benchmark(name: str, axes: list[list[str]]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def machine_of(run: Run, name: str | None, results: Path) -> dict[str, str]:
         "arch": str(_at(run, "host", "architecture") or ""),
         "cpu": str(_at(run, "cpu", "model") or ""),
         "num_cpu": str(_at(run, "cpu", "logical_cores") or ""),
-        "ram": str(memory // 1024) if isinstance(memory, int) else "",
+        "ram": str(memory) if isinstance(memory, int) else "",
     }
 
 
