@@ -137,7 +137,7 @@ def test_the_runs_are_like_any_other(tmp_path: Path) -> None:
     assert run.ends["block"].tolist() == run.ends["launch"].tolist() == [0, 1]
     assert run.transfers["launch"].tolist() == run.tasks["launch"].tolist() == [0, 1]
     assert run.run.suite.cases[0].launches == 2
-    assert run.run.command.startswith("commbench ")
+    assert run.run.command.split()[0] == "commbench"
     # Whose commit the current folder has says nothing of either side.
     assert run.run.environment["git"]["working_directory"] is None
     assert len(list((tmp_path / "results").iterdir())) == 2

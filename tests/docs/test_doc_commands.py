@@ -143,6 +143,7 @@ def _known_options():
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]
     commands += [cli.run.get_command(context, name) for name in registry.names("workload")]
+    commands.append(cli.run.get_command(context, str(pages.ROOT / "suites/smoke.toml")))
     options = {name for command in commands for param in command.params for name in param.opts}
     return options | {"--help", "--version"}
 
