@@ -26,7 +26,7 @@ run: $(READY)  ## The main job: merge over tcp, ucx, ucx:shm and mpi, two worker
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm,mpi --workers 2 --skip-unavailable
 
 test: lint  ## Lint, types, import layers and the tests
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from typing import Any
 
 import builders
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commbench import suite
@@ -286,6 +286,8 @@ values = st.recursive(
 )
 
 
+# The first example waits for imports.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(keys, values, max_size=4))
 def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
     """Whatever a file holds, it is structured or refused with the path of what is wrong."""

@@ -263,7 +263,8 @@ class LosesPeer(PingPong):
 
     async def exchange(self, comm, payload):
         """Kill the peer and behave like a closed connection."""
-        (peer,) = psutil.Process().children()
+        children = psutil.Process().children()
+        (peer,) = (child for child in children if "commbench.measure.peer" in child.cmdline())
         peer.kill()
         raise CommClosedError("in <TCP>: Stream is closed")
 
