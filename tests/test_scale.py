@@ -123,7 +123,7 @@ def test_ten_million_transfers_are_reported_in_linear_time_and_bounded_memory(ru
         print(", ".join(told))
     n_pairs = (tmp_path / "json").read_bytes().count(b'"q50_Bps"')
     assert n_pairs > 0.99 * N_WORKERS * (N_WORKERS - 1)
-    assert len((tmp_path / "terminal").read_text().splitlines()) < 100
+    assert len((tmp_path / "terminal").read_text().splitlines()) < 150
     assert seconds[10**7, "terminal"] < 15 * seconds[10**6, "terminal"]
 
 
