@@ -212,3 +212,21 @@ def test_a_comparison_that_makes_no_sense_is_told(arguments: tuple[str, ...], wo
     result = commbench("compare", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_what_disturbed_one_run_stands_beside_the_verdict(tmp_path: Path) -> None:
+    """A difference may be that of the load which one of the runs had beside it."""
+    records = [
+        record
+        for case in CASES
+        for record in (
+            *(builders.core_use(case, launch=launch, others=0.4) for launch in range(6)),
+            *builders.launches(case, [1.3 * value for value in STEADY]),
+        )
+    ]
+    old, new = run(tmp_path, "old"), run(tmp_path, "new", records=records)
+    said = " ".join(commbench("compare", old, new).stdout.split())
+    assert "the second run: other processes used the cores in" in said
+    assert "the first run: other processes" not in said
+    told = json.loads(commbench("compare", old, new, "--format", "json").stdout)["warnings"]
+    assert any(text.startswith("the second run: other processes") for text in told)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from commbench import stats
 from commbench.comparability import Match
 from commbench.model import Comparison, Run
-from commbench.reports import json, terminal
+from commbench.reports import disturbances, json, terminal
 from commbench.reports.tables.cells import Table
 from commbench.reports.tables.comparison import limits, note, probability, signed, times
 from commbench.stats import regressions
@@ -28,7 +28,7 @@ def text(baseline: RunData, candidate: RunData, match: Match, found: Sequence[Co
         for c in found
     ]  # fmt: skip
     warnings = [f"not the same: {difference}" for difference in match.differences]
-    warnings += [*match.alone, *_too_few(found)]
+    warnings += [*match.alone, *_too_few(found), *_disturbances(baseline, candidate)]
     table = Table(
         "The second run against the first",
         ("case", "first", "second", "time", "95%\ninterval", "p", "δ", "verdict"),
@@ -51,6 +51,7 @@ def as_json(
             "candidate": candidate.run.id,
             "differences": [asdict(difference) for difference in match.differences],
             "alone": list(match.alone),
+            "warnings": [*_too_few(found), *_disturbances(baseline, candidate)],
             "comparisons": [asdict(comparison) for comparison in found],
         }
     )
@@ -67,6 +68,18 @@ def _label(comparison: Comparison, task: str) -> str:
     if comparison.layer == "workload":
         return over
     return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
+
+
+def _disturbances(baseline: RunData, candidate: RunData) -> Iterator[str]:
+    """Yield what disturbed either run: a difference may be that of the company they had."""
+    first, second = (
+        list(disturbances.find(run, stats.tasks(run), stats.summaries(run)))
+        for run in (baseline, candidate)
+    )
+    for text in dict.fromkeys([*first, *second]):
+        both = text in first and text in second
+        whose = "both runs" if both else "the first run" if text in first else "the second run"
+        yield f"{whose}: {text}"
 
 
 def _too_few(found: Sequence[Comparison]) -> list[str]:
