@@ -6,7 +6,9 @@ entry point in the group ``commbench.<kind>s``.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import sys
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from commbench.errors import UnavailableError, UnknownNameError
@@ -20,7 +22,7 @@ def names(kind: str) -> list[str]:
     >>> "merge" in names("workload")
     True
     """
-    return sorted({point.name for point in entry_points(group=f"commbench.{kind}s")})
+    return sorted({point.name for point in _points(kind)})
 
 
 def load(kind: str, name: str) -> Any:
@@ -40,7 +42,7 @@ def load(kind: str, name: str) -> Any:
     UnavailableError
         Where its module, a shared library or the object itself is not there, with which.
     """
-    for point in entry_points(group=f"commbench.{kind}s", name=name):
+    for point in _points(kind).select(name=name):
         try:
             return point.load()
         except (ImportError, AttributeError, OSError) as error:
@@ -50,3 +52,14 @@ def load(kind: str, name: str) -> Any:
                 "install what is missing",
             ) from error
     raise UnknownNameError(kind, name, names(kind))
+
+
+def _points(kind: str) -> EntryPoints:
+    return _installed(f"commbench.{kind}s", tuple(sys.path))
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
+    # To look through every package that is installed takes longer than all else that `list` does.
+    del path
+    return entry_points(group=group)

@@ -7,7 +7,8 @@ transfers, which repeat, are kept once each: some 60 bytes a record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,21 @@ _LINES = b"commbench.lines"
 """The key of a Parquet file's metadata for the lines that it was made of."""
 
 
+@contextmanager
+def _plain_memory() -> Iterator[None]:
+    # Arrow's own allocator takes huge pages, which the kernel clears first: of a gigabyte that
+    # takes longer than to read it.
+    import pyarrow as pa
+
+    pool = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(pool)
+
+
+@_plain_memory()
 def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     """Return the records in ``stem.parquet``, and those that ``stem.jsonl`` has beyond them.
 
@@ -63,6 +79,7 @@ def write(table: pa.Table, path: Path, *, made_of: Mapping[str, Any]) -> None:
     pq.write_table(table.replace_schema_metadata({_LINES: json.dumps(made_of)}), path)
 
 
+@_plain_memory()
 def frame(table: pa.Table, kind: str) -> pd.DataFrame:
     """Return the records in `table` as a frame, which takes over its memory."""
     import pyarrow as pa

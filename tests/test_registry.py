@@ -25,7 +25,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         points = EntryPoints(
             EntryPoint(name, value, "commbench.backends") for name, value in values.items()
         )
-        monkeypatch.setattr(registry, "entry_points", points.select)
+        monkeypatch.setattr(
+            registry, "_points", lambda kind: points.select(group=f"commbench.{kind}s")
+        )
 
     return pretend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats.segments import begins_of, order_by
+from commbench.stats.segments import begins_of, sort
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +25,8 @@ class Spans:
 
     def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
         group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
-        order = order_by(group)
-        begins = begins_of(group[order]).tolist()
+        order, ordered = sort(group)
+        begins = begins_of(ordered).tolist()
         self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
         names = table[key].iloc[order[begins]].itertuples(index=False, name=None)
         self._at = dict(zip(names, pairwise([*begins, len(table)]), strict=True))

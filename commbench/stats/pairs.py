@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats.segments import begins_of, order_by, quantiles, union_lengths
+from commbench.stats.segments import begins_of, quantiles, sort, taken, union_lengths
 from commbench.stats.selection import counted, counts
 
 if TYPE_CHECKING:
@@ -41,25 +41,25 @@ def pairs(run: RunData) -> pd.DataFrame:
 
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
-    rows = np.flatnonzero(keep & ~_below_the_largest(log))
+    keep &= ~_below_the_largest(log)
+    if not keep.all():
+        log = log[keep]
     pairs = _Pairs(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
     launch, launches = pd.factorize(log["launch"])
-    window = pairs.numbers(rows)
+    window = pairs.numbers()
     window *= max(1, len(launches))
-    window += launch[rows]
+    window += launch
     del keep, launch
-    order = order_by(window)
-    window, rows = window[order], rows[order]
-    del order
+    rows, window = sort(window)
     windows = begins_of(window)
     pair = window[windows] // max(1, len(launches))
     of_pair = begins_of(pair)
     begins = windows[of_pair]
     del window
 
-    nbytes, start_s, stop_s = (
-        log[name].to_numpy()[rows] for name in ("nbytes", "start_s", "stop_s")
+    nbytes, start_s, stop_s = taken(
+        rows, [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
     )
     busy_s = np.add.reduceat(union_lengths(start_s, stop_s, windows), of_pair)
     seconds = stop_s - start_s
@@ -70,8 +70,10 @@ def pairs(run: RunData) -> pd.DataFrame:
     q25, q50, q75 = quantiles(speed, begins, [0.25, 0.5, 0.75])
     del speed
     n = np.diff(begins, append=len(rows))
+    seconds[~timed] = 0
     n_timed, timed_bytes, total_s = (
-        np.add.reduceat(np.where(timed, values, 0), begins) for values in (1, nbytes, seconds)
+        np.add.reduceat(values, begins, dtype=dtype)
+        for values, dtype in ((timed, int), (nbytes * timed, int), (seconds, float))
     )
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
@@ -103,18 +105,18 @@ class _Pairs:
         self._channels = sorted(channel.categories)
         self._workers = sorted({*src.categories, *dst.categories})
 
-    def numbers(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the number of the pair of each of these rows."""
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """Return the number of the pair of each row."""
         import numpy as np
 
-        number = np.zeros(len(rows), dtype=np.int64)
+        number = np.zeros(len(self._columns[0].codes), dtype=np.int64)
         ids = [case.id for case in self._cases]
         known = (ids, self._channels, self._workers, self._workers)
         for column, names in zip(self._columns, known, strict=True):
             place = {name: index for index, name in enumerate(names)}
             of_code = np.array([place[name] for name in column.categories], dtype=np.int64)
             number *= len(names)
-            number += of_code[column.codes.to_numpy()[rows]]
+            number += of_code[column.codes.to_numpy()]
         return number
 
     def names(self, pair: np.ndarray[Any, Any]) -> dict[str, pd.Series[str]]:
@@ -143,6 +145,8 @@ class _Pairs:
 def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
     """Return which rows are of a sweep over sizes, and not of its largest."""
     swept = log["channel"] != "gather"
+    if not swept.any():
+        return swept
     largest = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True).transform("max")
     return swept & (log["nbytes"] < largest.reindex(log.index))
 

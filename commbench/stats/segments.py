@@ -1,12 +1,14 @@
 """Rows in groups, without a Python object per row or group: time and memory linear in the rows.
 
 Rows are sorted by group once. What is computed of each group is then computed of many groups of
-like size at a time, as the rows of a matrix.
+like size at a time, as the rows of a matrix, and of several matrices at once: NumPy sorts and
+copies without Python's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,34 +16,55 @@ if TYPE_CHECKING:
 
 _BLOCK_CELLS = 1 << 20
 """Cells of a matrix: few enough to stay in a processor's cache."""
+_N_THREADS = 4
+"""Each has its matrices: beyond a few, memory is the limit."""
 
 
-def order_by(group: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the order that sorts rows by group, and leaves those of a group in theirs.
+def sort(group: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the order that sorts rows by group and leaves those of a group in theirs, and groups.
 
     Parameters
     ----------
     group
         Shape (n,), integers of at least 0.
 
+    Returns
+    -------
+    order, ordered : ndarray
+        Shape (n,) each; ``ordered`` is ``group[order]``.
+
     Examples
     --------
     >>> import numpy as np
-    >>> order_by(np.array([7, 0, 7, 0]))
-    array([1, 3, 0, 2])
+    >>> order, ordered = sort(np.array([7, 0, 7, 0]))
+    >>> order, ordered
+    (array([1, 3, 0, 2]), array([0, 0, 7, 7]))
     """
     import numpy as np
 
     n_bits = len(group).bit_length()
     if len(group) == 0 or int(group.max()).bit_length() + n_bits > 63:
-        return np.argsort(group, kind="stable")
+        order = np.argsort(group, kind="stable")
+        return order, group[order]
     # Group and place in one integer: sorting these takes half as long as argsort.
     packed = group.astype(np.int64)
     packed <<= n_bits
     packed |= np.arange(len(group))
-    packed.sort()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(np.ndarray.sort, np.array_split(packed, 2)))
+    # Of two sorted halves the stable sort makes one by a single merge.
+    packed.sort(kind="stable")
+    ordered = packed >> n_bits
     packed &= (1 << n_bits) - 1
-    return packed
+    return packed, ordered
+
+
+def taken(
+    rows: np.ndarray[Any, Any], columns: Sequence[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
+    """Return the values of each column in these `rows`."""
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        return list(pool.map(lambda column: column[rows], columns))
 
 
 def begins_of(group: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -92,7 +115,8 @@ def quantiles(
     import numpy as np
 
     found = np.empty((len(q), len(begins)))
-    for groups, (block,) in _blocks(begins, (values, np.nan)):
+
+    def fill(groups: np.ndarray[Any, Any], block: np.ndarray[Any, Any]) -> None:
         block.sort(axis=1)
         last = np.maximum(0, block.shape[1] - np.isnan(block).sum(axis=1) - 1)
         row = np.arange(len(block))
@@ -101,6 +125,8 @@ def quantiles(
             below = np.floor(place).astype(np.int64)
             low, high = block[row, below], block[row, np.minimum(below + 1, last)]
             found[number, groups] = low + (high - low) * (place - below)
+
+    _in_blocks(fill, begins, (values, np.nan))
     return found
 
 
@@ -125,35 +151,54 @@ def union_lengths(
     import numpy as np
 
     found = np.empty(len(begins))
-    for groups, (starts, stops) in _blocks(begins, (start, np.inf), (stop, -np.inf)):
+
+    def fill(
+        groups: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
+    ) -> None:
         order = starts.argsort(axis=1)
         starts, stops = (np.take_along_axis(block, order, axis=1) for block in (starts, stops))
         covered = np.full_like(stops, -np.inf)
         np.maximum.accumulate(stops[:, :-1], axis=1, out=covered[:, 1:])
         found[groups] = np.maximum(0.0, stops - np.maximum(starts, covered)).sum(axis=1)
+
+    _in_blocks(fill, begins, (start, np.inf), (stop, -np.inf))
     return found
 
 
-def _blocks(
-    begins: np.ndarray[Any, Any], *columns: tuple[np.ndarray[Any, Any], float]
-) -> Iterator[tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]]:
-    """Yield numbers of groups, and of each column a matrix with a row for each of these groups.
+def _in_blocks(
+    work: Callable[..., None],
+    begins: np.ndarray[Any, Any],
+    *columns: tuple[np.ndarray[Any, Any], float],
+) -> None:
+    """Call `work` with numbers of groups, and of each column a matrix with a row for each of them.
 
     Rows that are shorter than the longest, by half at the most, end in the value that each column
-    comes with.
+    comes with. Several calls are under way at once, each with groups of its own.
     """
     import numpy as np
 
     n_rows = len(columns[0][0])
     sizes = np.diff(begins, append=n_rows)
+
+    def one(groups: np.ndarray[Any, Any], width: int) -> None:
+        place = np.arange(width)
+        beyond = place >= sizes[groups, np.newaxis]
+        rows = np.minimum(begins[groups, np.newaxis] + place, n_rows - 1)
+        work(groups, *(np.where(beyond, fill, values[rows]) for values, fill in columns))
+
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for done in [pool.submit(one, *block) for block in _alike(sizes)]:
+            done.result()
+
+
+def _alike(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[np.ndarray[Any, Any], int]]:
+    """Yield numbers of groups of like size, and what the largest of them may have."""
+    import numpy as np
+
     width = 1
     while width < 2 * sizes.max(initial=0):
         alike = np.flatnonzero((sizes > width // 2) & (sizes <= width))
         n_groups = max(1, _BLOCK_CELLS // width)
         for first in range(0, len(alike), n_groups):
-            groups = alike[first : first + n_groups]
-            place = np.arange(width)
-            beyond = place >= sizes[groups, np.newaxis]
-            rows = np.minimum(begins[groups, np.newaxis] + place, n_rows - 1)
-            yield groups, [np.where(beyond, fill, values[rows]) for values, fill in columns]
+            yield alike[first : first + n_groups], width
         width *= 2

@@ -24,7 +24,8 @@ def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
     A launch that was cut short has told of its first iterations only, and the fast ones come
     first. Where no launch of a case ended well, all of its rows count, and no interval does.
     """
-    return table[counts(table, run)]
+    keep = counts(table, run)
+    return table if keep.all() else table[keep]
 
 
 def counts(table: pd.DataFrame, run: RunData) -> pd.Series[bool]:

@@ -210,7 +210,11 @@ def install(monkeypatch):
 
     def pretend(kind):
         point = EntryPoint("mine", f"{__name__}:{kind.__name__}", "commbench.workloads")
-        monkeypatch.setattr(registry, "entry_points", EntryPoints([point]).select)
+        monkeypatch.setattr(
+            registry,
+            "_points",
+            lambda kind: EntryPoints([point]).select(group=f"commbench.{kind}s"),
+        )
 
     return pretend
 

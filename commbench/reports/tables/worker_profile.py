@@ -35,25 +35,25 @@ def tables(content: Content) -> Iterator[Table]:
             "(P2P shuffles are not logged as fetches).",
         )
     loops = shares[shares["asleep"].notna()]
+    # Without gilknocker nobody knows, and the column would take the room of another.
+    gil = {"gil": "GIL\nbusy"} if loops["gil"].notna().any() else {}
+    columns = {**_LOOP, "other_threads": "other\nthreads", **gil}
     if len(loops):
         yield Table(
             "Where the time went: event loops (% of the wall time)",
-            ("backend", "process", *_LOOP.values(), "other\nthreads", "GIL\nbusy"),
+            ("backend", "process", *columns.values()),
             tuple(
                 (
                     label(content, row),
                     row.process,
-                    *(_percent(getattr(row, name)) for name in _LOOP),
-                    _percent(row.other_threads),
-                    _percent(row.gil),
+                    *(_percent(getattr(row, name)) for name in columns),
                 )
                 for row in loops.itertuples()
             ),
             "The thread of the event loop; its first six columns add up to 100. messages: all that "
             "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
             "threads: their time on a core (progress threads, offloaded serialization, the "
-            "tasks' own); GIL busy: time in which who asked for it had to wait, where gilknocker "
-            "is installed.",
+            "tasks' own)." + " GIL busy: time in which who asked for it had to wait." * bool(gil),
             text_columns=frozenset({"process"}),
         )
 
