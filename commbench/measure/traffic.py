@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from commbench import wire
 from commbench.backends.base import Backend
 from commbench.launchers.base import RunningCluster
+from commbench.measure import places
 from commbench.model import (
     Launch,
     NetworkCounter,
@@ -17,9 +16,7 @@ from commbench.model import (
     TransportUsed,
     WireBytes,
     WorkerAddress,
-    WorkerPlace,
 )
-from commbench.topology import place_of
 
 
 def network_counters() -> dict[str, int]:
@@ -56,7 +53,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
         yield WorkerAddress(
             case_id=launch.case.id, launch=launch.index, worker=name, address=address
         )
-    yield from places(launch, cluster)
+    yield from places.of_workers(launch, cluster)
     rows = cluster.client.run(wire.transports, backend.transport)
     for address, found in rows.items():
         for peer, transport, evidence in found:
@@ -75,16 +72,3 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
             case_id=launch.case.id, launch=launch.index,
             name="distributed.comm.compression", value=value,
         )  # fmt: skip
-
-
-def places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPlace]:
-    """Yield on which host, CPUs and GPU each worker is."""
-    found = cluster.client.run(_place, launch.case.cluster.device)
-    for address, place in found.items():
-        yield WorkerPlace(
-            case_id=launch.case.id, launch=launch.index, worker=cluster.names[address], **place
-        )
-
-
-def _place(device: str, dask_worker: Any) -> dict[str, Any]:
-    return place_of(os.getpid(), device=device, address=dask_worker.address)

@@ -35,6 +35,11 @@ class ClusterSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     placement: tuple[Placement, ...] = ()
 
+    @property
+    def placed(self) -> str:
+        """The placement in words; nothing where no worker is bound."""
+        return " / ".join(map(str, self.placement))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

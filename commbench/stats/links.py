@@ -60,7 +60,7 @@ def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     addresses = run.addresses.assign(
         at=[_host(address) for address in run.addresses["address"]],
         process=[_process(address) for address in run.addresses["address"]],
-    )[[*_WORKER, "at", "process"]]
+    )[[*_WORKER, "at", "process"]].astype({"at": "str", "process": "str"})
     places = run.places[_FIELDS]
     alike = [name for name in _FIELDS if name not in (*_WORKER, "pid")]
     places = places.assign(kind=places.groupby(alike, sort=False).ngroup())

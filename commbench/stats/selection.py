@@ -118,7 +118,7 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
         "device": cluster.device, "launcher": cluster.launcher, "hosts": cluster.hosts,
-        "placement": " / ".join(map(str, cluster.placement)), **cluster.env,
+        "placement": cluster.placed, **cluster.env,
     }  # fmt: skip
 
 

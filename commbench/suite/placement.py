@@ -59,18 +59,17 @@ def place(choice: str, n_workers: int, device: str, folder: Path = Path()) -> tu
     file: _PlacementFile = structure(
         _content(path, "auto, none or a placement file"), _PlacementFile, str(path)
     )
+    for number, worker in enumerate(file.worker):
+        try:
+            cores.parse(worker.cpus)
+        except UsageError as error:
+            raise UsageError(f"{path}: worker[{number}].cpus: {error}") from error
     if len(file.worker) < n_workers:
         raise UsageError(
             f"{path} places {len(file.worker)} workers, and the cluster has {n_workers}; add a "
             "[[worker]] table for each, or take fewer --workers"
         )
-    placement = file.worker[:n_workers]
-    for number, worker in enumerate(placement):
-        try:
-            cores.parse(worker.cpus)
-        except UsageError as error:
-            raise UsageError(f"{path}: worker[{number}].cpus: {error}") from error
-    return placement
+    return file.worker[:n_workers]
 
 
 def check(suite: Suite) -> None:

@@ -136,9 +136,21 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
     gpus = []
     for row in found:
         pci = row["pci"].lower()[-12:]
-        node = _node(sys / "bus/pci/devices" / pci / "numa_node")
-        gpu = Gpu(index=row["index"], model=row["name"], uuid=row["uuid"], pci=pci, numa_node=node)
-        gpus.append(replace(gpu, cpus=matrix.cpus.get(gpu.name, "") if matrix else ""))
+        gpu = Gpu(
+            index=row["index"],
+            model=row["name"],
+            uuid=row["uuid"],
+            pci=pci,
+            numa_node=_node(sys / "bus/pci/devices" / pci / "numa_node"),
+        )
+        if matrix is not None:
+            node = gpu.numa_node
+            gpu = replace(
+                gpu,
+                cpus=matrix.cpus.get(gpu.name, ""),
+                numa_node=matrix.numa_nodes.get(gpu.name) if node is None else node,
+            )
+        gpus.append(gpu)
     return tuple(gpus), matrix, notes
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from commbench import cores
+from commbench.errors import UsageError
 from commbench.model import WorkerPlace
 from commbench.topology.hosts import apart
 
@@ -53,10 +54,14 @@ def link_class(one: WorkerPlace, other: WorkerPlace, racks: tuple[str, str] = ("
             return "same GPU"
         links = dict(item.partition("=")[::2] for item in one.gpu_links.split())
         return links.get(f"GPU{other.gpu}", "") or "same host"
-    nodes = [cores.parse(place.numa_nodes) for place in (one, other)]
-    if any(len(own) != 1 for own in nodes):
+    try:
+        nodes = [cores.parse(place.numa_nodes) for place in (one, other)]
+        if any(len(own) != 1 for own in nodes):
+            return "same host"
+        return "same NUMA" if nodes[0] == nodes[1] else apart(one.sockets, other.sockets)
+    except UsageError:
+        # A results file may come from anywhere.
         return "same host"
-    return "same NUMA" if nodes[0] == nodes[1] else apart(one.sockets, other.sockets)
 
 
 def rack_of(names: Iterable[str], racks: Mapping[str, Iterable[str]]) -> str:
