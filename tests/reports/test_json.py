@@ -70,7 +70,11 @@ def report(reported: Reported) -> Any:
     records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
     records += [transfer(CASES[0], 0, 1), wire(CASES[0], 8_000_000), log_count(CASES[0])]
     records += [thread_time(CASES[0]), thread_time(CASES[0], "scheduler", "loop")]
-    records += [transport(CASES[0]), place(CASES[0]), failure(CASES[1], "<it> | broke\n\udc80", launch=6)]
+    records += [
+        transport(CASES[0]),
+        place(CASES[0]),
+        failure(CASES[1], "<it> | broke\n\udc80", launch=6),
+    ]
     content = reported(
         CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3
     )
