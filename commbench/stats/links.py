@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _WORKER = ["case_id", "launch", "worker"]
 _PAIR = ["case_id", "src", "dst"]
 _FIELDS = [field.name for field in fields(WorkerPlace)]
+_KIND = ["numa_nodes", "sockets", "gpu", "gpu_links"]
+"""What the class of a link depends on within a host."""
 
 
 def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
@@ -52,8 +54,8 @@ def hosts(run: RunData) -> set[str]:
 def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     """Return a row for each worker of each launch, and the kinds of places that they have.
 
-    Workers are of one ``kind`` where their places differ in nothing but the process: of such kinds
-    there are few. It is -1 where a worker's place is not told.
+    Workers are of one ``kind`` where their places within their hosts are alike: of such kinds there
+    are few, however many hosts there are. It is -1 where a worker's place is not told.
     """
     import pandas as pd
 
@@ -62,8 +64,7 @@ def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
         process=[_process(address) for address in run.addresses["address"]],
     )[[*_WORKER, "at", "process"]].astype({"at": "str", "process": "str"})
     places = run.places[_FIELDS]
-    alike = [name for name in _FIELDS if name not in (*_WORKER, "pid")]
-    places = places.assign(kind=places.groupby(alike, sort=False).ngroup())
+    places = places.assign(kind=places.groupby(_KIND, sort=False).ngroup())
     first = places.drop_duplicates("kind")
     kinds = [WorkerPlace(**row) for row in first[_FIELDS].to_dict(orient="records")]
 
@@ -92,9 +93,10 @@ def _links(ends: pd.DataFrame, kinds: list[WorkerPlace]) -> pd.Series[str]:
     links = (same["rack"] & (ends["rack_x"] != "")).map({True: "same rack", False: "network"})
     links = links.astype("str")
     links[near] = "same host"
-    # Each two kinds of places are judged once, however many workers have them.
+    # Each two kinds of places are judged once, as those of two processes on one host.
     for (one, other), rows in ends[told & near].groupby(["kind_x", "kind_y"]).groups.items():
-        links[rows] = link_class(kinds[one], replace(kinds[other], pid=-1))
+        beside = replace(kinds[other], pid=-1, host_id=kinds[one].host_id)
+        links[rows] = link_class(kinds[one], beside)
     inside = told & same["pid"] | ~told & same["process"] & (ends["process_x"] != "")
     links[near & inside] = "same process"
     return links

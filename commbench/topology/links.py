@@ -50,7 +50,7 @@ def link_class(one: WorkerPlace, other: WorkerPlace, racks: tuple[str, str] = ("
     if one.pid == other.pid:
         return "same process"
     if one.gpu and other.gpu:
-        if (one.gpu_uuid or one.gpu) == (other.gpu_uuid or other.gpu):
+        if one.gpu == other.gpu:
             return "same GPU"
         links = dict(item.partition("=")[::2] for item in one.gpu_links.split())
         return links.get(f"GPU{other.gpu}", "") or "same host"

@@ -44,7 +44,6 @@ def at(worker: str = "0", **given: Any) -> WorkerPlace:
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "0"}, "NV2"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "2", "numa_nodes": "1"}, "PIX"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "3"}, "same GPU"),
-        ({"gpu": "3", "gpu_uuid": "GPU-a"}, {"gpu": "0", "gpu_uuid": "GPU-a"}, "same GPU"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "7"}, "same host"),
         ({"gpu": "3"} | NVLINK_GPUS, {}, "same NUMA"),
         ({"gpu": "0"}, {"gpu": "0", "host_id": "other"}, "network"),
@@ -129,6 +128,24 @@ def test_addresses_of_one_host_do_not_make_it_two(recorded: Any) -> None:
     ]  # fmt: skip
     run = recorded([CASE], records)
     assert link_classes(run.transfers, run).tolist() == ["same host"]
+
+
+def test_two_hosts_of_one_kind_are_judged_alike(recorded: Any) -> None:
+    """Equal places within two hosts give equal classes, whatever tells the hosts apart."""
+    case = builders.case(n_workers=4)
+    records = []
+    for worker in range(4):
+        host, gpu = divmod(worker, 2)
+        records.append(
+            place(
+                case, str(worker), host_id=str(host), gpu=str(gpu), gpu_uuid=f"GPU-{worker}",
+                gpu_links=f"GPU{1 - gpu}=NV4", numa_nodes=str(gpu),
+            )
+        )  # fmt: skip
+    pairs = [("0", "1"), ("2", "3"), ("0", "2"), ("1", "2")]
+    records += [builders.transfer(case, 0, 1, src=src, dst=dst) for src, dst in pairs]
+    run = recorded([case], records)
+    assert link_classes(run.transfers, run).tolist() == ["NV4", "NV4", "network", "network"]
 
 
 def test_launches_that_place_a_pair_differently_leave_it_unknown(recorded: Any) -> None:
