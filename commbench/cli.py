@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commbench import __version__, cli_export, cli_model, gates, interrupts, options, registry
+from commbench import (
+    __version__,
+    cli_export,
+    cli_machine,
+    cli_model,
+    gates,
+    interrupts,
+    options,
+    registry,
+)
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
 
@@ -124,6 +133,7 @@ def _suite_command(path: Path) -> click.Command:
             **options.replication(given),
             "backends": given["backends"],
             "scale": given["scale"],
+            "placement": given["placement"],
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
@@ -154,6 +164,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         min_transfer_bytes=given["min_transfer"],
         command=shlex.join(["commbench", *sys.argv[1:]]),
         stopping=stopping,
+        racks=options.racks(given["racks"]),
     )
     results = store.RunStore.create(given["output"], described)
     return _carry_out(results, suites.plan(suite, seed))
@@ -238,7 +249,10 @@ def _write_reports(results: RunStore, content: Any) -> None:
 @click.option(
     "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."
 )
-def report(run: Path, form: str, min_transfer: int | None) -> None:
+@click.option(
+    "--racks", type=click.Path(path_type=Path), help="Which hosts share a rack, from a file."
+)
+def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
     """Report a RUN again: a run's directory, complete or not."""
     from dataclasses import replace
 
@@ -248,11 +262,15 @@ def report(run: Path, form: str, min_transfer: int | None) -> None:
     data = load(run)
     if min_transfer is not None:
         data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
+    if racks is not None:
+        data = replace(data, run=replace(data.run, racks=options.racks(racks)))
     click.echo(render(_content(data)), nl=False)
 
 
 main.add_command(cli_model.model)
 main.add_command(cli_export.export)
+main.add_command(cli_machine.doctor)
+main.add_command(cli_machine.topology)
 
 
 @main.command("list")
@@ -270,16 +288,6 @@ def list_() -> None:
     click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
     for kind in ("plot", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
-
-
-@main.command()
-def doctor() -> None:
-    """Tell what this machine can measure, why not the rest, and what would disturb it."""
-    from rich.console import Console
-
-    from commbench import doctor as doctors
-
-    doctors.render(doctors.examine(), Console())
 
 
 main.add_command(gates.compare)

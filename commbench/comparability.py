@@ -99,7 +99,8 @@ def _at(environment: Mapping[str, Any], key: str) -> Any:
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.backend}: "
     yield from _tables(f"{where}params", one.params, two.params)
-    yield from _tables(f"{where}cluster", asdict(one.cluster), asdict(two.cluster))
+    clusters = ({**asdict(c.cluster), "placement": c.cluster.placed or "none"} for c in (one, two))
+    yield from _tables(f"{where}cluster", *clusters)
     for key in _SETTINGS:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))
 

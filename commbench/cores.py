@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from commbench.errors import UsageError
 
 MAX_OTHERS = 0.1
 """The share of the cores' time from which on others are said to use them.
@@ -21,6 +23,46 @@ class Times(NamedTuple):
 
     busy_s: float
     stolen_s: float
+
+
+def parse(text: str) -> frozenset[int]:
+    """Return the numbers in a list as the kernel writes it; see cpuset(7), "List format".
+
+    Raises
+    ------
+    UsageError
+        Where it is anything else.
+
+    Examples
+    --------
+    >>> sorted(parse("0-2,8")), sorted(parse(""))
+    ([0, 1, 2, 8], [])
+    """
+    found: set[int] = set()
+    for item in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", item.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise UsageError(f"{text!r} is no list of CPUs; write for example 0-19,40-59")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as the kernel lists them.
+
+    Examples
+    --------
+    >>> listed({0, 1, 2, 8}), listed(())
+    ('0-2,8', '')
+    """
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ",".join("-".join(map(str, span)) for span in spans)
 
 
 def times(numbers: Collection[int], proc: Path = Path("/proc")) -> Times | None:

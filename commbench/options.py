@@ -112,8 +112,17 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
                      show_default=True, help="Threads of each worker."),
         click.Option(["--launcher"], default=spec.launcher, show_default=True,
                      help="local: processes of their own; mpirun: the ranks of one MPI world."),
+        _placement("none"),
         device,
     ]  # fmt: skip
+
+
+def _placement(default: str) -> click.Option:
+    return click.Option(
+        ["--placement"], metavar="none|auto|FILE",
+        help="CPUs, GPU and NIC of each worker: auto by the host's topology, or from a file.  "
+             f"[default: {default}]",
+    )  # fmt: skip
 
 
 def run_options() -> list[click.Parameter]:
@@ -145,6 +154,7 @@ def run_options() -> list[click.Parameter]:
                      help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
         click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
                      help="Count transfers from this size on in pair tables."),
+        racks_option(),
         click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
                      show_default=True, help="Where the run's directory is made."),
         click.Option(["--resume"], type=click.Path(path_type=Path),
@@ -160,7 +170,22 @@ def suite_options() -> list[click.Parameter]:
         ["--scale"], type=SHARE,
         help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
     )  # fmt: skip
-    return [scale, *run_options()]
+    return [scale, _placement("the file's"), *run_options()]
+
+
+def racks_option() -> click.Option:
+    """Return the option that tells of racks, which no kernel knows."""
+    return click.Option(
+        ["--racks"], type=click.Path(path_type=Path), metavar="FILE",
+        help="Which hosts share a rack, for the classes of links.",
+    )  # fmt: skip
+
+
+def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:
+    """Return the hosts of each rack that the file names; none without a file."""
+    from commbench.suite.placement import read_racks
+
+    return {} if given is None else read_racks(given)
 
 
 def replication(given: dict[str, Any]) -> dict[str, Any]:
@@ -197,11 +222,13 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     Raises
     ------
     UsageError
-        Where they may not, or nothing is left.
+        Where they may not, nothing is left, or workers are bound to what is not there.
     """
     from commbench.backends import parse
     from commbench.measure.lacking import lacking
+    from commbench.suite.placement import check
 
+    check(suite)
     kept: list[Case] = []
     missing: dict[str, list[Case]] = {}
     for case in suite.cases:
@@ -239,11 +266,15 @@ def _number(cases: list[Case]) -> str:
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:
     """Return the cluster that the options ask for."""
+    from commbench.suite.placement import place
+
     device = given["device"]
     spec = ClusterSpec()
-    return ClusterSpec(
+    asked = ClusterSpec(
         n_workers=given.get("workers", spec.n_workers),
         threads_per_worker=given.get("threads", spec.threads_per_worker),
         device=devices.detect() if device == "auto" else device,
         launcher=given.get("launcher", spec.launcher),
     )
+    placement = place(given.get("placement") or "none", asked.n_workers, asked.device)
+    return replace(asked, placement=placement)

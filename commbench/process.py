@@ -17,8 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from commbench import cores
+
 MARK = "COMMBENCH_LAUNCH"
 """An environment variable that every process of a launch carries, so that none is missed."""
+
+CPUS = "COMMBENCH_CPUS"
+"""An environment variable with the CPUs that a worker is bound to, as the kernel lists them."""
 
 _LOG_TAIL_LINES = 12
 _NOTICE_SECONDS = 1.0
@@ -89,6 +94,12 @@ def let_deaths_be_told() -> None:
 def die_with_parent() -> None:
     """Make the kernel kill this process as soon as the one that started it is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def bind() -> None:
+    """Keep this process, which has one thread yet, to the CPUs in ``COMMBENCH_CPUS``, if any."""
+    if numbers := cores.parse(os.environ.get(CPUS, "")):
+        os.sched_setaffinity(0, numbers)
 
 
 def marked(mark: str) -> list[int]:

@@ -27,6 +27,7 @@ KINDS: dict[str, type[Any]] = {
         model.TaskRecord,
         model.TransportUsed,
         model.WorkerAddress,
+        model.WorkerPlace,
         model.NetworkCounter,
         model.IdleCost,
         model.Load,

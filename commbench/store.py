@@ -162,10 +162,7 @@ def _not_made(path: Path, error: OSError) -> UnwritableError:
 
 
 def new_run_id(name: str, output: Path) -> str:
-    """Claim a directory in `output` that no other run has, and return its name.
-
-    It is made of the time in UTC and of the suite's name.
-    """
+    """Claim a directory in `output`, named after the time in UTC and the suite; return its name."""
     stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
     number = 1
     while True:
@@ -230,6 +227,7 @@ class RunData:
     tasks: pd.DataFrame
     transports: pd.DataFrame
     addresses: pd.DataFrame
+    places: pd.DataFrame
     network: pd.DataFrame
     idle: pd.DataFrame
     loads: pd.DataFrame
@@ -286,6 +284,7 @@ class RunData:
             tasks=frames["TaskRecord"],
             transports=frames["TransportUsed"],
             addresses=frames["WorkerAddress"],
+            places=frames["WorkerPlace"],
             network=frames["NetworkCounter"],
             idle=frames["IdleCost"],
             loads=frames["Load"],

@@ -86,6 +86,16 @@ def address(of: Case, worker: str = "0", where: str = "", *, launch: int = 0) ->
     return model.WorkerAddress(case_id=of.id, launch=launch, worker=worker, address=where)
 
 
+def place(of: Case, worker: str = "0", *, launch: int = 0, **given: Any) -> Record:
+    """Return where a worker was: on the one NUMA node of a host, if not said otherwise."""
+    fields = {
+        "host": "node1", "host_id": "boot net", "pid": 4000 + int(worker), "cpus": "0-1",
+        "numa_nodes": "0", "sockets": "0", "gpu": "", "gpu_uuid": "", "gpu_pci": "",
+        "gpu_links": "", "nic": "lo",
+    }  # fmt: skip
+    return model.WorkerPlace(case_id=of.id, launch=launch, worker=worker, **(fields | given))
+
+
 def network(of: Case, nbytes: int, *, interface: str = "lo", **given: Any) -> Record:
     """Return what the kernel counted."""
     fields = {"launch": 0, "iteration": 0, "host": "local"} | given
@@ -194,8 +204,8 @@ def every_kind(of: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
-        task(of, 0.0, 0.25), transport(of), address(of), network(of, 9), idle(of), load(of),
-        core_use(of), spill(of), setting(of, "a", "b"), thread_time(of),
+        task(of, 0.0, 0.25), transport(of), address(of), place(of), network(of, 9), idle(of),
+        load(of), core_use(of), spill(of), setting(of, "a", "b"), thread_time(of),
         activity(of, "execute", "thread-cpu", 0.2), failure(of), end(of),
     ]  # fmt: skip
 

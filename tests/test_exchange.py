@@ -68,4 +68,6 @@ def test_a_model_can_be_fitted_to_it(exchanged):
     ended, _ = exchanged
     said = CliRunner().invoke(main, ["model", str(ended.run), "--format", "json"])
     assert said.exit_code == 0, said.output
-    assert {model["link"] for model in json.loads(said.stdout)["models"]} == {"same host"}
+    # On a machine with several NUMA nodes these workers may run on all of them.
+    (link,) = {model["link"] for model in json.loads(said.stdout)["models"]}
+    assert link in ("same NUMA", "same host")

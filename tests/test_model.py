@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import model
-from commbench.model import Case, ClusterSpec, Summary
+from commbench.model import Case, ClusterSpec, Placement, Summary
 from commbench.store import decode_launch
 
 CASE = Case(
@@ -39,6 +39,10 @@ CHANGES = {
     "launcher": {"cluster": dataclasses.replace(CASE.cluster, launcher="slurm")},
     "hosts": {"cluster": dataclasses.replace(CASE.cluster, hosts=("b", "a"))},
     "environment": {"cluster": dataclasses.replace(CASE.cluster, env={"A": "1"})},
+    "placement": {"cluster": dataclasses.replace(CASE.cluster, placement=(Placement(cpus="0"),))},
+    "another placement": {
+        "cluster": dataclasses.replace(CASE.cluster, placement=(Placement(cpus="1"),))
+    },
 }
 REPLICATION = {"launches": 7, "iterations": 9, "warmups": 0, "seed": 3, "timeout_s": 1.0}
 
@@ -85,16 +89,19 @@ def test_every_field_of_a_case_was_judged() -> None:
     assert {field.name for field in dataclasses.fields(Case)} == judged
     assert {field.name for field in dataclasses.fields(ClusterSpec)} == {
         "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
+        "placement",
     }  # fmt: skip
 
 
 def test_a_launch_survives_its_way_to_the_child_process() -> None:
     """A launch that went through JSON is the launch, with the same case id."""
-    launch = model.Launch(case=CASE, index=3, block=2, position=1)
+    placement = (Placement(cpus="0-3", gpu=1), Placement(nic="eth0"))
+    case = dataclasses.replace(CASE, cluster=dataclasses.replace(CASE.cluster, placement=placement))
+    launch = model.Launch(case=case, index=3, block=2, position=1)
     arrived = decode_launch(json.loads(json.dumps(dataclasses.asdict(launch))))
-    assert arrived.case.id == CASE.id
+    assert arrived.case.id == case.id
     assert (arrived.index, arrived.block, arrived.position) == (3, 2, 1)
-    assert arrived.case.cluster == CASE.cluster
+    assert arrived.case.cluster == case.cluster
     assert arrived.case.timeout_s == CASE.timeout_s
 
 

@@ -85,7 +85,7 @@ def test_the_model_predicts_transfers_over_the_slow_link(
         model = models[pair]
         assert model["error_median"] <= 0.2
         assert model["beta_Bps"] == pytest.approx(rate * PAYLOAD_SHARE, rel=0.15)
-        assert model["link"] == "other host"
+        assert model["link"] == "network"
 
 
 def test_the_hosts_are_gone_with_the_test() -> None:

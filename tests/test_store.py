@@ -30,7 +30,7 @@ CASE = builders.case()
 FRAMES = {
     "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
-    "WorkerAddress": "addresses",
+    "WorkerAddress": "addresses", "WorkerPlace": "places",
     "NetworkCounter": "network", "IdleCost": "idle", "Load": "loads", "CoreUse": "core_use",
     "Spill": "spills", "Setting": "settings", "ThreadTime": "threads",
     "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commbench import process
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, Placement
 
 
 class RunningCluster(ABC):
@@ -34,11 +34,31 @@ class RunningCluster(ABC):
         self.close()
 
 
+def bound_to(place: Placement) -> dict[str, str]:
+    """Return the environment variables that bind a process which ``bound`` starts.
+
+    Examples
+    --------
+    >>> bound_to(Placement(cpus="0-3", gpu=1, nic="mlx5_0:1"))  # doctest: +NORMALIZE_WHITESPACE
+    {'COMMBENCH_CPUS': '0-3', 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'CUDA_VISIBLE_DEVICES': '1',
+     'UCX_NET_DEVICES': 'mlx5_0:1'}
+    """
+    variables = {process.CPUS: place.cpus} if place.cpus else {}
+    if place.gpu is not None:
+        # The order in which nvidia-smi counts them; CUDA's own begins with the fastest.
+        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(place.gpu)}
+    if place.nic:
+        variables["UCX_NET_DEVICES"] = place.nic
+    return variables
+
+
 class Launcher(ABC):
     """A way to start a cluster."""
 
     name: ClassVar[str]
     """The entry point's name."""
+    binds: ClassVar[bool] = False
+    """Whether it binds the workers as ``ClusterSpec.placement`` says."""
 
     @abstractmethod
     def start(

@@ -1,5 +1,7 @@
 """Run a module or a command so that the kernel kills it when the launch is gone, however it went.
 
+It keeps to the CPUs that ``COMMBENCH_CPUS`` names, if it does.
+
 Run as ``python -m commbench.launchers.bound -m MODULE …`` or ``… bound COMMAND …``.
 """
 
@@ -13,6 +15,7 @@ from commbench import process
 
 if __name__ == "__main__":
     process.die_with_parent()
+    process.bind()
     del sys.argv[0]
     if sys.argv[0] == "-m":
         del sys.argv[0]

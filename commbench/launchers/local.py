@@ -19,8 +19,8 @@ from typing import Any
 
 from commbench import process
 from commbench.errors import LaunchError
-from commbench.launchers.base import Launcher, RunningCluster
-from commbench.model import ClusterSpec
+from commbench.launchers.base import Launcher, RunningCluster, bound_to
+from commbench.model import ClusterSpec, Placement
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
 _START_SECONDS = 60.0
@@ -50,12 +50,14 @@ class LocalCluster(RunningCluster):
             "--protocol", protocol, "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
             *preloads,
         )  # fmt: skip
+        places = spec.placement or (Placement(),) * spec.n_workers
         for index in range(spec.n_workers):
             self._spawn(
                 f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
                 "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
                 "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
                 "--memory-limit", str(memory_limit(spec.n_workers)), *preloads,
+                **bound_to(places[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
@@ -122,6 +124,7 @@ class LocalLauncher(Launcher):
     """Start every process on this host."""
 
     name = "local"
+    binds = True
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from commbench import cpu, process
 from commbench.backends.base import Backend, Transport
-from commbench.measure import peer, perftest, worker
+from commbench.measure import peer, perftest, places, worker
 from commbench.measure.idle import Emit, measure_idle
 from commbench.measure.layers import Conversation, Copy, Exchange, open_conversation
 from commbench.measure.load import under_load
@@ -68,6 +68,7 @@ class _Pair:
     raw: str = ""
     """What carried the raw layer."""
     idle_known: bool = False
+    places_known: bool = False
 
     @property
     def loaded(self) -> bool:
@@ -97,6 +98,7 @@ class _Pair:
                     await self._measure_under_load(layer, address, conversation, pids)
                 else:
                     await self._measure_sizes(layer, conversation, pids)
+                self._tell_places(pids)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
@@ -107,6 +109,14 @@ class _Pair:
                 raise
             finally:
                 process.unwatch()
+
+    def _tell_places(self, pids: tuple[int, int]) -> None:
+        """Emit where both ends are, which is the same for every layer."""
+        if not self.places_known:
+            self.places_known = True
+            ends = dict(zip((INITIATOR, PEER), pids, strict=True))
+            for place in places.of_processes(self.launch, ends):
+                self.emit(place)
 
     async def _open(self, layer: str, address: str, mode: str) -> Conversation:
         return await open_conversation(layer, address, self.backend, self.workload, mode)

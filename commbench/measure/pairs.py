@@ -18,7 +18,7 @@ from typing import Any
 from commbench import cpu, process
 from commbench.backends.base import Backend, Transport
 from commbench.errors import LaunchError
-from commbench.measure import peer
+from commbench.measure import peer, places
 from commbench.measure.idle import Emit, measure_idle
 from commbench.measure.stream import Job
 from commbench.measure.windows import Timing
@@ -104,6 +104,9 @@ class _Pairs:
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))
         used = self._answers()
+        ends = {str(number): pid for number, pid in enumerate(self._pids)}
+        for place in places.of_processes(self._launch, ends):
+            self._emit(place)
         process.unwatch()
         self._tell()
         self._answers()

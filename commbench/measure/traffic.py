@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from commbench import wire
 from commbench.backends.base import Backend
 from commbench.launchers.base import RunningCluster
+from commbench.measure import places
 from commbench.model import (
     Launch,
     NetworkCounter,
@@ -47,11 +48,12 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
 
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
-    """Yield where the workers listen, what carries each living connection, and its compression."""
+    """Yield where the workers are, what carries each living connection, and its compression."""
     for address, name in cluster.names.items():
         yield WorkerAddress(
             case_id=launch.case.id, launch=launch.index, worker=name, address=address
         )
+    yield from places.of_workers(launch, cluster)
     rows = cluster.client.run(wire.transports, backend.transport)
     for address, found in rows.items():
         for peer, transport, evidence in found:

@@ -17,6 +17,7 @@ from commbench import cpu
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.local import LocalLauncher
+from commbench.measure import places
 from commbench.measure.idle import Emit, measure_idle
 from commbench.model import ClusterSpec, Launch, Sample
 from commbench.workloads.base import PairWorkload
@@ -71,6 +72,9 @@ def measure_worker(
                         verified=True,
                     )
                 )
+        if workload.layers == ("worker",):
+            for place in places.of_workers(launch, cluster):
+                emit(place)
 
 
 def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[Any]:

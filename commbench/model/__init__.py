@@ -35,6 +35,7 @@ from commbench.model.observed import (
     WireBytes,
     WorkerAddress,
 )
+from commbench.model.places import Placement, WorkerPlace
 from commbench.model.plan import (
     LAYERS,
     RIGOROUS_LAUNCHES,
@@ -63,6 +64,7 @@ __all__ = [
     "Load",
     "LogCount",
     "NetworkCounter",
+    "Placement",
     "Record",
     "Run",
     "Sample",
@@ -77,4 +79,5 @@ __all__ = [
     "TransportUsed",
     "WireBytes",
     "WorkerAddress",
+    "WorkerPlace",
 ]

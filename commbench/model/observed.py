@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commbench.model.places import WorkerPlace
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -280,6 +282,7 @@ Record = (
     | TaskRecord
     | TransportUsed
     | WorkerAddress
+    | WorkerPlace
     | NetworkCounter
     | IdleCost
     | Load

@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from commbench.model.places import Placement
+
 SCHEMA_VERSION = 1
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
+_LATER: dict[str, Any] = {"placement": ()}
+"""Fields of a cluster that came later: where they say nothing, the ids of cases are as before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class ClusterSpec:
     """The cluster that a case asks for.
 
     ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
-    what the backend sets.
+    what the backend sets. ``placement`` has what each worker is bound to, in the order of their
+    names; where it is empty, none is.
     """
 
     n_workers: int = 2
@@ -28,6 +33,12 @@ class ClusterSpec:
     launcher: str = "local"
     hosts: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    placement: tuple[Placement, ...] = ()
+
+    @property
+    def placed(self) -> str:
+        """The placement in words; nothing where no worker is bound."""
+        return " / ".join(map(str, self.placement))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +66,12 @@ class Case:
         Two runs thus agree on the id of a case that they measured with different numbers of
         launches.
         """
+        cluster = asdict(self.cluster)
         content = {
             "workload": self.workload,
             "backend": self.backend,
             "params": dict(self.params),
-            "cluster": asdict(self.cluster),
+            "cluster": {k: v for k, v in cluster.items() if k not in _LATER or v != _LATER[k]},
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -115,7 +127,8 @@ class Stopping:
 class Run:
     """One execution of a suite, as its ``run.json`` keeps it.
 
-    ``stopping`` is None where the number of launches was fixed beforehand.
+    ``stopping`` is None where the number of launches was fixed beforehand. ``racks`` has by the
+    name of each rack its hosts: their names, addresses, or patterns of these (``"node1*"``).
     """
 
     id: str
@@ -126,4 +139,5 @@ class Run:
     min_transfer_bytes: int = 1_000_000
     command: str = ""
     stopping: Stopping | None = None
+    racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION

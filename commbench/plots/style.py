@@ -142,7 +142,7 @@ def groups(run: RunData, *, pingpong: bool | None = None) -> dict[str, list[Case
     for case in cases:
         peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
         apart = ", ".join(
-            f"{key}={value}"
+            f"{key}={value or 'none'}"
             for key, value in _settings(case).items()
             if any(str(peer.get(key)) != str(value) for peer in peers)
         )
@@ -155,7 +155,7 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
         "device": cluster.device, "launcher": cluster.launcher, "hosts": " ".join(cluster.hosts),
-        **cluster.env,
+        "placement": cluster.placed, **cluster.env,
     }  # fmt: skip
 
 

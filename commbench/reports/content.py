@@ -39,6 +39,17 @@ class Content:
     warnings: tuple[str, ...]
 
     @cached_property
+    def link_bandwidths(self) -> pd.DataFrame:
+        """What ``stats.link_bandwidths`` makes of the pairs."""
+        return stats.link_bandwidths(self.data, self.pairs)
+
+    @property
+    def places(self) -> pd.DataFrame:
+        """Where each worker was, in the first launch in which it was there."""
+        kept = [name for name in self.data.places if name not in ("launch", "pid")]
+        return self.data.places.drop_duplicates(kept)
+
+    @cached_property
     def figures(self) -> tuple[Drawing, ...]:
         """The figures that the run has data for, drawn when they are first asked for."""
         from commbench.reports import figures

@@ -50,22 +50,24 @@ def render(content: Content) -> str:
             "schema_version": run.schema_version,
             "min_transfer_bytes": run.min_transfer_bytes,
             "stopping": run.stopping and vars(run.stopping),
+            "racks": dict(run.racks),
             "ended_by": stats.ended_by(content.data) or None,
             "environment": run.environment,
         },
         "warnings": list(content.warnings),
         "cases": described,
         "pairs": content.pairs,
+        "links": _rows(content.link_bandwidths),
         "slow_pairs": _rows(content.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
         "published": _published(content),
         "transports": content.transports,
+        "places": content.places,
         "coverage": _rows(content.coverage),
         "profile": _rows(content.profiles),
         "failures": _rows(content.data.failures),
     }
-    sections = (f' "{name}": {"".join(_text(section))}' for name, section in report.items())
-    return "{\n" + ",\n".join(sections) + "\n}\n"
+    return "".join(_parts(report))
 
 
 def _published(content: Content) -> list[dict[str, Any]]:
@@ -83,6 +85,16 @@ def _published(content: Content) -> list[dict[str, Any]]:
 def dumps(value: Any) -> str:
     """Return `value` as JSON in which every number is finite or null."""
     return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
+
+
+def _parts(report: dict[str, Any]) -> Iterator[str]:
+    """Yield the JSON text part by part: the whole may be as large as all records together."""
+    opening = "{\n"
+    for name, section in report.items():
+        yield f'{opening} "{name}": '
+        yield from _text(section)
+        opening = ",\n"
+    yield "\n}\n"
 
 
 def _text(section: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from commbench.stats.layers import (
     mode_of,
     shown_sizes,
 )
+from commbench.stats.link_bandwidths import link_bandwidths
 from commbench.stats.link_model import link_models
 from commbench.stats.matrix import pair_matrix
 from commbench.stats.pairs import coverage, pairs
@@ -48,6 +49,7 @@ __all__ = [
     "idle_cores",
     "launch_medians",
     "least_launches",
+    "link_bandwidths",
     "link_models",
     "load_bandwidths",
     "machine",

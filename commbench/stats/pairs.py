@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commbench.stats.links import link_classes
 from commbench.stats.segments import begins_of, quantiles, sort, taken, union_lengths
 from commbench.stats.selection import counted, counts
 
@@ -34,23 +35,20 @@ def pairs(run: RunData) -> pd.DataFrame:
         quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
-        ``n_untimed`` transfers whose clock stood or went back are in no bandwidth.
+        ``n_untimed`` transfers whose clock stood or went back are in no bandwidth. ``link`` is the
+        class of the pair's link.
     """
     import numpy as np
     import pandas as pd
 
-    log = run.transfers
-    keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
-    keep &= ~_below_the_largest(log)
-    if not keep.all():
-        log = log[keep]
-    pairs = _Pairs(log, run)
+    log = counting(run)
+    pairs = PairNumbers(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
     launch, launches = pd.factorize(log["launch"])
     window = pairs.numbers()
     window *= max(1, len(launches))
     window += launch
-    del keep, launch
+    del launch
     rows, window = sort(window)
     windows = begins_of(window)
     pair = window[windows] // max(1, len(launches))
@@ -77,7 +75,7 @@ def pairs(run: RunData) -> pd.DataFrame:
     )
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             **pairs.names(pair[of_pair]),
             "n": n,
@@ -91,9 +89,19 @@ def pairs(run: RunData) -> pd.DataFrame:
             "n_untimed": n - n_timed,
         }
     )
+    return table.assign(link=link_classes(table, run))
 
 
-class _Pairs:
+def counting(run: RunData) -> pd.DataFrame:
+    """Return the transfers that count for the bandwidth of pairs."""
+    log = run.transfers
+    keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
+    keep &= ~_below_the_largest(log)
+    # Of ten million rows a copy takes as long as much of what is done with them.
+    return log if keep.all() else log[keep]
+
+
+class PairNumbers:
     """Numbers for pairs: in the order of the suite's cases, then by channel, sender, receiver."""
 
     def __init__(self, log: pd.DataFrame, run: RunData) -> None:

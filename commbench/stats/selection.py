@@ -87,7 +87,7 @@ def tasks(run: RunData) -> dict[str, str]:
     for case in cases:
         peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
         apart = ", ".join(
-            f"{key}={_text(value)}"
+            f"{key}={_text(value) or 'none'}"
             for key, value in _settings(case).items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
@@ -119,7 +119,7 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
         "device": cluster.device, "launcher": cluster.launcher, "hosts": cluster.hosts,
-        **cluster.env,
+        "placement": cluster.placed, **cluster.env,
     }  # fmt: skip
 
 

@@ -28,8 +28,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats.links import link_classes
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -59,7 +57,6 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
     import pandas as pd
 
     known = pairs[pairs["q50_Bps"] > 0]
-    known = known.assign(link=link_classes(known, run))
     names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
     found: list[pd.DataFrame] = []
     for _, group in known.groupby(["case_id", "channel", "link"], sort=False):

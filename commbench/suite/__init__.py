@@ -16,6 +16,7 @@ A suite file::
     n_workers = 2
     threads_per_worker = 1
     device = "cpu"            # or gpu, or auto: gpu where there is one and CuPy
+    placement = "none"        # or auto, or a placement file beside this one
 
     [[case]]                  # at least one; it may override backends to timeout_s and the cluster
     workload = "merge"

@@ -27,7 +27,7 @@ def cases_for(
         Where a name is unknown, or a number makes no sense.
     """
     from commbench.backends import parse
-    from commbench.workloads.base import Context
+    from commbench.workloads.base import Context, PairWorkload
 
     kind = registry.load("workload", workload)
     filled = structure(dict(params), kind.Params, f"{workload}: params")
@@ -44,7 +44,17 @@ def cases_for(
         raise SuiteError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
-    registry.load("launcher", cluster.launcher)
+    launcher = registry.load("launcher", cluster.launcher)
+    if cluster.placement and issubclass(kind, PairWorkload):
+        raise SuiteError(
+            f"{workload} has no cluster to place: its two processes are bound to nothing; "
+            "all-to-all measures each pair of workers that are"
+        )
+    if cluster.placement and not launcher.binds:
+        raise SuiteError(
+            f"the launcher {cluster.launcher} does not bind workers; drop the placement, or use "
+            "--launcher local"
+        )
     context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
     kind(filled, context)
     return [

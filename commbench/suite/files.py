@@ -13,6 +13,7 @@ from commbench.errors import CommbenchError, SuiteError
 from commbench.model import Case, ClusterSpec, Suite
 from commbench.suite import scaling
 from commbench.suite.cases import cases_for, suite_of
+from commbench.suite.placement import place
 from commbench.suite.strict import structure
 from commbench.workloads import device
 
@@ -27,6 +28,7 @@ class ClusterOverrides:
     launcher: str | None = None
     hosts: tuple[str, ...] | None = None
     env: dict[str, str] | None = None
+    placement: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,8 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         if scale < entry.from_scale:
             continue
         try:
-            for cluster in _clusters(file, entry, scale):
+            clusters = _clusters(file, entry, scale)
+            for cluster in _placed(path, file, entry, clusters, given.get("placement")):
                 cases += _cases(file, entry, cluster, scale, given)
         except CommbenchError as error:
             raise SuiteError(f"{path}: case[{number}]: {error}") from error
@@ -151,6 +154,21 @@ def _clusters(file: SuiteFile, entry: CaseEntry, scale: float) -> Iterator[Clust
         yield replace(cluster, n_workers=n_workers)
 
 
+def _placed(
+    path: Path,
+    file: SuiteFile,
+    entry: CaseEntry,
+    clusters: Iterator[ClusterSpec],
+    given: str | None,
+) -> Iterator[ClusterSpec]:
+    """Yield the clusters with their workers placed; the file's placement lies beside it."""
+    own = _first(entry.cluster.placement, file.cluster.placement, "none")
+    choice, folder = (own, path.parent) if given is None else (given, Path())
+    for cluster in clusters:
+        placement = place(choice, cluster.n_workers, cluster.device, folder)
+        yield replace(cluster, placement=placement)
+
+
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
@@ -160,6 +178,6 @@ def _cluster(*levels: ClusterOverrides) -> ClusterSpec:
         f.name: value
         for level in levels
         for f in fields(level)
-        if (value := getattr(level, f.name)) is not None
+        if f.name != "placement" and (value := getattr(level, f.name)) is not None
     }
     return ClusterSpec(**settings)

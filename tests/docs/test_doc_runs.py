@@ -57,19 +57,24 @@ def test_the_python_of_a_page_runs(page, prepare, folder, tag):
 
 
 def _reading():
-    """Return the distinct commands of all pages that read a run which is there."""
+    """Return the distinct commands of all pages that measure nothing, each with its page."""
     found = {}
     for block in (block for page in pages.PAGES for block in pages.blocks(page)):
         if block.language in pages.SHELL and not block.reason and block.page.name != _WHOLE:
             for words in pages.commands(block.script):
                 if words[0] == "commbench" and not {"run", "ab", "doctor"} & set(words[1:2]):
-                    found[" ".join(words)] = words
-    return [words for line, words in found.items() if not re.search(r"[*$]", line)]
+                    found[" ".join(words)] = (words, block.page)
+    return [found[line] for line in found if not re.search(r"[*$]", line)]
 
 
-@pytest.mark.parametrize("words", _reading(), ids=" ".join)
-def test_a_command_that_reads_a_run_works(words, folder):
+@pytest.mark.parametrize(
+    ("words", "page"),
+    _reading(),
+    ids=lambda given: None if isinstance(given, Path) else " ".join(given),
+)
+def test_a_command_that_reads_a_run_works(words, page, folder, prepare):
     """Reports, models, comparisons and checks come out, of the run that the page names."""
+    prepare(page)
     if "--write-reference" in words:
         (folder / "refs.toml").unlink()
     done = CliRunner().invoke(main, words[1:])

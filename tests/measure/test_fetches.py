@@ -20,6 +20,7 @@ from commbench.model import (
     TransportUsed,
     WireBytes,
     WorkerAddress,
+    WorkerPlace,
 )
 from commbench.workloads.all_to_all import AllToAll
 from commbench.workloads.base import Context
@@ -183,8 +184,12 @@ def test_workers_hold_nothing_of_what_they_fetched(exchange, cluster):
 
 
 def test_links_and_the_idle_cost_are_told(exchange):
-    """Where the workers listen, what carries the bytes, and what the cluster costs idle."""
+    """Where the workers are, what carries the bytes, and what the cluster costs idle."""
     assert isinstance(exchange[0], IdleCost)
+    places = {place.worker: place for place in of(exchange, WorkerPlace)}
+    assert {*places} == {"0", "1"}
+    assert places["0"].host_id == places["1"].host_id
+    assert places["0"].pid != places["1"].pid
     assert {record.worker for record in of(exchange, WorkerAddress)} == {"0", "1"}
     assert all("127.0.0.1" in record.address for record in of(exchange, WorkerAddress))
     assert {(t.src, t.dst, t.transport) for t in of(exchange, TransportUsed)} == {

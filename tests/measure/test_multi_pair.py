@@ -13,7 +13,7 @@ from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import pair, pairs
-from commbench.model import Case, Failure, IdleCost, Launch, Sample, TransportUsed
+from commbench.model import Case, Failure, IdleCost, Launch, Sample, TransportUsed, WorkerPlace
 from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -102,6 +102,9 @@ def test_every_pair_tells_what_carried_it(measure, n_pairs):
     assert used == [
         (str(src), str(dst), "tcp/lo") for one, two in ends for src, dst in ((one, two), (two, one))
     ]
+    places = {r.worker: r.pid for r in records if isinstance(r, WorkerPlace)}
+    assert [*places] == [str(number) for number in range(2 * n_pairs)]
+    assert len({*places.values()}) == 2 * n_pairs
 
 
 def test_the_fast_pair_goes_on_until_the_slow_one_has_enough(measure, monkeypatch):

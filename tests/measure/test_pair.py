@@ -15,7 +15,16 @@ from commbench import backends, process
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import pair
-from commbench.model import Case, Failure, IdleCost, Launch, LaunchEnd, Sample, TransportUsed
+from commbench.model import (
+    Case,
+    Failure,
+    IdleCost,
+    Launch,
+    LaunchEnd,
+    Sample,
+    TransportUsed,
+    WorkerPlace,
+)
 from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -108,9 +117,14 @@ def test_a_sample_is_half_the_round_trip(measure):
     assert abs(starts[0] - time.time()) < 60
 
 
-def test_the_transports_of_both_directions_are_told_after_the_samples(measure):
-    """Each end tells what carried its bytes."""
-    *_, there, back = measure(sizes=(1,))
+def test_places_and_transports_of_both_ends_are_told_after_the_samples(measure):
+    """Where each end is, and what carried its bytes."""
+    *_, one, other, there, back = measure(sizes=(1,))
+    assert [(place.worker, type(place)) for place in (one, other)] == [
+        ("0", WorkerPlace), ("1", WorkerPlace),
+    ]  # fmt: skip
+    assert one.pid == os.getpid() != other.pid
+    assert one.host_id == other.host_id
     assert isinstance(there, TransportUsed)
     assert isinstance(back, TransportUsed)
     assert [(t.src, t.dst, t.transport) for t in (there, back)] == [

@@ -25,6 +25,7 @@ FRAMES = {
     "tasks": model.TaskRecord,
     "transports": model.TransportUsed,
     "addresses": model.WorkerAddress,
+    "places": model.WorkerPlace,
     "network": model.NetworkCounter,
     "idle": model.IdleCost,
     "loads": model.Load,

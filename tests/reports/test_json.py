@@ -15,6 +15,7 @@ from builders import (
     launches,
     log_count,
     message,
+    place,
     sample,
     thread_time,
     transfer,
@@ -32,16 +33,20 @@ CASES = [
     builders.case("tcp", "pingpong"),
 ]
 TOP = [
-    "run", "warnings", "cases", "pairs", "slow_pairs", "comparisons", "published", "transports",
-    "coverage", "profile", "failures",
+    "run", "warnings", "cases", "pairs", "links", "slow_pairs", "comparisons", "published",
+    "transports", "places", "coverage", "profile", "failures",
 ]  # fmt: skip
 KEYS = {
     "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
     "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
-    "pairs": "case_id backend channel src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps",
+    "pairs": "case_id backend channel src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps "
+    "link",
+    "links": "case_id backend channel link n_pairs n bytes q25_Bps q50_Bps q75_Bps slowest_Bps "
+    "fastest_Bps",
     "comparisons": "baseline candidate baseline_id candidate_id workload baseline_s candidate_s "
     "n_launches ratio effect ci_low ci_high p_value delta min_effect verdict",
     "transports": "case_id backend src dst transport evidence contradiction",
+    "places": "case_id backend launch worker host cpus numa_nodes gpu nic",
     "coverage": "case_id backend logged_bytes wire_bytes coverage n_started n_lost self_bytes",
     "profile": "case_id backend process n_iterations compute other_cpu queue blocked data idle "
     "serialize deserialize poll messages loop_queue asleep other_threads gil",
@@ -65,7 +70,11 @@ def report(reported: Reported) -> Any:
     records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
     records += [transfer(CASES[0], 0, 1), wire(CASES[0], 8_000_000), log_count(CASES[0])]
     records += [thread_time(CASES[0]), thread_time(CASES[0], "scheduler", "loop")]
-    records += [transport(CASES[0]), failure(CASES[1], "<it> | broke\n\udc80", launch=6)]
+    records += [
+        transport(CASES[0]),
+        place(CASES[0]),
+        failure(CASES[1], "<it> | broke\n\udc80", launch=6),
+    ]
     content = reported(
         CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3
     )
@@ -154,7 +163,7 @@ def test_every_pair_has_a_line_of_its_own(
     ]
     text = json_report.render(reported([case], records))
     pairs = strict(text)["pairs"]
-    lines = [line for line in text.splitlines() if '"q50_Bps"' in line]
+    lines = [line for line in text.splitlines() if '"busy_Bps"' in line]
     assert [strict(line.strip().rstrip(",")) for line in lines] == pairs
     assert [(pair["src"], pair["dst"]) for pair in pairs] == [
         (src, dst) for src in "012" for dst in "012" if src != dst

@@ -174,12 +174,12 @@ def test_channels_pairs_and_classes_have_models_of_their_own(recorded: Recorded)
         (channel, link, name)
         for channel in ("alone", "together")
         for link, name in [
-            ("other host", ""), ("same host", ""), *(("other host", name) for name in far[1:]),
+            ("network", ""), ("same host", ""), *(("network", name) for name in far[1:]),
             ("same host", "01"), ("same host", "10"),
         ]
     ]  # fmt: skip
     for model in models:
-        slow = model.link == "other host"
+        slow = model.link == "network"
         expected = (2e-3, 1e8) if slow else (1e-3, 1e9)
         if model.channel == "together":
             expected = (0.1, 1e7)

@@ -19,14 +19,14 @@ CASE = builders.case()
     ("one", "other", "link"),
     [
         ("tcp://10.0.0.1:40000", "tcp://10.0.0.1:40001", "same host"),
-        ("tcp://10.0.0.1:40000", "tcp://10.0.0.2:40000", "other host"),
+        ("tcp://10.0.0.1:40000", "tcp://10.0.0.2:40000", "network"),
         ("ucx://[fe80::1]:40000", "ucx://[fe80::1]:40001", "same host"),
-        ("ucx://[fe80::1]:40000", "ucx://[fe80::2]:40000", "other host"),
+        ("ucx://[fe80::1]:40000", "ucx://[fe80::2]:40000", "network"),
         ("mpi://127.0.0.1:40000", "mpi://127.0.0.1:40001", "same host"),
-        ("tls://node-1:40000", "tls://node-2:40000", "other host"),
+        ("tls://node-1:40000", "tls://node-2:40000", "network"),
         ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4711/2", "same process"),
         ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4712/1", "same host"),
-        ("tcp://[broken", "tcp://10.0.0.1:40001", "other host"),
+        ("tcp://[broken", "tcp://10.0.0.1:40001", "network"),
     ],
 )
 def test_the_host_in_the_address_tells(one: str, other: str, link: str, recorded: Recorded) -> None:

@@ -20,7 +20,7 @@ from commbench.store import RunData
 
 Recorded = Callable[..., RunData]
 N_TRANSFERS = 18
-COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps"]
+COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
 LINK = [("0", "1"), ("1", "0")]
 
 
@@ -44,7 +44,7 @@ def judged(run: RunData, noise: float, slowdown: float) -> tuple[float, float]:
     logs += np.median(dice.normal(0, noise, (N_TRANSFERS, n_clusters, len(pairs))), axis=0)
     logs[:, [pairs.index(pair) for pair in LINK]] -= np.log(slowdown)
     rows = [
-        (case_id, "merge", "tcp", "gather", *pair, bandwidth)
+        (case_id, "merge", "tcp", "gather", *pair, bandwidth, "same host")
         for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]

@@ -78,11 +78,11 @@ def test_a_homogeneous_cluster_has_no_slow_pair(n_workers: int, recorded: Record
     """Of 200 clusters whose pairs differ by noise of 10 % only, at most one is accused."""
     cases = [builders.case(n_workers=n_workers, params={"rows": seed}) for seed in range(200)]
     rows = [
-        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth)
+        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth, "same host")
         for seed, case in enumerate(cases)
         for (src, dst), bandwidth in cluster(n_workers, seed=seed).items()
     ]
-    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps"]
+    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
     found = stats.slow_pairs(pd.DataFrame(rows, columns=columns), recorded(cases))
     assert len(set(found["case_id"])) <= 1
 
@@ -179,7 +179,7 @@ def test_links_between_hosts_are_compared_with_their_like(recorded: Recorded) ->
     where = [address(case, str(worker)) for worker in range(4)]
     where.append(address(case, "4", "tcp://10.0.0.9:4000"))
     (row,) = slow(recorded, case, fetches(case, bandwidths) + where).itertuples()
-    assert (row.src, row.dst, row.link, row.n_pairs) == ("4", "2", "other host", 8)
+    assert (row.src, row.dst, row.link, row.n_pairs) == ("4", "2", "network", 8)
     assert row.slowdown == pytest.approx(20)
 
 

@@ -22,9 +22,9 @@ from commbench.model import Case
 from commbench.plots import style
 from commbench.plots.pair_bandwidth import MAP, contrast
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import number
-from commbench.reports.tables.pairs import CHANNELS
+from commbench.reports.tables.cells import CHANNELS, number
 from commbench.store import RunData
+from commbench.topology import UNKNOWN
 from commbench.units import format_bytes
 
 _MAX_SIDE = 64
@@ -212,6 +212,7 @@ def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
         f"median {number(row.q50_Bps / 1e9)} GB/s",
         f"25 %: {number(row.q25_Bps / 1e9)}, 75 %: {number(row.q75_Bps / 1e9)} GB/s",
         f"{row.n} transfer{'s' * (row.n != 1)}, {format_bytes(row.bytes)}",
+        *[f"link {row.link}"] * (row.link != UNKNOWN),
         f"transport {transport}",
     ]
     if slowdown is not None:

@@ -13,6 +13,15 @@ from commbench.reports.content import Content
 if TYPE_CHECKING:
     import pandas as pd
 
+CHANNELS = {
+    "gather": ("", "From the receivers' transfer logs"),
+    "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
+    "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
+}
+"""Of fetches by channel: what follows a title, and where the numbers come from."""
+REST = "The format json has all."
+"""What follows the note of a table that was cut."""
+
 
 @dataclass(frozen=True)
 class Table:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commbench.reports.content import Content
-from commbench.reports.tables.cells import Quantity, Table, label, number, quantity
+from commbench.reports.tables import links
+from commbench.reports.tables.cells import CHANNELS, REST, Quantity, Table, label, number, quantity
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
+from commbench.topology import UNKNOWN
 from commbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -16,19 +18,13 @@ if TYPE_CHECKING:
 
 MAX_PAIRS = 24
 """Rows that a table of pairs has room for, where the reader can't sort it."""
-CHANNELS = {
-    "gather": ("", "From the receivers' transfer logs"),
-    "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
-    "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
-}
-"""By channel: what follows the title, and where the numbers come from."""
-_REST = "The format json has all."
 
 
 def tables(content: Content, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
     """Yield the tables that the run has data for, the slow pairs first."""
     if len(content.slow_pairs):
         yield _slow_pair_table(content, max_pairs)
+    yield from links.tables(content)
     for channel, pairs in content.pairs.groupby("channel", sort=False):
         yield _pair_table(content, str(channel), pairs, max_pairs)
     if len(content.coverage):
@@ -39,7 +35,7 @@ def tables(content: Content, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
 
 def _slow_pair_table(content: Content, most: int) -> Table:
     slow = content.slow_pairs
-    cut = f" The slowest {most} of {len(slow)}. {_REST}" if len(slow) > most else ""
+    cut = f" The slowest {most} of {len(slow)}. {REST}" if len(slow) > most else ""
     return Table(
         "Slow pairs of workers",
         ("backend", "src → dst", "when", "link", "median\nGB/s", "typical\nGB/s", "times\nslower",
@@ -67,17 +63,22 @@ def _slow_pair_table(content: Content, most: int) -> Table:
 def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) -> Table:
     shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
     least = format_bytes(content.data.run.min_transfer_bytes)
-    cut = f" The {most} slowest of {len(pairs)} pairs. {_REST}" if len(pairs) > most else ""
+    cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
     cut += "".join(f" {text}" for text in _missing_pairs(content, pairs))
+    classes = {*pairs["link"]}
+    several = len(classes) > 1
+    if not several and UNKNOWN not in classes:
+        cut += f" Class of all links: {min(classes)}."
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
     return Table(
         f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
-        ("backend", "src → dst", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
-         "busy\nGB/s", "at\nonce"),
+        ("backend", "src → dst", *["link"] * several, "n", "bytes", "25 %\nGB/s", "median\nGB/s",
+         "75 %\nGB/s", "busy\nGB/s", "at\nonce"),
         tuple(
             (
                 label(content, row),
                 f"{row.src} → {row.dst}",
+                *[row.link] * several,
                 quantity(str, row.n),
                 quantity(format_bytes, row.bytes),
                 *(number(bandwidth / 1e9) for bandwidth in
@@ -89,7 +90,7 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
         f"{source}: one fetch, from request to deserialized data. busy: "
         "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
         "average." + cut,
-        text_columns=frozenset({"src → dst"}),
+        text_columns=frozenset({"src → dst", "link"}),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from commbench import stats
 from commbench.model import Run
 from commbench.reports.content import Content
+from commbench.reports.tables import links
 from commbench.reports.tables.cells import Table
 from commbench.units import format_bytes
 
@@ -31,7 +32,7 @@ def _scale(run: Run) -> str:
 
 
 def tables(content: Content) -> Iterator[Table]:
-    """Yield the one table."""
+    """Yield what was run, and where the workers were."""
     run = content.data.run
     known = run.environment
     packages = known.get("packages") or {}
@@ -41,6 +42,7 @@ def tables(content: Content) -> Iterator[Table]:
         "command": run.command,
         "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
         "launches": _stopping(content),
+        "placement": _placement(run),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
@@ -53,6 +55,16 @@ def tables(content: Content) -> Iterator[Table]:
         ("what", "value"),
         tuple((key, text) for key, text in rows.items() if text),
         text_columns=frozenset({"value"}),
+    )
+    yield from links.places(content)
+
+
+def _placement(run: Run) -> str:
+    placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
+    return "; or ".join(
+        ", ".join(f"worker {number}: {place}" for number, place in enumerate(placement)) or "none"
+        for placement in placements
+        if any(placements)
     )
 
 

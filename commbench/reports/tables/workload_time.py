@@ -60,11 +60,12 @@ def _describe(case: Case) -> str:
     cluster = case.cluster
     params = ", ".join(f"{key}={value}" for key, value in case.params.items())
     launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
+    placed = ("placed",) * bool(cluster.placement)
     env = (f"{name}={value}" for name, value in cluster.env.items())
     return (
         f"{case.workload} ({params}) on {cluster.n_workers} workers × "
         f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
-        + ", ".join((cluster.device, *launcher, *cluster.hosts, *env))
+        + ", ".join((cluster.device, *launcher, *cluster.hosts, *placed, *env))
     )
 
 

@@ -1,0 +1,34 @@
+"""Hosts, their NUMA nodes, GPUs and NICs, and which kind of link joins two devices or workers.
+
+A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from the text that
+``nvidia-smi topo -m`` has printed somewhere else. ``place_of`` tells where a process is,
+``link_class`` what joins two of them, and ``auto`` what each worker should be bound to.
+"""
+
+from __future__ import annotations
+
+from commbench.topology.discovery import this_host
+from commbench.topology.hosts import Gpu, Host, Nic, NumaNode
+from commbench.topology.links import UNKNOWN, link_class, rack_of, rank
+from commbench.topology.matrix import Matrix, parse, read_matrix
+from commbench.topology.place import place_of, visible
+from commbench.topology.placement import auto, check
+
+__all__ = [
+    "UNKNOWN",
+    "Gpu",
+    "Host",
+    "Matrix",
+    "Nic",
+    "NumaNode",
+    "auto",
+    "check",
+    "link_class",
+    "parse",
+    "place_of",
+    "rack_of",
+    "rank",
+    "read_matrix",
+    "this_host",
+    "visible",
+]

@@ -1,0 +1,83 @@
+"""Pairs of workers on the same kind of link are one population of transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import builders
+import numpy as np
+import pytest
+from builders import place, transfer
+
+from commbench import stats
+from commbench.model import Record
+from commbench.store import RunData
+
+Recorded = Callable[..., RunData]
+CASE = builders.case(n_workers=3)
+MB = 1_000_000
+PLACES = [place(CASE, "0"), place(CASE, "1"), place(CASE, "2", host_id="another")]
+
+
+def fetch(src: str, dst: str, seconds: float, nbytes: int = 8 * MB, **given: int) -> Record:
+    """Return a fetch of this length."""
+    return transfer(CASE, 0.0, seconds, nbytes, src=src, dst=dst, **given)
+
+
+def test_quantiles_are_over_the_fetches_of_all_pairs_of_a_class(recorded: Recorded) -> None:
+    """A pair counts as often as it fetched, and the nearest class comes first."""
+    near = [fetch("0", "1", 1.0), fetch("0", "1", 2.0), fetch("1", "0", 4.0)]
+    far = [fetch("0", "2", 10.0), fetch("2", "1", 20.0)]
+    run = recorded([CASE], [*PLACES, *far, *near])
+    pairs = stats.pairs(run)
+    assert dict(zip(pairs["src"] + pairs["dst"], pairs["link"], strict=True)) == {
+        "01": "same NUMA", "10": "same NUMA", "02": "network", "21": "network",
+    }  # fmt: skip
+    one, other = stats.link_bandwidths(run, pairs).itertuples()
+    assert (one.link, one.n_pairs, one.n, one.bytes) == ("same NUMA", 2, 3, 24 * MB)
+    expected = np.quantile([8e6, 4e6, 2e6], [0.25, 0.5, 0.75])
+    assert (one.q25_Bps, one.q50_Bps, one.q75_Bps) == pytest.approx(tuple(expected))
+    assert (one.slowest_Bps, one.fastest_Bps) == pytest.approx((2e6, 6e6))
+    assert (other.link, other.n_pairs, other.q50_Bps) == ("network", 2, pytest.approx(0.6e6))
+
+
+def test_what_counts_for_no_pair_counts_for_no_class(recorded: Recorded) -> None:
+    """Small transfers, warm-ups, failed launches and fetches without a duration are left out."""
+    records = [
+        *PLACES, fetch("0", "1", 1.0), fetch("0", "1", 1.0, 10),
+        fetch("1", "0", 1.0, iteration=-1), fetch("1", "0", 1.0, launch=1), fetch("0", "1", 0.0),
+        builders.end(CASE), builders.end(CASE, launch=1, ok=False),
+    ]  # fmt: skip
+    run = recorded([CASE], records)
+    (row,) = stats.link_bandwidths(run, stats.pairs(run)).itertuples()
+    assert (row.n_pairs, row.n, row.q25_Bps, row.q75_Bps) == (1, 2, 8e6, 8e6)
+
+
+def test_cases_and_channels_are_apart(recorded: Recorded) -> None:
+    """In the order of the suite, then of the channels, then from near to far."""
+    cases = [builders.case(backend, n_workers=3) for backend in ("ucx", "tcp")]
+    records: list[Record] = []
+    for case in cases:
+        records += [place(case, "0"), place(case, "1"), place(case, "2", host_id="another")]
+        records += [
+            transfer(case, 0, 1, src=src, dst=dst, channel=channel)
+            for channel in ("together", "alone")
+            for src, dst in (("0", "2"), ("0", "1"))
+        ]
+    run = recorded(cases, records)
+    table = stats.link_bandwidths(run, stats.pairs(run))
+    assert list(zip(table["backend"], table["channel"], table["link"], strict=True)) == [
+        (backend, channel, link)
+        for backend in ("ucx", "tcp")
+        for channel in ("alone", "together")
+        for link in ("same NUMA", "network")
+    ]
+
+
+def test_a_run_without_transfers_has_no_classes(recorded: Recorded) -> None:
+    """The table is empty, with the columns of a full one."""
+    full = recorded([CASE], [*PLACES, fetch("0", "1", 1.0)])
+    empty = recorded([CASE])
+    tables = [stats.link_bandwidths(run, stats.pairs(run)) for run in (full, empty)]
+    assert [len(table) for table in tables] == [1, 0]
+    assert list(tables[0].columns) == list(tables[1].columns)

@@ -1,0 +1,149 @@
+"""A host is read from sysfs and nvidia-smi, and what can't be read is noted, not invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trees
+from trees import Card
+
+from commbench.topology import Host, this_host
+
+SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
+GPU_ROWS = """\
+0, NVIDIA A100, GPU-aaaa, 00000000:03:00.0, 40960, 570.86.15
+1, NVIDIA A100, GPU-bbbb, 00000000:83:00.0, 40960, 570.86.15
+"""
+MATRIX = """\
+        GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
+GPU0     X      NV4     PIX     0-3             0
+GPU1    NV4      X      SYS     4-7             1
+mlx5_0  PIX     SYS      X
+"""
+CARDS = (
+    Card(f"{SWITCH}/0000:02:00.0/0000:03:00.0", node=0),
+    Card(f"{SWITCH}/0000:02:01.0/0000:04:00.0", node=0, rdma="mlx5_0", net="ib0"),
+    Card("pci0000:00/0000:00:03.0/0000:05:00.0", node=0, net="eth0"),
+    Card("pci0000:80/0000:80:01.0/0000:83:00.0", node=1),
+    Card("pci0000:80/0000:80:02.0/0000:84:00.0", node=1, rdma="mlx5_1", state="1: DOWN"),
+)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave no nvidia-smi to be found."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Return a host with two sockets, a GPU and an RDMA device on either, and Ethernet."""
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, GPU_ROWS, MATRIX)
+    return this_host(trees.two_sockets(tmp_path / "root", CARDS))
+
+
+@pytest.mark.usefixtures("bare")
+def test_two_sockets_without_a_gpu(tmp_path: Path) -> None:
+    """Nodes, CPUs, sockets and the link between the nodes; lo is no NIC; a note tells of GPUs."""
+    host = this_host(trees.two_sockets(tmp_path))
+    assert [(node.number, node.cpus, node.sockets) for node in host.nodes] == [
+        (0, "0-3", "0"), (1, "4-7", "1"),
+    ]  # fmt: skip
+    assert host.nodes[0].memory_bytes == 1 << 20
+    assert (host.gpus, host.nics, host.devices) == ((), (), ("node0", "node1"))
+    assert host.link("node0", "node1") == "cross-socket"
+    assert host.notes == ("no GPUs are known: nvidia-smi, which tells of them, is not installed",)
+
+
+@pytest.mark.usefixtures("bare")
+def test_several_nodes_of_a_socket(tmp_path: Path) -> None:
+    """With two NUMA nodes in each socket the neighbours are nearer than the others."""
+    host = this_host(trees.two_sockets(tmp_path, n_nodes=4))
+    assert [host.link("node0", f"node{n}") for n in range(4)] == [
+        "X", "same socket", "cross-socket", "cross-socket",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
+    """An empty sysfs makes an empty host."""
+    host = this_host(tmp_path)
+    assert (host.nodes, host.nics, dict(host.links)) == ((), (), {})
+
+
+def test_gpus_and_nics_and_where_they_are(host: Host) -> None:
+    """PCI address, NUMA node and CPUs of each GPU; port and interface of each RDMA device."""
+    assert [(gpu.index, gpu.uuid, gpu.pci, gpu.numa_node, gpu.cpus) for gpu in host.gpus] == [
+        (0, "GPU-aaaa", "0000:03:00.0", 0, "0-3"), (1, "GPU-bbbb", "0000:83:00.0", 1, "4-7"),
+    ]  # fmt: skip
+    assert [(nic.name, nic.ucx_name, nic.interfaces, nic.numa_node) for nic in host.nics] == [
+        ("mlx5_0", "mlx5_0:1", ("ib0",), 0), ("mlx5_1", "mlx5_1:1", (), 1), ("eth0", "eth0", (), 0),
+    ]  # fmt: skip
+    assert host.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "link"),
+    [
+        ("GPU0", "GPU1", "NV4"),
+        ("GPU0", "mlx5_0", "PIX"),
+        ("GPU1", "mlx5_0", "SYS"),
+        # nvidia-smi knows nothing of these: the tree of bridges tells.
+        ("GPU0", "eth0", "PHB"),
+        ("GPU1", "mlx5_1", "PHB"),
+        ("mlx5_0", "mlx5_1", "SYS"),
+        ("node0", "GPU0", "same NUMA"),
+        ("GPU1", "node0", "cross-socket"),
+        ("eth0", "eth0", "X"),
+    ],
+)
+def test_what_joins_two_devices(one: str, other: str, link: str, host: Host) -> None:
+    """NVLinks from nvidia-smi, the rest from it or from sysfs, in both directions."""
+    assert (host.link(one, other), host.link(other, one)) == (link, link)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("one", "other", "link"),
+    [
+        (f"{SWITCH}/0000:02:00.0/0000:03:00.0", f"{SWITCH}/0000:02:01.0/0000:04:00.0", "PIX"),
+        (f"{SWITCH}/0000:02:00.0/0000:03:00.0", f"{SWITCH}/0000:02:00.0/0000:03:00.1", "PIX"),
+        (
+            f"{SWITCH}/0000:02:00.0/0000:03:00.0/0000:04:00.0/0000:05:00.0",
+            f"{SWITCH}/0000:02:01.0/0000:06:00.0",
+            "PXB",
+        ),
+        ("pci0000:00/0000:00:01.0", "pci0000:00/0000:00:02.0", "PHB"),
+        ("pci0000:00/0000:00:01.0", "pci0000:40/0000:40:02.0", "NODE"),
+    ],
+)
+def test_the_tree_of_bridges_tells(one: str, other: str, link: str, tmp_path: Path) -> None:
+    """Two devices below one switch, two switches, a host bridge, or two host bridges of a node."""
+    cards = (Card(one, node=0, net="eth0"), Card(other, node=0, net="eth1"))
+    assert this_host(trees.two_sockets(tmp_path, cards)).link("eth0", "eth1") == link
+
+
+def test_a_driver_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, answers, and shows nothing: a note says so."""
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "No devices were found\n")
+    host = this_host(trees.two_sockets(tmp_path / "root"))
+    assert host.gpus == ()
+    assert host.notes == ("no GPUs are known: the driver is there, but shows none",)
+
+
+def test_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nvidia-smi said before it failed is told."""
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "")
+    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho driver mismatch >&2\nexit 9\n")
+    (note,) = this_host(trees.two_sockets(tmp_path / "root")).notes
+    assert note.startswith("no GPUs are known: nvidia-smi failed (exit status 9): driver mismatch")
+
+
+def test_a_matrix_that_is_none_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs are there, sysfs tells what it can, and the note what is missing."""
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, GPU_ROWS, "not supported\n")
+    host = this_host(trees.two_sockets(tmp_path / "root", CARDS))
+    assert host.link("GPU0", "mlx5_0") == "PIX"
+    assert host.link("GPU0", "GPU1") == "SYS"
+    assert "found 'not supported'" in host.notes[0]

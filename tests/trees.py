@@ -1,0 +1,76 @@
+"""Hosts made up as trees of sysfs, and an nvidia-smi that says what a test wants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Card:
+    """A PCI device below the given bridges, the root first; ``rdma`` and ``net`` are its names."""
+
+    path: str
+    node: int = -1
+    rdma: str = ""
+    net: str = ""
+    state: str = "4: ACTIVE"
+
+    @property
+    def address(self) -> str:
+        """The device's own address."""
+        return self.path.rpartition("/")[2]
+
+
+def two_sockets(root: Path, cards: Iterable[Card] = (), *, n_nodes: int = 2) -> Path:
+    """Write the tree of a host with two sockets of four CPUs, 0-3 and 4-7, and return its root.
+
+    With four nodes each socket has two.
+    """
+    sys = root / "sys"
+    per_node = 8 // n_nodes
+    for node in range(n_nodes):
+        folder = sys / f"devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{node * per_node}-{(node + 1) * per_node - 1}\n")
+        (folder / "meminfo").write_text(f"Node {node} MemTotal:  1024 kB\n")
+    for cpu in range(8):
+        folder = sys / f"devices/system/cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{cpu // 4}\n")
+    for folder in ("class/net", "class/infiniband", "bus/pci/devices"):
+        (sys / folder).mkdir(parents=True)
+    (sys / "devices/virtual/net/lo").mkdir(parents=True)
+    (sys / "class/net/lo").symlink_to(sys / "devices/virtual/net/lo")
+    for card in cards:
+        device = sys / "devices" / card.path
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{card.node}\n")
+        (sys / "bus/pci/devices" / card.address).symlink_to(device)
+        for kind, name in (("infiniband", card.rdma), ("net", card.net)):
+            if name:
+                (device / kind / name).mkdir(parents=True)
+                (device / kind / name / "device").symlink_to(device)
+                (sys / "class" / kind / name).symlink_to(device / kind / name)
+        if card.rdma:
+            port = device / "infiniband" / card.rdma / "ports/1"
+            port.mkdir(parents=True)
+            (port / "state").write_text(f"{card.state}\n")
+    return root
+
+
+def nvidia_smi(folder: Path, patch: pytest.MonkeyPatch, rows: str, matrix: str) -> None:
+    """Put an nvidia-smi first on the PATH that knows these GPUs and this matrix."""
+    folder.mkdir(exist_ok=True)
+    (folder / "gpus").write_text(rows)
+    (folder / "matrix").write_text(matrix)
+    path = folder / "nvidia-smi"
+    path.write_text(
+        f'#!/bin/sh\ncase "$1" in topo) cat {folder}/matrix;; *) cat {folder}/gpus;; esac\n'
+    )
+    path.chmod(0o755)
+    patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
