@@ -17,6 +17,7 @@ import click
 from commbench import __version__, cli_export, cli_model, gates, interrupts, options, registry
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
+from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
     from commbench.store import RunStore
@@ -141,6 +142,9 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
 
     if given["resume"]:
         return _resume(given["resume"])
+    if given["dry_run"]:
+        _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
+        return 0
     suite = options.available(suite, skip=given["skip_unavailable"])
     stopping, seed = options.stopping(given), given["seed"] or 0
     if stopping is not None:
@@ -157,6 +161,20 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     )
     results = store.RunStore.create(given["output"], described)
     return _carry_out(results, suites.plan(suite, seed))
+
+
+def _print_scripts(plan: Sequence[Launch], output: Path) -> None:
+    """Print the job script of every launch as it would be submitted, one after another."""
+    from commbench import runner
+    from commbench.backends import parse
+
+    for launch in plan:
+        cluster = launch.case.cluster
+        launcher = registry.load("launcher", cluster.launcher)()
+        protocol = parse(launch.case.backend).protocol
+        scratch = runner.scratch_of(launch, output.resolve() / "RUN" / "logs")
+        environ = runner.environment(launch, scratch)
+        click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)
 
 
 def _resume(path: Path) -> int:
@@ -236,7 +254,7 @@ def _write_reports(results: RunStore, content: Any) -> None:
     help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
-    "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."
+    "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
 )
 def report(run: Path, form: str, min_transfer: int | None) -> None:
     """Report a RUN again: a run's directory, complete or not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from commbench.model import Case, Run
@@ -99,7 +99,7 @@ def _at(environment: Mapping[str, Any], key: str) -> Any:
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.backend}: "
     yield from _tables(f"{where}params", one.params, two.params)
-    yield from _tables(f"{where}cluster", asdict(one.cluster), asdict(two.cluster))
+    yield from _tables(f"{where}cluster", one.cluster.measured(), two.cluster.measured())
     for key in _SETTINGS:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))
 

@@ -27,7 +27,7 @@ from commbench.launch import LOG
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
 
-__all__ = ["MARK", "run_plan"]
+__all__ = ["MARK", "environment", "run_plan", "scratch_of"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -57,9 +57,14 @@ def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
         yield from _run(launch, logs)
 
 
+def scratch_of(launch: Launch, logs: Path) -> Path:
+    """Return the folder of the logs of one launch."""
+    return logs / f"{launch.case.id}-{launch.index}"
+
+
 def _run(launch: Launch, logs: Path) -> Generator[Record | None]:
     began = time.monotonic()
-    scratch = logs / f"{launch.case.id}-{launch.index}"
+    scratch = scratch_of(launch, logs)
     failed = False
     for record in _stream(launch, scratch):
         failed = failed or isinstance(record, Failure)
@@ -99,7 +104,12 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
                 [sys.executable, "-m", "commbench.launch"],
                 stdin=subprocess.PIPE, stdout=output, stderr=output,
                 pass_fds=[write_end], start_new_session=True,
-                env=_environment(launch, scratch, mark, write_end),
+                env={
+                    **environment(launch, scratch),
+                    "COMMBENCH_RECORDS_FD": str(write_end),
+                    "COMMBENCH_SCRATCH": str(scratch),
+                    MARK: mark,
+                },
             )  # fmt: skip
         except OSError as error:
             yield failure("launch", f"the launch can't be started: {error}")
@@ -139,7 +149,8 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
-def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict[str, str]:
+def environment(launch: Launch, scratch: Path) -> dict[str, str]:
+    """Return the environment in which a launch is measured, this process's included."""
     case = launch.case
     backend = backends.parse(case.backend)
     config = {
@@ -154,9 +165,6 @@ def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict
         **config,
         **backend.environment(case.cluster.device, scratch),
         **case.cluster.env,
-        "COMMBENCH_RECORDS_FD": str(records),
-        "COMMBENCH_SCRATCH": str(scratch),
-        MARK: mark,
     }
 
 

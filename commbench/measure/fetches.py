@@ -17,11 +17,11 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from commbench import cpu, wire
+from commbench import wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.launchers.base import RunningCluster
-from commbench.measure import traffic
+from commbench.measure import instruments, traffic
 from commbench.measure.idle import Emit, measure_idle
 from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.workloads.base import FetchWorkload
@@ -131,11 +131,20 @@ def measure_fetches(
     VerificationError
         Where a block did not arrive as it was sent.
     """
+    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+        _measure(launch, workload, backend, cluster, emit)
+
+
+def _measure(
+    launch: Launch,
+    workload: FetchWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emit,
+) -> None:
     client, case = cluster.client, launch.case
-    client.register_plugin(wire.WireMeter())
-    client.register_plugin(Fetcher(workload))
     members = _members(cluster)
-    emit(measure_idle(launch, cluster.pids))
+    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
     blocks = _make_blocks(client, workload, members)
     order = random.Random(f"{case.seed} {launch.index}")
     for iteration in range(-case.warmups, case.iterations):
@@ -198,9 +207,9 @@ class _Exchange:
         for receiver in self._shuffled(self._members):
             others = [member for member in self._members if member != receiver]
             owners = _addresses(self._shuffled(others))
-            cpu_began = cpu.seconds(self._cluster.pids)
+            cpu_began = self._cluster.cpu_seconds()
             fetches += self._run([receiver], _in_turn, owners, size)
-            cpu_seconds += cpu.seconds(self._cluster.pids) - cpu_began
+            cpu_seconds += self._cluster.cpu_seconds() - cpu_began
             self._check([receiver])
         mean_seconds = sum(stop - start for _, (_, start, stop, _) in fetches) / self._n_pairs
         self._emit(ALONE, size, size, mean_seconds, cpu_seconds / self._n_pairs, fetches, emit)
@@ -208,10 +217,10 @@ class _Exchange:
     def together(self, size: int, emit: Emit) -> None:
         """Let every pair fetch a block of that size, all at once."""
         owners = _addresses(self._shuffled(self._members))
-        cpu_began = cpu.seconds(self._cluster.pids)
+        cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
         fetches = self._run(self._members, _at_once, owners, size, begin_at_s)
-        cpu_seconds = cpu.seconds(self._cluster.pids) - cpu_began
+        cpu_seconds = self._cluster.cpu_seconds() - cpu_began
         self._check(self._members)
         starts, stops = zip(*((start, stop) for _, (_, start, stop, _) in fetches), strict=True)
         seconds = max(stops) - min(starts)

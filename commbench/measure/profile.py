@@ -174,14 +174,27 @@ class Profiler:
 
     def _opened(self) -> dict[str, _Reading]:
         told = self._ask(read)
-        return _joined(told, self._times())
+        return self._joined(told, self._times())
 
     def _closed(self) -> dict[str, _Reading]:
         times = self._times()
-        return _joined(self._ask(read), times)
+        return self._joined(self._ask(read), times)
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
         return {pid: (time.perf_counter(), cpu.thread_seconds(pid)) for pid in self._cluster.pids}
+
+    def _joined(
+        self, rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]
+    ) -> dict[str, _Reading]:
+        cluster = self._cluster
+        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
+        told = {name: json.loads(row) for name, row in rows.items()}
+        return {
+            # Another host may use the same id for another process.
+            name: _Reading(row, row["clock"], {}) if name in elsewhere
+            else _Reading(row, *times.get(row["pid"], (row["clock"], {})))
+            for name, row in told.items()
+        }  # fmt: skip
 
     def _ask(self, function: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names
@@ -206,16 +219,6 @@ class _Reading(NamedTuple):
     told: dict[str, Any]
     clock: float
     times: _Times
-
-
-def _joined(
-    rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]
-) -> dict[str, _Reading]:
-    told = {name: json.loads(row) for name, row in rows.items()}
-    return {
-        name: _Reading(row, *times.get(row["pid"], (row["clock"], {})))
-        for name, row in told.items()
-    }
 
 
 def _spent(

@@ -19,7 +19,10 @@ class ClusterSpec:
     """The cluster that a case asks for.
 
     ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
-    what the backend sets.
+    what the backend sets. ``hosts`` are those that the launcher goes to, the scheduler's first.
+    ``launcher_options`` are what a launcher takes besides, each a text. ``scheduler`` is the
+    address or the file of a running scheduler, and ``start_timeout_s`` the deadline for all
+    workers to be there.
     """
 
     n_workers: int = 2
@@ -28,6 +31,21 @@ class ClusterSpec:
     launcher: str = "local"
     hosts: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    launcher_options: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
+    start_timeout_s: float = 60.0
+
+    def measured(self) -> dict[str, Any]:
+        """Return the fields that say what is measured, and not where it is found or how patiently.
+
+        What an older commbench did not know is left out while it has its default, so that the ids
+        of its cases stay.
+        """
+        told = asdict(self)
+        del told["scheduler"], told["start_timeout_s"]
+        if not told["launcher_options"]:
+            del told["launcher_options"]
+        return told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +77,7 @@ class Case:
             "workload": self.workload,
             "backend": self.backend,
             "params": dict(self.params),
-            "cluster": asdict(self.cluster),
+            "cluster": self.cluster.measured(),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
