@@ -137,13 +137,13 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     """Run `suite` from its beginning and return the exit status."""
     from datetime import UTC, datetime
 
-    from commbench import adaptive, environment, store
+    from commbench import adaptive, dry_run, environment, store
     from commbench import suite as suites
 
     if given["resume"]:
         return _resume(given["resume"])
     if given["dry_run"]:
-        _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
+        dry_run.print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
         return 0
     suite = options.available(suite, skip=given["skip_unavailable"])
     stopping, seed = options.stopping(given), given["seed"] or 0
@@ -161,20 +161,6 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     )
     results = store.RunStore.create(given["output"], described)
     return _carry_out(results, suites.plan(suite, seed))
-
-
-def _print_scripts(plan: Sequence[Launch], output: Path) -> None:
-    """Print the job script of every launch as it would be submitted, one after another."""
-    from commbench import runner
-    from commbench.backends import parse
-
-    for launch in plan:
-        cluster = launch.case.cluster
-        launcher = registry.load("launcher", cluster.launcher)()
-        protocol = parse(launch.case.backend).protocol
-        scratch = runner.scratch_of(launch, output.resolve() / "RUN" / "logs")
-        environ = runner.environment(launch, scratch)
-        click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)
 
 
 def _resume(path: Path) -> int:

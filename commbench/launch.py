@@ -96,6 +96,7 @@ class _Emitter:
 
 
 def _end_launch() -> NoReturn:
+    process.undo_all()
     if mark := os.environ.get(process.MARK):
         process.kill_marked(mark)
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -32,6 +32,7 @@ _ELSEWHERE = 0
 _on_death: Callable[[str], None] | None = None
 _told = False
 _watched: dict[str, int] = {}
+_undo: list[Callable[[], None]] = []
 _lock = threading.Lock()
 
 
@@ -93,6 +94,18 @@ def unwatch() -> None:
     """Take the death of every process from here on as intended."""
     with _lock:
         _watched.clear()
+
+
+def at_end(undo: Callable[[], None]) -> None:
+    """Call `undo` before this process has to end itself: what it started is on other hosts."""
+    _undo.append(undo)
+
+
+def undo_all() -> None:
+    """Call what ``at_end`` was given, and let none of it keep the end from coming."""
+    while _undo:
+        with contextlib.suppress(Exception):
+            _undo.pop()()
 
 
 def let_deaths_be_told() -> None:

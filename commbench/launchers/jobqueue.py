@@ -28,6 +28,7 @@ from commbench.launchers.local import BOUND, LocalCluster, nanny_environment
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
 
+_TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset({"scheduler", "name", "cores", "protocol", "security", "nanny", "config_name"})
 _LISTS = (
@@ -112,6 +113,9 @@ class JobLauncher(Launcher):
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
             extra = [*self.log_directives(scratch), *extra]
         variables = handed_on(environ, spec.env, nanny_environment())
+        # It is for the launch's own host; a node has its own, and the results' disk may be slow.
+        if variables.get(_TEMPORARY, "").startswith(str(scratch)):
+            del variables[_TEMPORARY]
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         preloads = [word for module in preload for word in ("--preload", module)]
         per_job = self._processes(spec)
@@ -202,6 +206,8 @@ class JobCluster(LocalCluster):
         members.watch(self)
 
     def _submit(self, job: Any) -> None:
+        if not self._jobs:
+            process.at_end(self._cancel)
         try:
             asyncio.run(job.start())
         except (OSError, RuntimeError, ValueError) as error:
@@ -233,11 +239,14 @@ class JobCluster(LocalCluster):
 
     def _stop(self) -> None:
         process.unwatch()
+        self._cancel()
+        super()._stop()
+
+    def _cancel(self) -> None:
         jobs, self._jobs = self._jobs, []
         for job in jobs:
             with contextlib.suppress(Exception):
                 asyncio.run(job.close())
-        super()._stop()
 
 
 def _value(text: str) -> Any:

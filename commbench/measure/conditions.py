@@ -15,8 +15,7 @@ from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.measure.idle import Emit
 from commbench.model import CoreUse, Launch
 
-LOCAL = "local"
-"""What the records call the host that the launch runs on."""
+_LOCAL = "local"
 
 
 class _Process(NamedTuple):
@@ -85,7 +84,7 @@ def watched(launch: Launch, emit: Emit) -> Iterator[Conditions]:
     yield found
     own_s = _own_seconds() + found.adopted_s
     ended = _Reading(time.perf_counter(), cores.times(numbers), own_s)
-    if here := found._use(LOCAL, len(numbers), began, ended):
+    if here := found._use(_LOCAL, len(numbers), began, ended):
         emit(here)
     for use in found.elsewhere:
         emit(use)

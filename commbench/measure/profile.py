@@ -9,7 +9,7 @@ short Python call a turn. What is read just before and just after it:
   itself.
 
 Two more readings, when all is collected, tell what the same threads do while nothing is asked of
-them. Processes on other hosts than the client's have no times of threads.
+them. A process on another host reads the times of its threads itself, with the other counters.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ def read(dask_worker: Any = None) -> str:
     )
 
 
+def read_all(dask_worker: Any = None) -> str:
+    """Return what ``read`` does, and ``"times"``, those of this process's own threads."""
+    return json.dumps({**json.loads(read(dask_worker)), "times": cpu.thread_seconds()})
+
+
 def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
 
@@ -130,6 +135,7 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
+        self._read = read_all if cluster.elsewhere else read
         self._ask(start)
 
     def close(self) -> None:
@@ -173,12 +179,12 @@ class Profiler:
                     )
 
     def _opened(self) -> dict[str, _Reading]:
-        told = self._ask(read)
+        told = self._ask(self._read)
         return self._joined(told, self._times())
 
     def _closed(self) -> dict[str, _Reading]:
         times = self._times()
-        return self._joined(self._ask(read), times)
+        return self._joined(self._ask(self._read), times)
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
         return {pid: (time.perf_counter(), cpu.thread_seconds(pid)) for pid in self._cluster.pids}
@@ -191,7 +197,7 @@ class Profiler:
         told = {name: json.loads(row) for name, row in rows.items()}
         return {
             # Another host may use the same id for another process.
-            name: _Reading(row, row["clock"], {}) if name in elsewhere
+            name: _Reading(row, row["clock"], _by_thread(row)) if name in elsewhere
             else _Reading(row, *times.get(row["pid"], (row["clock"], {})))
             for name, row in told.items()
         }  # fmt: skip
@@ -219,6 +225,10 @@ class _Reading(NamedTuple):
     told: dict[str, Any]
     clock: float
     times: _Times
+
+
+def _by_thread(row: Mapping[str, Any]) -> _Times:
+    return {int(tid): (ran, waited) for tid, (ran, waited) in row["times"].items()}
 
 
 def _spent(
