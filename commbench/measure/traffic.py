@@ -19,7 +19,6 @@ from commbench.model import (
     WorkerAddress,
 )
 
-
 _UCX_VARIABLES = ("UCX_", "UCXPY_")
 _UCX_KEYS = ("distributed-ucxx", "distributed.comm.ucx")
 

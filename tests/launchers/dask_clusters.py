@@ -37,24 +37,36 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, n_workers: int = 2, scheduler: Sequence[str] = (), worker: Sequence[str] = ()
-) -> Iterator[Started]:
-    """Give a cluster over tcp, with more arguments for its commands if need be."""
+    folder: Path, n_workers: int = 2, scheduler: Sequence[str] = (),
+    places: Sequence[tuple[Sequence[str], str]] = (),
+) -> Iterator[Started]:  # fmt: skip
+    """Give a cluster over tcp.
+
+    Parameters
+    ----------
+    scheduler
+        More arguments for the scheduler's command.
+    places
+        What stands before the command of each worker, and its address; the scheduler's are those
+        of the first. Otherwise all is on loopback.
+    """
+    places = places or [((), "127.0.0.1")] * max(1, n_workers)
     file, running = folder / "scheduler.json", []
     # The functions of this module run on it.
     environ = os.environ | {"PYTHONPATH": str(HERE), "DASK_TEMPORARY_DIRECTORY": str(folder)}
-    common = ("--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard")
+    common = ("--scheduler-file", str(file), "--no-dashboard", "--host")
 
-    def start(name: str, *arguments: str) -> None:
+    def start(name: str, place: tuple[Sequence[str], str], *arguments: str) -> None:
+        prefix, address = place
         with (folder / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "dask", *arguments, *common]
+            command = [*prefix, sys.executable, "-m", "dask", *arguments, *common, address]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environ))
 
     try:
-        start("scheduler", "scheduler", "--port", "0", *scheduler)
-        for index in range(n_workers):
+        start("scheduler", places[0], "scheduler", "--port", "0", *scheduler)
+        for index, place in enumerate(places[:n_workers]):
             options = ("--name", f"their-{index}", "--nthreads", "1", "--no-nanny")
-            start(f"worker-{index}", "worker", *options, *worker)
+            start(f"worker-{index}", place, "worker", *options)
         processes.until(file.exists, "the scheduler's file")
         yield Started(file, running[0], tuple(running[1:]))
     finally:

@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import processes
@@ -66,9 +67,7 @@ def printed(queue: str, *arguments: str) -> str:
 
 def check_syntax(script: str) -> None:
     """Let bash read it."""
-    done = subprocess.run(
-        ["bash", "-n"], input=script, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -249,7 +248,7 @@ def test_without_memory_and_without_dask_jobqueue(monkeypatch: pytest.MonkeyPatc
     """What is missing is named, and where to say or get it."""
     with pytest.raises(UsageError, match=r"memory per job.*memory=8GB, or in jobqueue\.yaml"):
         suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
-    monkeypatch.setattr(jobqueue.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match=r"commbench\[jobqueue\]"):
         suite.cases_for("merge", ("tcp",), {}, spec("lsf"))
 

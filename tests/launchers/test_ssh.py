@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import processes
 import pytest
@@ -161,7 +162,7 @@ def test_what_can_t_be_over_ssh(given: dict[str, Any], said: str) -> None:
 
 def test_without_asyncssh(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    monkeypatch.setattr(ssh.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ssh.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match=r"commbench\[ssh\]"):
         suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
 
