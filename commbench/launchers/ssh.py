@@ -143,12 +143,11 @@ class SshCluster(RunningCluster):
         remote = self._ends[name].proc
         log = self._scratch / f"{name.replace(' ', '-')}.log"
         process.expect_life(name)
-        with log.open("a", encoding="utf-8") as file:
-            # A connection that breaks is the end, too.
-            with contextlib.suppress(Exception):
-                async for line in remote.stderr:
-                    file.write(line)
-                    file.flush()
+        # A connection that breaks is the end, too.
+        with log.open("a", encoding="utf-8") as file, contextlib.suppress(Exception):
+            async for line in remote.stderr:
+                file.write(line)
+                file.flush()
         process.tell_death(
             name,
             f"{name} on {self._ends[name].address} ended while it was needed" + process.tail(log),
