@@ -39,6 +39,8 @@ class LocalCluster(RunningCluster):
         try:
             self._start(spec, protocol, preload)
         except BaseException:
+            with contextlib.suppress(Exception):
+                self.client.close(timeout=1)
             self._stop()
             raise
 

@@ -34,6 +34,7 @@ from commbench.model import ClusterSpec
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
 _OWN = ("interface", "python")
 _CLOSE_SECONDS = 10.0
+_TURNS_SECONDS = 0.05
 _LOGGER = "distributed.deploy.ssh"
 
 
@@ -50,7 +51,8 @@ class SshCluster(RunningCluster):
         self._ends: dict[str, Any] = {}
         self._log = scratch / "ssh.log"
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
+        self._thread.start()
         try:
             with _logged(self._log):
                 self._start()
@@ -124,7 +126,8 @@ class SshCluster(RunningCluster):
             await end
         except Exception as error:
             reason = await _reason(end, error)
-            raise LaunchError(f"{name} on {host} did not start: {reason}") from error
+            said = process.tail(self._log)
+            raise LaunchError(f"{name} on {host} did not start: {reason}{said}") from error
 
     def _listens_at(self, host: str) -> dict[str, str]:
         if interface := self._options.get("interface"):
@@ -178,22 +181,33 @@ class SshCluster(RunningCluster):
             self.client.shutdown()
         with contextlib.suppress(Exception):
             self.client.close(timeout=1)
-        self._stop()
+        self._stop(_CLOSE_SECONDS)
 
-    def _stop(self) -> None:
+    def _stop(self, patience_s: float = 0.5) -> None:
+        """End the processes, by force those that don't within `patience_s`."""
         process.unwatch()
         with contextlib.suppress(ResultTimeoutError):
-            self._submit(self._end_all()).result(_CLOSE_SECONDS)
+            self._submit(self._end_all(patience_s)).result(patience_s + _CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
-    async def _end_all(self) -> None:
-        for end in self._ends.values():
+    async def _end_all(self, patience_s: float) -> None:
+        async def finish(end: Any) -> None:
             if end.proc is not None:
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(end.proc.wait_closed(), _CLOSE_SECONDS / 2)
-        for end in self._ends.values():
+                    await asyncio.wait_for(end.proc.wait_closed(), patience_s)
             with contextlib.suppress(Exception):
                 await end.close()
+                await asyncio.wait_for(end.connection.wait_closed(), _CLOSE_SECONDS / 2)
+
+        await asyncio.gather(*(finish(end) for end in self._ends.values()))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        # Connections that were refused close in the turns after.
+        await asyncio.sleep(_TURNS_SECONDS)
 
 
 class SshLauncher(Launcher):

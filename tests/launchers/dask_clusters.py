@@ -1,4 +1,4 @@
-"""Clusters that somebody else started, with Dask's own commands, and how they are at a moment."""
+"""Clusters that somebody else started, with Dask's own commands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import dask
 import processes
-from distributed import Client
-from distributed.comm import Comm
-from distributed.comm.tcp import TCP
 
 HERE = Path(__file__).parent
 
@@ -52,7 +47,7 @@ def started(
     """
     places = places or [((), "127.0.0.1")] * max(1, n_workers)
     file, running = folder / "scheduler.json", []
-    # The functions of this module run on it.
+    # The functions of cluster_state.py run on it.
     environ = os.environ | {"PYTHONPATH": str(HERE), "DASK_TEMPORARY_DIRECTORY": str(folder)}
     common = ("--scheduler-file", str(file), "--no-dashboard", "--host")
 
@@ -70,51 +65,11 @@ def started(
         processes.until(file.exists, "the scheduler's file")
         yield Started(file, running[0], tuple(running[1:]))
     finally:
-        for process in running:
+        # Workers say goodbye to a scheduler that is still there.
+        for process in reversed(running):
             process.terminate()
-        for process in running:
-            process.wait(timeout=30)
-
-
-def snapshot(client: Client) -> dict[str, Any]:
-    """Return all of a cluster that a guest must leave alone."""
-    return {
-        "scheduler": client.run_on_scheduler(scheduler_state),
-        "workers": client.run(worker_state),
-    }
-
-
-def scheduler_state(dask_scheduler: Any) -> dict[str, Any]:
-    """Return what the scheduler holds."""
-    return {
-        "keys": sorted(map(str, dask_scheduler.tasks)),
-        "plugins": sorted(dask_scheduler.plugins),
-        "worker plugins": sorted(dask_scheduler.worker_plugins),
-        "extensions": sorted(dask_scheduler.extensions),
-        "workers": sorted(dask_scheduler.workers),
-        **_process_state(dask_scheduler),
-    }
-
-
-def worker_state(dask_worker: Any) -> dict[str, Any]:
-    """Return what a worker holds."""
-    log = dask_worker.transfer_incoming_log
-    return {
-        "keys": sorted(map(str, dask_worker.data)),
-        "plugins": sorted(dask_worker.plugins),
-        "log": (log.maxlen, [entry["who"] for entry in log]),
-        "fetch": dask_worker.gather_dep.__qualname__,
-        "own attributes": sorted(name for name in vars(dask_worker) if "gather" in name),
-        **_process_state(dask_worker),
-    }
-
-
-def _process_state(server: Any) -> dict[str, Any]:
-    # Without the scheduler's clock, which a worker corrects.
-    return {
-        "pid": os.getpid(),
-        "configuration": json.dumps(dask.config.config, default=str, sort_keys=True),
-        "variables": dict(os.environ),
-        "comms": [Comm.handshake_info.__qualname__, TCP.write.__qualname__],
-        "loop": sorted(vars(server.loop.asyncio_loop._selector).keys() & {"select"}),
-    }
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

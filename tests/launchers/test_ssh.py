@@ -123,7 +123,7 @@ def test_a_worker_whose_connection_breaks_ends_and_is_told(
         ({"port": "1"}, r"scheduler on 127\.0\.0\.1 did not start: ConnectionRefusedError"),
         ({"username": "nobody-here"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
         ({"known_hosts": os.devnull}, r"did not start: HostKeyNotVerifiable"),
-        ({"python": "/no/python"}, r"did not start: .*No such file"),
+        ({"python": "/no/python"}, r"(?s)did not start: .*No such file"),
     ],
 )
 def test_why_a_host_did_not_start(
