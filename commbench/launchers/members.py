@@ -89,12 +89,12 @@ def check_versions(client: Any) -> None:
         for name, version in own.items():
             if theirs.get(name) == version:
                 continue
-            alike = [address for address, other in told["workers"].items()
-                     if _versions(other).get(name) != version]  # fmt: skip
+            others = [_versions(other).get(name) for other in told["workers"].values()]
+            n_differ = sum(other != version for other in others)
             whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
             raise LaunchError(
                 f"{whose} has {name} {theirs.get(name) or '(not installed)'}, and commbench runs "
-                f"with {name} {version} ({len(alike)} of {len(told['workers'])} workers differ): "
+                f"with {name} {version} ({n_differ} of {len(others)} workers differ): "
                 "their messages need not fit, nor their times; install the same on all"
             )
 
