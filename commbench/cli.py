@@ -26,6 +26,7 @@ from commbench import (
 )
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
+from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
     from commbench.store import RunStore
@@ -146,11 +147,14 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     """Run `suite` from its beginning and return the exit status."""
     from datetime import UTC, datetime
 
-    from commbench import adaptive, environment, store
+    from commbench import adaptive, dry_run, environment, store
     from commbench import suite as suites
 
     if given["resume"]:
         return _resume(given["resume"])
+    if given["dry_run"]:
+        dry_run.print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
+        return 0
     suite = options.available(suite, skip=given["skip_unavailable"])
     stopping, seed = options.stopping(given), given["seed"] or 0
     if stopping is not None:
@@ -247,7 +251,7 @@ def _write_reports(results: RunStore, content: Any) -> None:
     help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
 )  # fmt: skip
 @click.option(
-    "--min-transfer", type=options.BYTES, help="Count transfers from this size on in pair tables."
+    "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
 )
 @click.option(
     "--racks", type=click.Path(path_type=Path), help="Which hosts share a rack, from a file."

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commbench import options
 from commbench.errors import UnknownNameError, UnwritableError, UsageError
+from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
     from commbench.reports.dask_config import Advice
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--predict",
-    type=options.BYTES,
+    type=BYTES,
     metavar="SIZE",
     help="Tell the time of a transfer of this size.",
 )

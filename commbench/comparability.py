@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from commbench.model import Case, Run
@@ -99,7 +99,9 @@ def _at(environment: Mapping[str, Any], key: str) -> Any:
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.backend}: "
     yield from _tables(f"{where}params", one.params, two.params)
-    clusters = ({**asdict(c.cluster), "placement": c.cluster.placed or "none"} for c in (one, two))
+    clusters = (
+        {**c.cluster.measured(), "placement": c.cluster.placed or "none"} for c in (one, two)
+    )
     yield from _tables(f"{where}cluster", *clusters)
     for key in _SETTINGS:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))

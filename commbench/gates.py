@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commbench import files, options
+from commbench import files
 from commbench.errors import IncomparableError, UsageError
+from commbench.parsed import SHARE
 
 if TYPE_CHECKING:
     from commbench.ab import Block
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 REGRESSION = 3
 _RUN = click.Path(path_type=Path)
 _MIN_EFFECT = click.option(
-    "--min-effect", type=options.SHARE,
+    "--min-effect", type=SHARE,
     help="A difference below this share is none, however sure.  [default: 5%]",
 )  # fmt: skip
 _FORMAT = click.option(

@@ -43,24 +43,27 @@ def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
         for record in backend.simulate(launch):
             emit(record)
         return
-    with conditions.watched(launch, emit):
-        _measure(launch, backend, scratch, emit)
+    with conditions.watched(launch, emit) as found:
+        _measure(launch, backend, scratch, found, emit)
 
 
-def _measure(launch: Launch, backend: Backend, scratch: Path, emit: Emit) -> None:
+def _measure(
+    launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emit
+) -> None:
     case, workload = launch.case, _workload(launch)
     if isinstance(workload, ClusterWorkload):
         from commbench.measure.cluster import measure_cluster
 
         launcher = registry.load("launcher", case.cluster.launcher)()
         running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
-        with running as cluster:
+        with running as cluster, found.on(cluster):
             measure_cluster(launch, workload, backend, cluster, emit)
     elif isinstance(workload, FetchWorkload):
         from commbench.measure.fetches import measure_fetches
 
         launcher = registry.load("launcher", case.cluster.launcher)()
-        with launcher.start(case.cluster, backend.protocol, scratch) as cluster:
+        running = launcher.start(case.cluster, backend.protocol, scratch)
+        with running as cluster, found.on(cluster):
             measure_fetches(launch, workload, backend, cluster, emit)
     elif isinstance(workload, PairWorkload):
         from commbench.measure.pair import measure_pair
@@ -93,6 +96,7 @@ class _Emitter:
 
 
 def _end_launch() -> NoReturn:
+    process.undo_all()
     if mark := os.environ.get(process.MARK):
         process.kill_marked(mark)
     os.killpg(os.getpgrp(), signal.SIGKILL)

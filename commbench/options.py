@@ -12,49 +12,11 @@ import click
 from commbench import units
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite
+from commbench.parsed import BYTES, SECONDS, SHARE, Parsed, key_and_value, listed
 from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
-
-
-class _Parsed(click.ParamType[Any, Any]):
-    """Text that one of commbench's own parsers understands."""
-
-    def __init__(self, name: str, parse: Any) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except (UsageError, ValueError) as error:
-            self.fail(str(error), param, ctx)
-
-
-def _listed(parse: Any) -> Any:
-    def parse_list(text: str) -> tuple[Any, ...]:
-        items = [item.strip() for item in text.split(",") if item.strip()]
-        if not items:
-            raise UsageError(f"{text!r} names nothing; leave the option out for its default")
-        return tuple(parse(item) for item in items)
-
-    return parse_list
-
-
-def _share(text: str) -> float:
-    number, percent = text.removesuffix("%"), text.endswith("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
-
-
-SHARE = _Parsed("share", _share)
-BYTES = _Parsed("size", units.parse_bytes)
-SECONDS = _Parsed("duration", units.parse_seconds)
 
 
 def names(params: type[Any]) -> list[str]:
@@ -80,7 +42,7 @@ def _type(hint: Any, unit: str) -> click.ParamType[Any, Any]:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        return _Parsed("list", _listed(units.parse_bytes if unit == "bytes" else item))
+        return Parsed("list", listed(units.parse_bytes if unit == "bytes" else item))
     if hint is int and unit == "bytes":
         return BYTES
     scalars: dict[Any, click.ParamType[Any, Any]] = {
@@ -110,8 +72,7 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
                      help="Worker processes."),
         click.Option(["--threads"], type=click.INT, default=spec.threads_per_worker,
                      show_default=True, help="Threads of each worker."),
-        click.Option(["--launcher"], default=spec.launcher, show_default=True,
-                     help="local: processes of their own; mpirun: the ranks of one MPI world."),
+        *_launcher_options(spec),
         _placement("none"),
         device,
     ]  # fmt: skip
@@ -125,11 +86,29 @@ def _placement(default: str) -> click.Option:
     )  # fmt: skip
 
 
+def _launcher_options(spec: ClusterSpec) -> list[click.Parameter]:
+    return [
+        click.Option(["--launcher"], default=spec.launcher, show_default=True,
+                     help="local: processes of their own; mpirun: the ranks of one MPI world; ssh: "
+                          "on --hosts; slurm, pbs, lsf: as jobs; external: a running cluster."),
+        click.Option(["--hosts"], type=Parsed("names", listed(str)),
+                     help="For ssh: the scheduler's host, then one for each worker, in turn."),
+        click.Option(["--scheduler-address"], help="For external: such as tcp://10.0.0.1:8786."),
+        click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
+                     help="For external: what `dask scheduler --scheduler-file` wrote."),
+        click.Option(["--launcher-option"], type=Parsed("KEY=VALUE", key_and_value),
+                     multiple=True,
+                     help="For ssh, slurm, pbs and lsf: for example queue=short; may be repeated."),
+        click.Option(["--start-timeout"], type=SECONDS, default=spec.start_timeout_s,
+                     show_default=True, help="Deadline for all workers to be there, in seconds."),
+    ]  # fmt: skip
+
+
 def run_options() -> list[click.Parameter]:
     """Return the options that every run takes."""
     case, rule = Case(workload="", backend=""), Stopping()
     return [
-        click.Option(["--backends"], type=_Parsed("names", _listed(str)),
+        click.Option(["--backends"], type=Parsed("names", listed(str)),
                      help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
                           "[default: tcp]"),
         click.Option(["--launches"], type=click.INT,
@@ -161,6 +140,8 @@ def run_options() -> list[click.Parameter]:
                      help="Go on with an interrupted run, as it was begun."),
         click.Option(["--skip-unavailable"], is_flag=True,
                      help="Go on without backends that this machine lacks."),
+        click.Option(["--dry-run"], is_flag=True,
+                     help="Print the job script of every launch, and start nothing."),
     ]  # fmt: skip
 
 
@@ -275,6 +256,17 @@ def cluster(given: dict[str, Any]) -> ClusterSpec:
         threads_per_worker=given.get("threads", spec.threads_per_worker),
         device=devices.detect() if device == "auto" else device,
         launcher=given.get("launcher", spec.launcher),
+        hosts=given.get("hosts") or (),
+        launcher_options=dict(given.get("launcher_option") or ()),
+        scheduler=_scheduler(given),
+        start_timeout_s=given.get("start_timeout", spec.start_timeout_s),
     )
     placement = place(given.get("placement") or "none", asked.n_workers, asked.device)
     return replace(asked, placement=placement)
+
+
+def _scheduler(given: dict[str, Any]) -> str:
+    address, file = given.get("scheduler_address"), given.get("scheduler_file")
+    if address and file:
+        raise UsageError("--scheduler-address and --scheduler-file name one scheduler; give one")
+    return address or file or ""

@@ -31,9 +31,13 @@ _GONE_SECONDS = 10.0
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 
+# No process has this id.
+_ELSEWHERE = 0
+
 _on_death: Callable[[str], None] | None = None
 _told = False
 _watched: dict[str, int] = {}
+_undo: list[Callable[[], None]] = []
 _lock = threading.Lock()
 
 
@@ -59,23 +63,54 @@ def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
             gone.poll()
         finally:
             os.close(descriptor)
-        global _told
-        with _lock:
-            expected = _told or _watched.get(name) != child.pid
-            _told = _told or not expected
-        if not expected and _on_death is not None:
-            _on_death(
+        _tell(
+            name,
+            child.pid,
+            lambda: (
                 f"{name} (process {child.pid}) {describe_exit(child.wait())} while it was needed"
                 + tail(log)
-            )
+            ),
+        )
 
     threading.Thread(target=wait, name=f"watch {name}", daemon=True).start()
+
+
+def expect_life(name: str) -> None:
+    """Take the death of `name`, which is no child of this process, as one to be told."""
+    with _lock:
+        _watched[name] = _ELSEWHERE
+
+
+def tell_death(name: str, message: str) -> None:
+    """Report with `message` that `name` died, unless ``unwatch`` came first."""
+    _tell(name, _ELSEWHERE, lambda: message)
+
+
+def _tell(name: str, pid: int, message: Callable[[], str]) -> None:
+    global _told
+    with _lock:
+        expected = _told or _watched.get(name) != pid
+        _told = _told or not expected
+    if not expected and _on_death is not None:
+        _on_death(message())
 
 
 def unwatch() -> None:
     """Take the death of every process from here on as intended."""
     with _lock:
         _watched.clear()
+
+
+def at_end(undo: Callable[[], None]) -> None:
+    """Call `undo` before this process has to end itself: what it started is on other hosts."""
+    _undo.append(undo)
+
+
+def undo_all() -> None:
+    """Call what ``at_end`` was given, and let none of it keep the end from coming."""
+    while _undo:
+        with contextlib.suppress(Exception):
+            _undo.pop()()
 
 
 def let_deaths_be_told() -> None:

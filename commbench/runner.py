@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -27,10 +28,11 @@ from commbench.launch import LOG
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
 
-__all__ = ["MARK", "run_plan"]
+__all__ = ["MARK", "environment", "run_plan", "scratch_of"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
+_UNDO_SECONDS = 3.0
 TEMPORARY = "tmp"
 """The folder of a launch's temporary files in its scratch folder."""
 
@@ -57,9 +59,14 @@ def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
         yield from _run(launch, logs)
 
 
+def scratch_of(launch: Launch, logs: Path) -> Path:
+    """Return the folder of the logs of one launch."""
+    return logs / f"{launch.case.id}-{launch.index}"
+
+
 def _run(launch: Launch, logs: Path) -> Generator[Record | None]:
     began = time.monotonic()
-    scratch = logs / f"{launch.case.id}-{launch.index}"
+    scratch = scratch_of(launch, logs)
     failed = False
     for record in _stream(launch, scratch):
         failed = failed or isinstance(record, Failure)
@@ -99,7 +106,12 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
                 [sys.executable, "-m", "commbench.launch"],
                 stdin=subprocess.PIPE, stdout=output, stderr=output,
                 pass_fds=[write_end], start_new_session=True,
-                env=_environment(launch, scratch, mark, write_end),
+                env={
+                    **environment(launch, scratch),
+                    "COMMBENCH_RECORDS_FD": str(write_end),
+                    "COMMBENCH_SCRATCH": str(scratch),
+                    MARK: mark,
+                },
             )  # fmt: skip
         except OSError as error:
             yield failure("launch", f"the launch can't be started: {error}")
@@ -139,7 +151,8 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
-def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict[str, str]:
+def environment(launch: Launch, scratch: Path) -> dict[str, str]:
+    """Return the environment in which a launch is measured, this process's included."""
     case = launch.case
     backend = backends.parse(case.backend)
     config = {
@@ -154,9 +167,6 @@ def _environment(launch: Launch, scratch: Path, mark: str, records: int) -> dict
         **config,
         **backend.environment(case.cluster.device, scratch),
         **case.cluster.env,
-        "COMMBENCH_RECORDS_FD": str(records),
-        "COMMBENCH_SCRATCH": str(scratch),
-        MARK: mark,
     }
 
 
@@ -196,12 +206,27 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
         os.close(ended)
 
 
+def _give_time(child: subprocess.Popen[bytes]) -> None:
+    if child.returncode is not None:
+        return
+    # Not by waiting for it: until then its id is nobody else's, nor is its group's.
+    ended = os.pidfd_open(child.pid)
+    try:
+        gone = select.poll()
+        gone.register(ended, select.POLLIN)
+        gone.poll(_UNDO_SECONDS * 1000)
+    finally:
+        os.close(ended)
+
+
 def _end(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill whatever is left of a launch: its group first, then who carries its mark."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
     if child.stdin is not None:
+        # The launch takes that for its end, and takes back what it has started elsewhere.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
+    _give_time(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     process.kill_marked(mark)

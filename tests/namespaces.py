@@ -1,9 +1,9 @@
 """Hosts to measure between that are network namespaces of this one, with links of known rates.
 
-Every host has one address, on its ``lo``, and a link of its own to each other host: a pair of
-virtual Ethernet devices, over which alone the two addresses are routed. So one link can be slow
-while the others are not. A rate is set by a token bucket filter at both ends; it counts Ethernet
-frames, of which ``PAYLOAD_SHARE`` is TCP's payload.
+Hosts and switches, which are namespaces that forward, have one address each, on their ``lo``. A
+link is a pair of virtual Ethernet devices; messages take the way with the fewest links. A rate is
+set by a token bucket filter at both ends; it counts Ethernet frames, of which ``PAYLOAD_SHARE`` is
+TCP's payload.
 """
 
 from __future__ import annotations
@@ -62,6 +62,51 @@ class NamespaceLauncher(Launcher):
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Hosts, numbered from 0, switches, which follow them, and the rates of the links in B/s.
+
+    A link of rate 0 lets pass what the machine can do.
+    """
+
+    n_hosts: int
+    links: Mapping[tuple[int, int], float]
+
+    @property
+    def nodes(self) -> range:
+        """The numbers of hosts and switches."""
+        return range(max(self.n_hosts, 1 + max((node for link in self.links for node in link),
+                                                default=0)))  # fmt: skip
+
+    def way(self, here: int, there: int) -> tuple[int, ...]:
+        """Return the nodes from one to the other, both included: as few as possible."""
+        ways = [(here,)]
+        for way in ways:
+            if way[-1] == there:
+                return way
+            # A host forwards nothing.
+            if len(way) == 1 or way[-1] >= self.n_hosts:
+                ways += [(*way, node) for node in self._next_to(way[-1]) if node not in way]
+        raise LookupError(f"no way from {here} to {there}")
+
+    def rate_Bps(self, here: int, there: int) -> float:  # noqa: N802 - the unit's own spelling
+        """Return what the way lets pass: its slowest link's rate, infinite where none has one."""
+        rates = [self._rate(link) for link in itertools.pairwise(self.way(here, there))]
+        return min(filter(None, rates), default=float("inf"))
+
+    def _rate(self, link: tuple[int, int]) -> float:
+        return self.links.get(link) or self.links.get(link[::-1]) or 0.0
+
+    def _next_to(self, node: int) -> list[int]:
+        return [b if a == node else a for a, b in self.links if node in (a, b)]
+
+
+def mesh(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Layout:  # noqa: N803
+    """Return so many hosts with a link of its own for every pair, some of which have a rate."""
+    pairs = itertools.combinations(range(number), 2)
+    return Layout(number, {pair: rates_Bps.get(pair, 0.0) for pair in pairs})
+
+
+@dataclass(frozen=True)
 class Hosts:
     """The namespaces by number, and the address of each."""
 
@@ -82,7 +127,14 @@ def name(pid: int, number: int) -> str:
 
 @contextlib.contextmanager
 def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[Hosts]:  # noqa: N803
-    """Give so many hosts, the links between some of which have a rate; else skip the test.
+    """Give the hosts of a `mesh`; else skip the test."""
+    with laid_out(mesh(number, rates_Bps)) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def laid_out(layout: Layout) -> Iterator[Hosts]:
+    """Give the hosts of `layout`; else skip the test.
 
     Those of a test that was killed before it could remove them go first.
     """
@@ -92,44 +144,52 @@ def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[H
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root")
     _remove(host for host in _hosts() if not Path(f"/proc/{host.split('-')[1]}").exists())
-    found = Hosts(
-        tuple(name(os.getpid(), next(_numbers)) for _ in range(number)),
-        tuple(f"10.213.0.{index + 1}" for index in range(number)),
-    )
+    names = tuple(name(os.getpid(), next(_numbers)) for _ in layout.nodes)
+    addresses = tuple(f"10.213.0.{index + 1}" for index in layout.nodes)
     try:
         try:
-            _make(found, rates_Bps)
+            _make(layout, names, addresses)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces: {' '.join(error.cmd)}: {error.stderr.strip()}")
-        yield found
+        yield Hosts(names[: layout.n_hosts], addresses[: layout.n_hosts])
     finally:
-        _remove(_hosts() & set(found.names))
+        _remove(_hosts() & set(names))
 
 
-def _make(found: Hosts, rates_Bps: Mapping[tuple[int, int], float]) -> None:  # noqa: N803
-    for host, address in zip(found.names, found.addresses, strict=True):
-        _do(f"ip netns add {host}")
-        _do(f"ip -n {host} link set lo up")
-        _do(f"ip -n {host} address add {address}/32 dev lo")
-    for one, other in itertools.combinations(range(len(found.names)), 2):
-        a, b = found.names[one], found.names[other]
+def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+    for node in layout.nodes:
+        _do(f"ip netns add {names[node]}")
+        _do(f"ip -n {names[node]} link set lo up")
+        _do(f"ip -n {names[node]} address add {addresses[node]}/32 dev lo")
+        if node >= layout.n_hosts:
+            _do(f"ip netns exec {names[node]} tee /proc/sys/net/ipv4/ip_forward", "1")
+    for (one, other), rate in layout.links.items():
+        a, b = names[one], names[other]
         _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
         for here, there in ((one, other), (other, one)):
-            host, device = found.names[here], f"to{there}"
-            _do(f"ip -n {host} link set {device} mtu {_MTU} up")
-            _do(
-                f"ip -n {host} route add {found.addresses[there]}/32 dev {device} "
-                f"src {found.addresses[here]}"
-            )
-            if rate := rates_Bps.get((one, other)):
-                # The bucket goes through at once: 1 % of what takes 0.2 s. A smaller one
-                # has segments of 64 KiB cut up, and runs over whenever a busy core is late to
-                # serve it, which makes the link slower than its rate.
-                burst = max(128 * 1024, round(rate * 2e-3))
+            _make_end(names[here], f"to{there}", rate)
+    for here in layout.nodes:
+        for there in layout.nodes:
+            if here != there:
+                _, first, *_ = layout.way(here, there)
+                via = "" if first == there else f"via {addresses[first]} onlink"
                 _do(
-                    f"tc -n {host} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
-                    f"burst {burst} limit 8mb"
+                    f"ip -n {names[here]} route add {addresses[there]}/32 {via} dev to{first} "
+                    f"src {addresses[here]}"
                 )
+
+
+def _make_end(host: str, device: str, rate: float) -> None:
+    _do(f"ip -n {host} link set {device} mtu {_MTU} up")
+    if rate:
+        # The bucket goes through at once: 1 % of what takes 0.2 s. A smaller one has segments of
+        # 64 KiB cut up, and runs over whenever a busy core is late to serve it, which makes the
+        # link slower than its rate.
+        burst = max(128 * 1024, round(rate * 2e-3))
+        _do(
+            f"tc -n {host} qdisc add dev {device} root tbf rate {8 * rate:.0f}bit "
+            f"burst {burst} limit 8mb"
+        )
 
 
 def _hosts() -> set[str]:
@@ -143,8 +203,8 @@ def _remove(hosts: Iterable[str]) -> None:
         subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
-def _do(command: str) -> None:
-    subprocess.run(command.split(), capture_output=True, text=True, check=True)
+def _do(command: str, said: str = "") -> None:
+    subprocess.run(command.split(), input=said, capture_output=True, text=True, check=True)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ CHANGES = {
     "device": {"cluster": dataclasses.replace(CASE.cluster, device="gpu")},
     "launcher": {"cluster": dataclasses.replace(CASE.cluster, launcher="slurm")},
     "hosts": {"cluster": dataclasses.replace(CASE.cluster, hosts=("b", "a"))},
+    "launcher options": {"cluster": dataclasses.replace(CASE.cluster, launcher_options={"a": "1"})},
     "environment": {"cluster": dataclasses.replace(CASE.cluster, env={"A": "1"})},
     "placement": {"cluster": dataclasses.replace(CASE.cluster, placement=(Placement(cpus="0"),))},
     "another placement": {
@@ -75,6 +76,13 @@ def test_how_often_it_is_measured_does_not_change_the_id(field: str) -> None:
     assert changed.id == CASE.id
 
 
+@pytest.mark.parametrize("where", [{"scheduler": "tcp://a:1"}, {"start_timeout_s": 1.0}])
+def test_where_a_cluster_is_found_does_not_change_the_id(where: dict[str, Any]) -> None:
+    """Another address of a running cluster, or more patience, is no other thing to measure."""
+    changed = dataclasses.replace(CASE, cluster=dataclasses.replace(CASE.cluster, **where))
+    assert changed.id == CASE.id
+
+
 @given(st.permutations(sorted(CASE.params)), st.permutations(sorted(CASE.cluster.env)))
 def test_the_id_does_not_depend_on_the_order_of_keys(params: list[str], env: list[str]) -> None:
     """Parameters and variables may be named in any order."""
@@ -89,6 +97,7 @@ def test_every_field_of_a_case_was_judged() -> None:
     assert {field.name for field in dataclasses.fields(Case)} == judged
     assert {field.name for field in dataclasses.fields(ClusterSpec)} == {
         "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
+        "launcher_options", "scheduler", "start_timeout_s",
         "placement",
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from commbench import registry
 from commbench.errors import LaunchError
 from commbench.launchers import mpirun
-from commbench.model import Case, ClusterSpec, Failure, Launch, Sample, TransportUsed
+from commbench.model import Case, ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
 from commbench.runner import run_plan
 
 needs_mpi = pytest.mark.skipif(
@@ -60,3 +60,19 @@ def test_what_is_missing_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(LaunchError, match="commbench\\[mpi\\]"):
         start("mpi", tmp_path)
+
+
+@needs_mpi
+def test_the_ranks_cpu_time_is_the_launch_s_own(tmp_path):
+    """What ``mpiexec`` started, and its children, do not pass for other processes."""
+    params = {"rows": 10_000, "partitions": 0, "frac_match": 0.3, "shuffle": "tasks"}
+    cluster = ClusterSpec(n_workers=2, launcher="mpirun")
+    case = Case(workload="merge", backend="tcp", params=params, cluster=cluster,
+                iterations=4, timeout_s=120.0)  # fmt: skip
+    plan = [Launch(case=case, index=0, block=0, position=0)]
+    records = list(run_plan(plan, tmp_path / "logs"))
+    assert not [record for record in records if isinstance(record, Failure)], records
+    (use,) = [record for record in records if isinstance(record, CoreUse)]
+    in_samples = sum(record.cpu_seconds for record in records if isinstance(record, Sample))
+    # Starting three ranks takes more than a second each, mostly on imports.
+    assert use.own_cpu_seconds > in_samples + 2.0

@@ -1,8 +1,8 @@
-"""Checks that a backend or a workload keeps its promises, for the tests of whoever writes one.
+"""Checks that a backend, a workload or a launcher keeps its promises, for whoever writes one.
 
 ::
 
-    from commbench.conformance import check_backend, check_workload
+    from commbench.conformance import check_backend, check_launcher, check_workload
 
     def test_backend():
         assert check_backend("ws") == {"websocket"}
@@ -10,13 +10,17 @@
     def test_workload():
         check_workload("rechunk", size=500, bands=3)
 
-Both find what they check by its entry point, as the command line does. A promise that is not kept
+    def test_launcher(tmp_path):
+        check_launcher("ssh", tmp_path, hosts=("localhost", "localhost"))
+
+All find what they check by its entry point, as the command line does. A promise that is not kept
 is an ``AssertionError`` that says which. ``docs/extending.md`` has a whole example.
 """
 
 from __future__ import annotations
 
 from commbench.conformance.backends import check_backend
+from commbench.conformance.launchers import check_launcher
 from commbench.conformance.workloads import check_workload
 
-__all__ = ["check_backend", "check_workload"]
+__all__ = ["check_backend", "check_launcher", "check_workload"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench import process
+from commbench import cpu, process
+from commbench.errors import UsageError
 from commbench.model import ClusterSpec, Placement
+
+SCHEDULER = "scheduler"
+"""What the scheduler is called where workers go by their addresses."""
 
 
 class RunningCluster(ABC):
@@ -20,10 +25,33 @@ class RunningCluster(ABC):
     """The name of every worker by its address."""
     pids: tuple[int, ...]
     """Every process on this host that works for the cluster, the client's included."""
+    adopted: tuple[int, ...] = ()
+    """Those of them that this process did not start, itself or through its children."""
+    elsewhere: frozenset[str] = frozenset()
+    """The addresses of the workers on other hosts, and `SCHEDULER` where that is on another."""
+    outlives: bool = False
+    """Whether the cluster was there before the launch and stays: it is to be left as it was."""
 
     @abstractmethod
     def close(self) -> None:
         """Stop the processes in an orderly way, and by force those that won't."""
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that scheduler, workers and client have used since they began.
+
+        Processes elsewhere are asked for theirs, which costs each of them one message.
+        """
+        seconds = cpu.seconds(self.pids)
+        if workers := sorted(self.elsewhere - {SCHEDULER}):
+            seconds += sum(self.client.run(time.process_time, workers=workers).values())
+        if SCHEDULER in self.elsewhere:
+            seconds += self.client.run_on_scheduler(time.process_time)
+        return seconds
+
+    @property
+    def n_processes(self) -> int:
+        """How many processes that is."""
+        return len(self.pids) + len(self.elsewhere)
 
     def __enter__(self) -> RunningCluster:
         return self
@@ -53,12 +81,58 @@ def bound_to(place: Placement) -> dict[str, str]:
 
 
 class Launcher(ABC):
-    """A way to start a cluster."""
+    """A way to come to a cluster."""
 
     name: ClassVar[str]
     """The entry point's name."""
-    binds: ClassVar[bool] = False
-    """Whether it binds the workers as ``ClusterSpec.placement`` says."""
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Those of the spec's ``hosts``, ``scheduler``, ``launcher_options`` and ``placement`` that it
+    looks at."""
+
+    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:
+        """Refuse what can't be started, before anything is.
+
+        Parameters
+        ----------
+        spec
+            The cluster that is asked for.
+        backend, protocol
+            The name of the backend, and the scheme of the addresses that it gives.
+
+        Raises
+        ------
+        UsageError
+            With what is wrong and what to do.
+        """
+        del backend, protocol
+        for field, option, launchers in (
+            ("hosts", "--hosts", "ssh"),
+            ("scheduler", "--scheduler-address or --scheduler-file", "external"),
+            ("launcher_options", "--launcher-option", "ssh, slurm, pbs or lsf"),
+            ("placement", "--placement", "local"),
+        ):
+            if getattr(spec, field) and field not in self.takes:
+                raise UsageError(
+                    f"the launcher {self.name} takes no {option}; add --launcher {launchers}"
+                )
+
+    def script(
+        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
+    ) -> str:
+        """Return the job script that ``start`` would submit, with nothing started.
+
+        `environ` is the environment that the launch would have.
+
+        Raises
+        ------
+        UsageError
+            Where there is none.
+        """
+        del spec, protocol, scratch, environ
+        raise UsageError(
+            f"the launcher {self.name} submits no job, so there is nothing to print; "
+            "--dry-run is for slurm, pbs and lsf"
+        )
 
     @abstractmethod
     def start(

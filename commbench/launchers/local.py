@@ -23,7 +23,6 @@ from commbench.launchers.base import Launcher, RunningCluster, bound_to
 from commbench.model import ClusterSpec, Placement
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
-_START_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 
 
@@ -35,10 +34,13 @@ class LocalCluster(RunningCluster):
     ) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._scratch = scratch
-        self._deadline = time.monotonic() + _START_SECONDS
+        self._patience_s = spec.start_timeout_s
+        self._deadline = time.monotonic() + self._patience_s
         try:
             self._start(spec, protocol, preload)
         except BaseException:
+            with contextlib.suppress(Exception):
+                self.client.close(timeout=1)
             self._stop()
             raise
 
@@ -63,18 +65,21 @@ class LocalCluster(RunningCluster):
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
     def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
+        self._connect_to_scheduler(contact, preload)
+        self._until(
+            lambda: len(self._workers()) == spec.n_workers,
+            lambda: f"{len(self._workers())} of {spec.n_workers} workers came",
+        )
+        self.names = {address: str(info["name"]) for address, info in self._workers().items()}
+
+    def _connect_to_scheduler(self, contact: Path, preload: Sequence[str]) -> None:
         from distributed import Client
 
         for module in preload:
             importlib.import_module(module)
         self._until(contact.exists, "the scheduler did not start")
         # It waits for the scheduler to have written the whole file.
-        self.client = Client(scheduler_file=str(contact), timeout=_START_SECONDS)
-        self._until(
-            lambda: len(self._workers()) == spec.n_workers,
-            lambda: f"{len(self._workers())} of {spec.n_workers} workers came",
-        )
-        self.names = {address: str(info["name"]) for address, info in self._workers().items()}
+        self.client = Client(scheduler_file=str(contact), timeout=self._patience_s)
 
     def _workers(self) -> dict[str, Any]:
         workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
@@ -86,7 +91,7 @@ class LocalCluster(RunningCluster):
             spawned = subprocess.Popen(
                 list(map(str, command)),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**_nanny_environment(), **os.environ, **environ},
+                env={**nanny_environment(), **os.environ, **environ},
             )  # fmt: skip
         self._processes.append(spawned)
         process.watch(name, spawned, log)
@@ -95,7 +100,7 @@ class LocalCluster(RunningCluster):
         while not condition():
             if time.monotonic() > self._deadline:
                 said = complaint if isinstance(complaint, str) else complaint()
-                raise LaunchError(f"{said} within {_START_SECONDS:.0f} s")
+                raise LaunchError(f"{said} within {self._patience_s:g} s (--start-timeout)")
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -124,7 +129,7 @@ class LocalLauncher(Launcher):
     """Start every process on this host."""
 
     name = "local"
-    binds = True
+    takes = frozenset({"placement"})
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
@@ -132,8 +137,8 @@ class LocalLauncher(Launcher):
         return LocalCluster(spec, protocol, scratch, preload)
 
 
-def _nanny_environment() -> dict[str, str]:
-    # Users' workers have a nanny, which sets these: one BLAS thread per task, early trimming.
+def nanny_environment() -> dict[str, str]:
+    """Return what a nanny sets for its worker: one BLAS thread per task, early trimming."""
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 

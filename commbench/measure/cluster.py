@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from commbench import cpu, spill, transfers, wire
+from commbench import spill, transfers, wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
-from commbench.measure import traffic
+from commbench.measure import instruments, traffic
 from commbench.measure.idle import Emit, measure_idle
 from commbench.measure.profile import Profiler
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
@@ -42,14 +42,23 @@ def measure_cluster(
     VerificationError
         Where the result is wrong.
     """
+    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+        _measure(launch, workload, backend, cluster, emit)
+
+
+def _measure(
+    launch: Launch,
+    workload: ClusterWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emit,
+) -> None:
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    client.register_plugin(transfers.TransferLog())
-    client.register_plugin(wire.WireMeter())
     # The first call makes the scheduler record its task stream.
     client.get_task_stream()
-    emit(measure_idle(launch, cluster.pids))
+    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
     workload.prepare(client)
     profiler = Profiler(cluster)
     for iteration in range(-case.warmups, case.iterations):
@@ -70,6 +79,9 @@ def measure_cluster(
     profiler.close()
     for record in traffic.links(launch, backend, cluster):
         emit(record)
+    if cluster.outlives:
+        # What is left in the logs is of the last check, and would be put into the workers' own.
+        _drain(client, cluster)
 
 
 def _time_once(
@@ -83,13 +95,13 @@ def _time_once(
 
     profiler.begin()
     counters = traffic.network_counters()
-    cpu_began = cpu.seconds(cluster.pids)
+    cpu_began = cluster.cpu_seconds()
     started_at_s, began = time.time(), time.perf_counter()
     result = client.persist(graph)
     submitted = time.perf_counter()
     _wait(result)
     ended = time.perf_counter()
-    cpu_seconds = cpu.seconds(cluster.pids) - cpu_began
+    cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     records = list(traffic.network_bytes(launch, iteration, counters))
     _raise_if_failed(result)

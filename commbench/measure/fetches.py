@@ -17,11 +17,11 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from commbench import cpu, wire
+from commbench import wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.launchers.base import RunningCluster
-from commbench.measure import traffic
+from commbench.measure import clocks, instruments, traffic
 from commbench.measure.idle import Emit, measure_idle
 from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.workloads.base import FetchWorkload
@@ -100,13 +100,14 @@ async def _in_turn(owners: Sequence[tuple[int, str]], size: int, dask_worker: An
 
 
 async def _at_once(
-    owners: Sequence[tuple[int, str]], size: int, begin_at_s: float, dask_worker: Any
-) -> list[_Fetch]:
+    owners: Sequence[tuple[int, str]], size: int, begin_at_s: float, ahead: dict[str, float],
+    dask_worker: Any,
+) -> list[_Fetch]:  # fmt: skip
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     own = [address for _, address in owners].index(dask_worker.address)
     # Each begins with its next one: else all would ask the same sender first.
     others = (*owners[own + 1 :], *owners[:own])
-    await asyncio.sleep(begin_at_s - time.time())
+    await asyncio.sleep(begin_at_s + ahead.get(dask_worker.address, 0.0) - time.time())
     return await asyncio.gather(*(fetcher.fetch(*owner, size) for owner in others))
 
 
@@ -131,11 +132,20 @@ def measure_fetches(
     VerificationError
         Where a block did not arrive as it was sent.
     """
+    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+        _measure(launch, workload, backend, cluster, emit)
+
+
+def _measure(
+    launch: Launch,
+    workload: FetchWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emit,
+) -> None:
     client, case = cluster.client, launch.case
-    client.register_plugin(wire.WireMeter())
-    client.register_plugin(Fetcher(workload))
     members = _members(cluster)
-    emit(measure_idle(launch, cluster.pids))
+    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
     blocks = _make_blocks(client, workload, members)
     order = random.Random(f"{case.seed} {launch.index}")
     for iteration in range(-case.warmups, case.iterations):
@@ -188,6 +198,7 @@ class _Exchange:
     ) -> None:  # fmt: skip
         self._launch, self._iteration = launch, iteration
         self._cluster, self._members, self._order = cluster, members, order
+        self._ahead = clocks.ahead(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
@@ -198,9 +209,9 @@ class _Exchange:
         for receiver in self._shuffled(self._members):
             others = [member for member in self._members if member != receiver]
             owners = _addresses(self._shuffled(others))
-            cpu_began = cpu.seconds(self._cluster.pids)
+            cpu_began = self._cluster.cpu_seconds()
             fetches += self._run([receiver], _in_turn, owners, size)
-            cpu_seconds += cpu.seconds(self._cluster.pids) - cpu_began
+            cpu_seconds += self._cluster.cpu_seconds() - cpu_began
             self._check([receiver])
         mean_seconds = sum(stop - start for _, (_, start, stop, _) in fetches) / self._n_pairs
         self._emit(ALONE, size, size, mean_seconds, cpu_seconds / self._n_pairs, fetches, emit)
@@ -208,10 +219,10 @@ class _Exchange:
     def together(self, size: int, emit: Emit) -> None:
         """Let every pair fetch a block of that size, all at once."""
         owners = _addresses(self._shuffled(self._members))
-        cpu_began = cpu.seconds(self._cluster.pids)
+        cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
-        fetches = self._run(self._members, _at_once, owners, size, begin_at_s)
-        cpu_seconds = cpu.seconds(self._cluster.pids) - cpu_began
+        fetches = self._run(self._members, _at_once, owners, size, begin_at_s, self._ahead)
+        cpu_seconds = self._cluster.cpu_seconds() - cpu_began
         self._check(self._members)
         starts, stops = zip(*((start, stop) for _, (_, start, stop, _) in fetches), strict=True)
         seconds = max(stops) - min(starts)
@@ -242,10 +253,12 @@ class _Exchange:
         except (OSError, KeyError) as error:
             names = ", ".join(member.name for member in receivers)
             raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
-        return [
-            (receiver, tuple(fetch)) for receiver in receivers
-            for fetch in answers[receiver.address]
-        ]  # fmt: skip
+        found: list[tuple[_Member, _Fetch]] = []
+        for receiver in receivers:
+            ahead_s = self._ahead.get(receiver.address, 0.0)
+            for owner, start, stop, n_busy in answers[receiver.address]:
+                found.append((receiver, (owner, start - ahead_s, stop - ahead_s, n_busy)))
+        return found
 
     def _check(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from commbench import cpu
 from commbench.model import IdleCost, Launch, Record
 
 Emit = Callable[[Record], None]
@@ -13,15 +12,23 @@ Emit = Callable[[Record], None]
 _SETTLE_SECONDS = 0.5
 
 
-def measure_idle(launch: Launch, pids: Sequence[int], seconds: float = 1.0) -> IdleCost:
-    """Return the CPU time that the processes `pids` burn while nothing is asked of them."""
+def measure_idle(
+    launch: Launch, cpu_seconds: Callable[[], float], n_processes: int, seconds: float = 1.0
+) -> IdleCost:
+    """Return the CPU time that processes burn while nothing is asked of them.
+
+    Parameters
+    ----------
+    cpu_seconds
+        Returns the CPU time that they have used so far, all of the `n_processes` together.
+    """
     time.sleep(_SETTLE_SECONDS)
-    began, cpu_began = time.perf_counter(), cpu.seconds(pids)
+    began, cpu_began = time.perf_counter(), cpu_seconds()
     time.sleep(seconds)
     return IdleCost(
         case_id=launch.case.id,
         launch=launch.index,
         seconds=time.perf_counter() - began,
-        cpu_seconds=cpu.seconds(pids) - cpu_began,
-        n_processes=len(pids),
+        cpu_seconds=cpu_seconds() - cpu_began,
+        n_processes=n_processes,
     )

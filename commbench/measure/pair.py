@@ -93,7 +93,11 @@ class _Pair:
                 if layer != "raw" and not self.idle_known:
                     self.idle_known = True
                     # In a thread: what this end's event loop burns while it waits is part of it.
-                    self.emit(await asyncio.to_thread(measure_idle, self.launch, pids))
+                    self.emit(
+                        await asyncio.to_thread(
+                            measure_idle, self.launch, lambda: cpu.seconds(pids), len(pids)
+                        )
+                    )
                 if self.loaded:
                     await self._measure_under_load(layer, address, conversation, pids)
                 else:

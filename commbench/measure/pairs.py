@@ -99,7 +99,7 @@ class _Pairs:
 
     def measure(self) -> list[tuple[Transport, Transport]]:
         self._answers()
-        self._emit(measure_idle(self._launch, self._pids))
+        self._emit(measure_idle(self._launch, lambda: cpu.seconds(self._pids), len(self._pids)))
         self._tell()
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))

@@ -9,7 +9,7 @@ short Python call a turn. What is read just before and just after it:
   itself.
 
 Two more readings, when all is collected, tell what the same threads do while nothing is asked of
-them. Processes on other hosts than the client's have no times of threads.
+them. A process on another host reads the times of its threads itself, with the other counters.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ def read(dask_worker: Any = None) -> str:
     )
 
 
+def read_all(dask_worker: Any = None) -> str:
+    """Return what ``read`` does, and ``"times"``, those of this process's own threads."""
+    return json.dumps({**json.loads(read(dask_worker)), "times": cpu.thread_seconds()})
+
+
 def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
 
@@ -130,6 +135,7 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
+        self._read = read_all if cluster.elsewhere else read
         self._ask(start)
 
     def close(self) -> None:
@@ -173,15 +179,28 @@ class Profiler:
                     )
 
     def _opened(self) -> dict[str, _Reading]:
-        told = self._ask(read)
-        return _joined(told, self._times())
+        told = self._ask(self._read)
+        return self._joined(told, self._times())
 
     def _closed(self) -> dict[str, _Reading]:
         times = self._times()
-        return _joined(self._ask(read), times)
+        return self._joined(self._ask(self._read), times)
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
         return {pid: (time.perf_counter(), cpu.thread_seconds(pid)) for pid in self._cluster.pids}
+
+    def _joined(
+        self, rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]
+    ) -> dict[str, _Reading]:
+        cluster = self._cluster
+        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
+        told = {name: json.loads(row) for name, row in rows.items()}
+        return {
+            # Another host may use the same id for another process.
+            name: _Reading(row, row["clock"], _by_thread(row)) if name in elsewhere
+            else _Reading(row, *times.get(row["pid"], (row["clock"], {})))
+            for name, row in told.items()
+        }  # fmt: skip
 
     def _ask(self, function: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names
@@ -208,14 +227,8 @@ class _Reading(NamedTuple):
     times: _Times
 
 
-def _joined(
-    rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]
-) -> dict[str, _Reading]:
-    told = {name: json.loads(row) for name, row in rows.items()}
-    return {
-        name: _Reading(row, *times.get(row["pid"], (row["clock"], {})))
-        for name, row in told.items()
-    }
+def _by_thread(row: Mapping[str, Any]) -> _Times:
+    return {int(tid): (ran, waited) for tid, (ran, waited) in row["times"].items()}
 
 
 def _spent(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from commbench import wire
 from commbench.backends.base import Backend
@@ -17,6 +19,9 @@ from commbench.model import (
     WireBytes,
     WorkerAddress,
 )
+
+_UCX_VARIABLES = ("UCX_", "UCXPY_")
+_UCX_KEYS = ("distributed-ucxx", "distributed.comm.ucx")
 
 
 def network_counters() -> dict[str, int]:
@@ -66,9 +71,33 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
                 evidence=evidence,
                 contradiction=backend.contradiction(transport),
             )
+    if cluster.outlives:
+        # What a launch sets is known; here somebody else did, or nobody.
+        told = cluster.client.run(_settings).values()
+        for name, value in sorted({(name, value) for pairs in told for name, value in pairs}):
+            yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
     compressions = cluster.client.run(wire.compressions).values()
     for value in sorted({name for names in compressions for name in names}):
         yield Setting(
             case_id=launch.case.id, launch=launch.index,
             name="distributed.comm.compression", value=value,
         )  # fmt: skip
+
+
+def _settings() -> list[tuple[str, str]]:
+    """Return what this process was told of UCX, by variables and by Dask's configuration."""
+    import dask
+
+    told = [(name, text) for name, text in os.environ.items() if name.startswith(_UCX_VARIABLES)]
+    for key in _UCX_KEYS:
+        told += _set(key, dask.config.get(key, {}))
+    return told
+
+
+def _set(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys from `key` on that have a value."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _set(f"{key}.{name}", inner)
+    elif value:
+        yield key, str(value)

@@ -47,7 +47,7 @@ def measure_worker(
         client, case = cluster.client, launch.case
         address = {name: address for address, name in cluster.names.items()}
         if workload.layers == ("worker",):
-            emit(measure_idle(launch, cluster.pids))
+            emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         pids = tuple(client.run(os.getpid).values())
         for size in workload.sizes:
             keys = _put(client, workload, size, address[SENDER])

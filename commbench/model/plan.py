@@ -14,8 +14,6 @@ from commbench.model.places import Placement
 SCHEMA_VERSION = 1
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
-_LATER: dict[str, Any] = {"placement": ()}
-"""Fields of a cluster that came later: where they say nothing, the ids of cases are as before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,10 @@ class ClusterSpec:
     """The cluster that a case asks for.
 
     ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
-    what the backend sets. ``placement`` has what each worker is bound to, in the order of their
+    what the backend sets. ``hosts`` are those that the launcher goes to, the scheduler's first.
+    ``launcher_options`` are what a launcher takes besides, each a text. ``scheduler`` is the
+    address or the file of a running scheduler, and ``start_timeout_s`` the deadline for all
+    workers to be there. ``placement`` has what each worker is bound to, in the order of their
     names; where it is empty, none is.
     """
 
@@ -33,12 +34,28 @@ class ClusterSpec:
     launcher: str = "local"
     hosts: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    launcher_options: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
+    start_timeout_s: float = 60.0
     placement: tuple[Placement, ...] = ()
 
     @property
     def placed(self) -> str:
         """The placement in words; nothing where no worker is bound."""
         return " / ".join(map(str, self.placement))
+
+    def measured(self) -> dict[str, Any]:
+        """Return the fields that say what is measured, and not where it is found or how patiently.
+
+        What an older commbench did not know is left out while it has its default, so that the ids
+        of its cases stay.
+        """
+        told = asdict(self)
+        del told["scheduler"], told["start_timeout_s"]
+        for later in ("launcher_options", "placement"):
+            if not told[later]:
+                del told[later]
+        return told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +83,11 @@ class Case:
         Two runs thus agree on the id of a case that they measured with different numbers of
         launches.
         """
-        cluster = asdict(self.cluster)
         content = {
             "workload": self.workload,
             "backend": self.backend,
             "params": dict(self.params),
-            "cluster": {k: v for k, v in cluster.items() if k not in _LATER or v != _LATER[k]},
+            "cluster": self.cluster.measured(),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -155,7 +155,7 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
         "device": cluster.device, "launcher": cluster.launcher, "hosts": " ".join(cluster.hosts),
-        "placement": cluster.placed, **cluster.env,
+        **cluster.launcher_options, "placement": cluster.placed, **cluster.env,
     }  # fmt: skip
 
 

@@ -28,6 +28,10 @@ MIN_CLOCK_STEPS = 100
 """A duration of 100 steps of the clock is known to 1 %."""
 CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
 """Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
+LOCAL = "local"
+"""What the records call the host that the run was begun on."""
+HOSTS_UNKNOWN = ("external", "ssh", "slurm", "pbs", "lsf")
+"""Launchers whose workers need not be on this host, so that its cores say nothing of theirs."""
 COMPRESSION = "distributed.comm.compression"
 
 
@@ -81,13 +85,16 @@ def _launches(
 ) -> str:
     """Return in which launches more than `limit` of the cores' time was taken, if in any."""
     use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
+    # A launch on several hosts was disturbed where its most disturbed host was.
+    use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
     above = use[use["share"] > limit]
     if above.empty:
         return ""
     worst = above.loc[above["share"].idxmax()]
+    where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
     return (
         f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
-        f"{worst['share']:.0%}, launch {worst['launch']} of {labels[worst['case_id']]})"
+        f"{worst['share']:.0%}{where}, launch {worst['launch']} of {labels[worst['case_id']]})"
     )
 
 
@@ -170,7 +177,8 @@ def _oversubscription(data: RunData, labels: Mapping[str, str]) -> Iterator[str]
     wanted = {
         case.id: busy_threads(case)
         for case in data.run.suite.cases
-        if case.id in on_cluster and not case.cluster.hosts
+        if case.id in on_cluster
+        and not (case.cluster.hosts or case.cluster.launcher in HOSTS_UNKNOWN)
     }
     most = max(wanted.values(), default=0)
     if n_cores and most > n_cores:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from commbench import stats
-from commbench.reports import disturbances
+from commbench.reports import disturbances, found_cluster
 from commbench.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def find(
             f"the suite reproduces {data.run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
+    found += found_cluster.find(data, tasks)
     found += _clocks(data)
     found += _stopped(data, tasks, summaries)
     n_planned = max(sum(case.launches for case in data.run.suite.cases), len(data.ends))

@@ -40,32 +40,45 @@ def cases_for(
         raise SuiteError("backends is empty; name at least one, for example tcp")
     if given.get("timeout_s", 1) <= 0:
         raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
+    if cluster.start_timeout_s <= 0:
+        raise SuiteError(f"start_timeout is {cluster.start_timeout_s} s; it must be above 0")
+    timeout_s = given.get("timeout_s", Case.timeout_s)
+    if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
+        raise SuiteError(
+            f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
+            f"the whole launch {timeout_s:g} s (--timeout); raise the latter above the former"
+        )
     if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
         raise SuiteError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
-    launcher = registry.load("launcher", cluster.launcher)
-    if cluster.placement and issubclass(kind, PairWorkload):
-        raise SuiteError(
-            f"{workload} has no cluster to place: its two processes are bound to nothing; "
-            "all-to-all measures each pair of workers that are"
-        )
-    if cluster.placement and not launcher.binds:
-        raise SuiteError(
-            f"the launcher {cluster.launcher} does not bind workers; drop the placement, or use "
-            "--launcher local"
-        )
+    launcher = registry.load("launcher", cluster.launcher)()
+    parsed = [parse(name) for name in names]
+    if issubclass(kind, PairWorkload):
+        if cluster.launcher != ClusterSpec.launcher:
+            raise SuiteError(
+                f"{workload} runs between two processes of this host, which it starts itself; the "
+                f"launcher {cluster.launcher} is for workloads on a cluster, such as all-to-all"
+            )
+        if cluster.placement:
+            raise SuiteError(
+                f"{workload} has no cluster to place: its two processes are bound to nothing; "
+                "all-to-all measures each pair of workers that are"
+            )
+    else:
+        for backend in parsed:
+            launcher.check(cluster, backend.name, backend.protocol)
     context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
     kind(filled, context)
     return [
         Case(
             workload=workload,
-            backend=parse(name).name,
+            backend=backend.name,
             params=asdict(filled),
             cluster=cluster,
             **given,
         )
-        for name in names
+        for backend in parsed
     ]
 
 

@@ -28,6 +28,9 @@ class ClusterOverrides:
     launcher: str | None = None
     hosts: tuple[str, ...] | None = None
     env: dict[str, str] | None = None
+    launcher_options: dict[str, str] | None = None
+    scheduler: str | None = None
+    start_timeout_s: float | None = None
     placement: str | None = None
 
 

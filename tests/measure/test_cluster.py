@@ -155,7 +155,7 @@ class Wrong(Moves):
 def measure(cluster, monkeypatch):
     """Return a function that measures a workload and appends the records to a list."""
     real = measuring.measure_idle
-    monkeypatch.setattr(measuring, "measure_idle", lambda launch, pids: real(launch, pids, 0.1))
+    monkeypatch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
     monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
 
     def measure(kind, *, iterations=2, warmups=1, records=None):
@@ -347,9 +347,10 @@ def test_the_idle_cost_of_busy_processes(cluster):
     """A process that is busy costs about a second of CPU time per second, a quiet one little."""
     launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
     client, address = cluster.client, cluster.addresses["0"]
-    quiet = measure_idle(launch, cluster.pids, 0.5)
+    processes = cluster.cpu_seconds, cluster.n_processes
+    quiet = measure_idle(launch, *processes, 0.5)
     busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
-    cost = measure_idle(launch, cluster.pids, 0.5)
+    cost = measure_idle(launch, *processes, 0.5)
     wait(busy)
     assert dataclasses.replace(cost, seconds=0, cpu_seconds=0) == IdleCost(
         case_id=launch.case.id, launch=0, seconds=0, cpu_seconds=0, n_processes=4

@@ -77,7 +77,7 @@ def unregister(cluster):
 def measure(cluster, monkeypatch):
     """Return a function that measures a workload and returns its records."""
     real = fetches.measure_idle
-    monkeypatch.setattr(fetches, "measure_idle", lambda launch, pids: real(launch, pids, 0.1))
+    monkeypatch.setattr(fetches, "measure_idle", lambda *given: real(*given, 0.1))
     monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
 
     def measure(workload, records=None):

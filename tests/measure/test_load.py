@@ -28,8 +28,8 @@ def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pair,
         "measure_idle",
-        lambda launch, pids: IdleCost(
-            case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=len(pids)
+        lambda launch, _, n_processes: IdleCost(
+            case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
         ),
     )
 

@@ -25,7 +25,7 @@ def idle_cores(name, scratch, monkeypatch):
             patch.setenv(variable, value)
         with LocalLauncher().start(SPEC, backend.protocol, scratch) as cluster:
             launch = Launch(case=Case(workload="", backend=name), index=0, block=0, position=0)
-            cost = measure_idle(launch, cluster.pids, seconds=10.0)
+            cost = measure_idle(launch, cluster.cpu_seconds, cluster.n_processes, seconds=10.0)
     return cost.cpu_seconds / cost.seconds
 
 

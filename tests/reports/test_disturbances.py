@@ -87,6 +87,18 @@ def test_other_processes_are_told(others: float, text: str, warned: Callable[...
     assert re.match(pattern, warning) if text else warning == ""
 
 
+def test_a_launch_on_several_hosts_is_told_once_with_the_worst(warned: Callable[..., str]) -> None:
+    """Launches are counted, not hosts; a host other than this one is named."""
+    others = [
+        core_use(CASE, launch=launch, others=share, host=host)
+        for launch in range(8)
+        for host, share in (("node1", 0.01 * launch), ("node2", 0.11 * launch))
+    ]
+    warning = warned([*clean(), *others])
+    assert "in 7 of 8 launches" in warning
+    assert "most: 77% on node2, launch 7 of merge over" in warning
+
+
 @pytest.mark.parametrize(("stolen", "text"), [(0.02, ""), (0.03, "most: 3%"), (0.5, "most: 50%")])
 def test_stolen_time_is_told(stolen: float, text: str, warned: Callable[..., str]) -> None:
     """More than 2 % of the cores' time that went to other machines is said."""
@@ -157,6 +169,8 @@ def test_a_ping_pong_wants_no_cluster_and_other_hosts_have_their_own_cores(
     """Neither two processes nor workers elsewhere crowd the cores here."""
     far = builders.case(cluster=ClusterSpec(n_workers=99, hosts=("a", "b")), launches=8)
     assert warned(clean(far), cases=[far]) == ""
+    jobs = builders.case(cluster=ClusterSpec(n_workers=99, launcher="slurm"), launches=8)
+    assert warned(clean(jobs), cases=[jobs]) == ""
     pair = builders.case(workload="pingpong", n_workers=99, launches=8)
     records = [
         message(pair, 1e-3 * (1 + 0.001 * (i + n % 3)), 1, launch=n, iteration=i)

@@ -1,0 +1,124 @@
+"""``check_launcher``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from commbench import backends, registry, suite
+from commbench.conformance.promises import demand, refusal
+from commbench.errors import UsageError
+from commbench.launchers.base import RunningCluster
+from commbench.measure.cluster import measure_cluster
+from commbench.model import ClusterSpec, Launch, Record, Sample
+from commbench.workloads.base import Context
+
+_SPIN_SECONDS = 0.3
+_END_SECONDS = 30.0
+_WORKLOAD = "transpose-sum"
+_PARAMS = {"size": 200, "chunk": 50}
+_FOREIGN = {"hosts": ("a", "b"), "scheduler": "tcp://a:1", "launcher_options": {"a": "1"}}
+
+
+def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster: Any) -> None:
+    """Check that the launcher `name` makes the cluster it is asked for, and what it tells of it.
+
+    A cluster is started, a small workload measured on it, its result verified and its CPU time
+    compared with what a task is known to have used; then the cluster is closed.
+
+    Parameters
+    ----------
+    name
+        The entry point.
+    scratch
+        A folder that takes the processes' logs.
+    backend
+        What the cluster talks over.
+    **cluster
+        Of ``ClusterSpec``: what the launcher needs to know.
+
+    Raises
+    ------
+    AssertionError
+        Where a promise is not kept.
+    CommbenchError
+        Where the cluster can't be had.
+    """
+    kind = registry.load("launcher", name)
+    demand(kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}")
+    spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
+    (case,) = suite.cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
+    for field, value in _FOREIGN.items():
+        if field not in kind.takes:
+            with refusal(UsageError, f"{field}, which {name} does not take,"):
+                kind().check(ClusterSpec(launcher=name, **{field: value}), backend, talk.protocol)
+    with kind().start(spec, talk.protocol, scratch) as running:
+        _check_members(running, spec, talk.protocol)
+        _check_cpu_time(running)
+        launch = Launch(case=case, index=0, block=0, position=0)
+        workload_kind = registry.load("workload", _WORKLOAD)
+        context = Context(n_workers=spec.n_workers, device=spec.device, seed=0)
+        params = suite.structure(dict(case.params), workload_kind.Params, _WORKLOAD)
+        records: list[Record] = []
+        workload = workload_kind(params, context)
+        measure_cluster(launch, workload, talk, running, records.append)
+        adopted, outlives = running.adopted, running.outlives
+    samples = [record for record in records if isinstance(record, Sample)]
+    demand(len(samples) == 3, f"of 3 iterations {len(samples)} have a sample")
+    demand(all(sample.verified for sample in samples), "a sample is not verified")
+    if not outlives:
+        _await_end(adopted)
+
+
+def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) -> None:
+    names = list(running.names.values())
+    demand(len(names) == spec.n_workers, f"{spec.n_workers} workers were asked for: {names}")
+    demand(len(set(names)) == len(names), f"two workers have one name: {names}")
+    strange = [where for where in running.names if not where.startswith(f"{protocol}://")]
+    demand(not strange, f"these addresses are not of {protocol}: {strange}")
+    found = set(running.client.scheduler_info(n_workers=-1)["workers"])
+    demand(found == set(running.names), f"the scheduler knows {found}, and names has other keys")
+    threads = set(running.client.nthreads().values())
+    demand(threads == {spec.threads_per_worker}, f"workers have {threads} threads")
+    n_processes = running.n_processes
+    demand(
+        n_processes == spec.n_workers + 2,
+        f"pids and elsewhere have {n_processes} processes: scheduler, client and workers are "
+        f"{spec.n_workers + 2}",
+    )
+    demand(set(running.adopted) <= set(running.pids), "adopted has processes that pids has not")
+
+
+def _check_cpu_time(running: RunningCluster) -> None:
+    for address, name in running.names.items():
+        before = running.cpu_seconds()
+        used = running.client.submit(_spin, workers=[address], pure=False).result()
+        counted = running.cpu_seconds() - before
+        demand(
+            counted >= used,
+            f"worker {name} used {used:.3f} s of CPU time, and cpu_seconds() has {counted:.3f}",
+        )
+
+
+def _spin() -> float:
+    began = time.thread_time()
+    while (used := time.thread_time() - began) < _SPIN_SECONDS:
+        pass
+    return used
+
+
+def _await_end(pids: tuple[int, ...]) -> None:
+    deadline = time.monotonic() + _END_SECONDS
+    while left := [pid for pid in pids if _lives(pid)]:
+        demand(time.monotonic() < deadline, f"processes {left} outlive the cluster")
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    # What is dead and waits for its parent to ask how it ended is at its end.
+    return stat.rpartition(") ")[2][0] not in "ZX"

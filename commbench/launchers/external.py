@@ -1,0 +1,154 @@
+"""``external``: a cluster that is already running, which is measured and left as it was.
+
+Nothing of it is started, stopped or set. What it can't be told is reported as found: the settings
+of UCX, the memory of the workers, whether they have nannies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from commbench import process
+from commbench.errors import LaunchError, UsageError
+from commbench.launchers import members
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.model import ClusterSpec
+
+_ANSWER_SECONDS = 10.0
+"""A scheduler that runs answers at once; this is for one that is busy."""
+
+
+class ExternalCluster(RunningCluster):
+    """A client of somebody else's cluster."""
+
+    outlives = True
+
+    def __init__(self, spec: ClusterSpec, protocol: str) -> None:
+        deadline = time.monotonic() + spec.start_timeout_s
+        self.client = _connected(address_of(spec.scheduler))
+        try:
+            members.check_versions(self.client)
+            hint = "; the cluster is measured as it is: ask for fewer --workers, or add some"
+            found = members.wait_for(self.client, spec, deadline, hint)
+            # Again, for those who came meanwhile.
+            members.check_versions(self.client)
+            members.check_workers(found, spec, protocol)
+            self.names = {address: str(info["name"]) for address, info in found.items()}
+            self._refuse_busy(deadline)
+            members.locate(self)
+            self.adopted = self.pids[1:]
+            members.watch(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_busy(self, deadline: float) -> None:
+        # What an earlier launch left to be released is gone in a moment.
+        while (n_tasks := self.client.run_on_scheduler(_n_running)) > 0:
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"the cluster is busy with {n_tasks} tasks of other clients: they would share "
+                    "its cores and links with what is measured; wait for them, or end them"
+                )
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Leave."""
+        process.unwatch()
+        with contextlib.suppress(Exception):
+            self.client.close(timeout=5)
+
+
+class ExternalLauncher(Launcher):
+    """Find the cluster at an address, or by the file of its scheduler."""
+
+    name = "external"
+    takes = frozenset({"scheduler"})
+
+    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
+        super().check(spec, backend, protocol)
+        if not spec.scheduler:
+            raise UsageError(
+                "the launcher external needs to know of a scheduler: --scheduler-address "
+                "tcp://HOST:PORT or --scheduler-file FILE"
+            )
+        address = address_of(spec.scheduler)
+        scheme = address.partition("://")[0]
+        if scheme != protocol:
+            raise UsageError(
+                f"the scheduler at {address} talks {scheme}, and the addresses of the backend "
+                f"{backend} begin with {protocol}://: what is measured would bear a wrong name. A "
+                "running cluster has one backend; name that one with --backends"
+            )
+        if ":" in backend:
+            raise UsageError(
+                f"the settings of {backend} can't be set on a cluster that is running; say "
+                f"--backends {protocol}, and the report tells the settings and the transport found"
+            )
+        if spec.env:
+            raise UsageError(
+                "env can't be set on a cluster that is running; leave it out, or start the cluster "
+                "with another launcher"
+            )
+
+    def start(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
+        del scratch, preload
+        return ExternalCluster(spec, protocol)
+
+
+def address_of(scheduler: str) -> str:
+    """Return the address that `scheduler` is, or that the scheduler's file of that name holds.
+
+    Raises
+    ------
+    UsageError
+        Where it is neither.
+
+    Examples
+    --------
+    >>> address_of("10.0.0.1:8786"), address_of("ucx://10.0.0.1:8786")
+    ('tcp://10.0.0.1:8786', 'ucx://10.0.0.1:8786')
+    """
+    if "://" in scheduler:
+        return scheduler
+    host, _, port = scheduler.rpartition(":")
+    # As Dask reads it.
+    if host and port.isdecimal() and not Path(scheduler).exists():
+        return f"tcp://{scheduler}"
+    try:
+        address = json.loads(Path(scheduler).read_text(encoding="utf-8"))["address"]
+    except OSError as error:
+        raise UsageError(
+            f"can't read the scheduler's file {scheduler}: {error.strerror}; it is what `dask "
+            "scheduler --scheduler-file FILE` writes"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{scheduler} is not a scheduler's file: no JSON with an address; it is what `dask "
+            "scheduler --scheduler-file FILE` writes"
+        ) from error
+    return str(address)
+
+
+def _connected(address: str) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(address, timeout=_ANSWER_SECONDS)
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise LaunchError(
+            f"no scheduler answers at {address} within {_ANSWER_SECONDS:g} s ({cause}); is it "
+            "running, of this version of distributed, and is the way there open?"
+        ) from error
+
+
+def _n_running(dask_scheduler: Any) -> int:
+    return sum(len(worker.processing) for worker in dask_scheduler.workers.values())

@@ -1,0 +1,260 @@
+"""Workers as jobs of a queue, by the job classes of dask-jobqueue; the scheduler stays here.
+
+The scheduler is a process of this host's, as with the launcher ``local``, and not a part of the
+client, as dask-jobqueue has it: its time is not the client's. What the site wants of a job (queue,
+account, walltime, directives) comes from Dask's configuration, ``jobqueue.yaml``, and from
+``--launcher-option``.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import importlib.util
+import inspect
+import os
+import shlex
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from commbench import process
+from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.launchers import members
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.local import BOUND, LocalCluster, nanny_environment
+from commbench.launchers.surroundings import handed_on
+from commbench.model import ClusterSpec
+
+_TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
+_UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
+_OURS = frozenset({"scheduler", "name", "cores", "protocol", "security", "nanny", "config_name"})
+_LISTS = (
+    "job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip",
+)  # fmt: skip
+
+
+class JobLauncher(Launcher):
+    """What the queues share."""
+
+    takes = frozenset({"launcher_options"})
+    job_class: ClassVar[str]
+    """The class of dask-jobqueue, as ``module:class``."""
+    status_command: ClassVar[str]
+    """What tells why a job waits."""
+
+    @abstractmethod
+    def log_directives(self, logs: Path) -> list[str]:
+        """Return the directives that put what a job prints into the folder `logs`."""
+
+    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
+        super().check(spec, backend, protocol)
+        if importlib.util.find_spec("dask_jobqueue") is None:
+            raise UnavailableError(
+                f"the launcher {self.name}", "the package dask-jobqueue is not installed",
+                "pip install 'commbench[jobqueue]'",
+            )  # fmt: skip
+        known = sorted(self._parameters() - _OURS)
+        for key in spec.launcher_options:
+            if key.replace("-", "_") not in known:
+                raise UsageError(
+                    f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
+                    "(those of dask-jobqueue)"
+                )
+        self.n_jobs(spec)
+        self.script(spec, protocol, Path(), {})
+
+    def script(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
+    ) -> str:
+        job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0")
+        return str(job.job_script())
+
+    def start(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
+        return JobCluster(self, spec, protocol, scratch, preload)
+
+    def n_jobs(self, spec: ClusterSpec) -> int:
+        """Return how many jobs make the workers of `spec`."""
+        per_job = self._processes(spec)
+        if spec.n_workers % per_job:
+            raise UsageError(
+                f"{spec.n_workers} workers can't be shared out to jobs of {per_job} (processes); "
+                "make one a multiple of the other"
+            )
+        return spec.n_workers // per_job
+
+    def job(
+        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
+        scheduler: str, name: str, preload: Sequence[str] = (),
+    ) -> Any:  # fmt: skip
+        """Return a job of dask-jobqueue's that was not submitted.
+
+        Raises
+        ------
+        UsageError
+            Where an option or a key of the configuration makes no sense to it.
+        """
+        import dask
+
+        options = self._options(spec)
+        prologue = options.pop("job_script_prologue", None)
+        if prologue is None:
+            prologue = dask.config.get(f"jobqueue.{self.name}.job-script-prologue", [])
+        extra = options.pop("job_extra_directives", None)
+        if extra is None:
+            extra = dask.config.get(f"jobqueue.{self.name}.job-extra-directives", [])
+        arguments = options.pop("worker_extra_args", None)
+        if arguments is None:
+            arguments = dask.config.get(f"jobqueue.{self.name}.worker-extra-args", [])
+        if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
+            extra = [*self.log_directives(scratch), *extra]
+        variables = handed_on(environ, spec.env, nanny_environment())
+        # It is for the launch's own host; a node has its own, and the results' disk may be slow.
+        if variables.get(_TEMPORARY, "").startswith(str(scratch)):
+            del variables[_TEMPORARY]
+        exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+        preloads = [word for module in preload for word in ("--preload", module)]
+        per_job = self._processes(spec)
+        try:
+            return self._job_class()(
+                scheduler=scheduler,
+                name=name,
+                cores=per_job * spec.threads_per_worker,
+                processes=per_job,
+                nanny=False,
+                protocol=protocol,
+                job_extra_directives=list(extra),
+                # After what the site needs, such as its modules: the case has the last word.
+                job_script_prologue=[*prologue, *exports],
+                worker_extra_args=[*arguments, "--no-dashboard", *preloads],
+                **{key: value for key, value in options.items() if key != "processes"},
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"dask-jobqueue makes no job for {self.name} of that: {_first_line(error)} Say it "
+                f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
+            ) from error
+
+    def _processes(self, spec: ClusterSpec) -> int:
+        import dask
+        import dask_jobqueue  # noqa: F401 - it fills in the configuration
+
+        found = self._options(spec).get("processes")
+        if found is None:
+            found = dask.config.get(f"jobqueue.{self.name}.processes") or 1
+        if not isinstance(found, int) or found < 1:
+            raise UsageError(f"processes is {found!r}; it is the number of workers in a job")
+        return found
+
+    def _options(self, spec: ClusterSpec) -> dict[str, Any]:
+        found = {}
+        for key, text in spec.launcher_options.items():
+            name, value = key.replace("-", "_"), _value(text)
+            found[name] = [value] if name in _LISTS and not isinstance(value, list) else value
+        return found
+
+    def _job_class(self) -> Any:
+        module, _, name = self.job_class.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def _parameters(self) -> set[str]:
+        named = (cls.__init__ for cls in self._job_class().__mro__ if "__init__" in vars(cls))
+        return {
+            parameter.name
+            for function in named
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name != "self"
+        }
+
+
+class JobCluster(LocalCluster):
+    """A scheduler here, and workers wherever the queue puts them."""
+
+    def __init__(
+        self, launcher: JobLauncher, spec: ClusterSpec, protocol: str, scratch: Path,
+        preload: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._launcher, self._jobs = launcher, list[Any]()
+        super().__init__(spec, protocol, scratch, preload)
+
+    def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
+        contact = self._scratch / "scheduler.json"
+        preloads = [word for module in preload for word in ("--preload", module)]
+        self._spawn(
+            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
+            "--protocol", protocol, "--port", "0", "--no-dashboard", *self._listens_at(spec),
+            *preloads,
+        )  # fmt: skip
+        self._connect_to_scheduler(contact, preload)
+        address = self.client.scheduler.address
+        for index in range(self._launcher.n_jobs(spec)):
+            job = self._launcher.job(
+                spec, protocol, self._scratch, os.environ, address, str(index), preload
+            )
+            self._submit(job)
+        found = members.wait_for(self.client, spec, self._deadline, self._hint())
+        members.check_versions(self.client)
+        members.check_workers(found, spec, protocol)
+        self.names = {where: str(info["name"]) for where, info in found.items()}
+        members.locate(self)
+        own = {os.getpid(), *(child.pid for child in self._processes)}
+        self.adopted = tuple(pid for pid in self.pids if pid not in own)
+        members.watch(self)
+
+    def _submit(self, job: Any) -> None:
+        if not self._jobs:
+            process.at_end(self._cancel)
+        try:
+            asyncio.run(job.start())
+        except (OSError, RuntimeError, ValueError) as error:
+            raise LaunchError(
+                f"{self._launcher.name} took no job: {' '.join(str(error).split())}"
+            ) from error
+        self._jobs.append(job)
+
+    def _hint(self) -> str:
+        ids = ", ".join(str(job.job_id) for job in self._jobs)
+        return (
+            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
+            f"why one waits, and what they print is in {self._scratch}"
+        )
+
+    def _listens_at(self, spec: ClusterSpec) -> Iterator[str]:
+        import dask
+
+        name = self._launcher.name
+        options = dict(dask.config.get(f"jobqueue.{name}.scheduler-options", {}))
+        interface = spec.launcher_options.get("interface") or dask.config.get(
+            f"jobqueue.{name}.interface", None
+        )
+        options.setdefault("interface", None if "host" in options else interface)
+        for key in ("host", "interface"):
+            if options.get(key):
+                yield f"--{key}"
+                yield str(options[key])
+
+    def _stop(self) -> None:
+        process.unwatch()
+        self._cancel()
+        super()._stop()
+
+    def _cancel(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            with contextlib.suppress(Exception):
+                asyncio.run(job.close())
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(":.") + "."

@@ -1,0 +1,170 @@
+"""The members of a cluster that are not this process's children: where they are, if they fit.
+
+They are asked through the scheduler; nothing is taken for granted of processes that somebody else
+started, or that another host runs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commbench import process
+from commbench.errors import LaunchError
+from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.model import ClusterSpec
+
+_ASK_SECONDS = 0.05
+_PACKAGES = ("distributed", "dask", "commbench")
+
+
+class Place(NamedTuple):
+    """Where a process is: ``pid`` is its id for whoever shares its ``system``."""
+
+    host: str
+    system: str
+    pid: int
+
+
+def place() -> Place:
+    """Return where this process is."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    # Two containers of a host don't see each other's processes, and each has its own ids.
+    system = (boot.read_text().strip() if boot.exists() else "", _namespace("pid"))
+    return Place(socket.gethostname(), " ".join(system), os.getpid())
+
+
+def _namespace(kind: str) -> str:
+    path = Path("/proc/self/ns") / kind
+    return str(path.readlink()) if path.is_symlink() else ""
+
+
+def workers(client: Any) -> dict[str, Any]:
+    """Return what the scheduler knows of every worker, by its address."""
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
+    """Wait until as many workers are there as `spec` asks for and return them.
+
+    Raises
+    ------
+    LaunchError
+        Where fewer came until `deadline`, of ``time.monotonic``, or where there are more.
+    """
+    while True:
+        found = workers(client)
+        if len(found) == spec.n_workers:
+            return found
+        if len(found) > spec.n_workers:
+            raise LaunchError(
+                f"{len(found)} workers are there, and {spec.n_workers} were asked for: a workload "
+                f"uses all of a cluster, so say --workers {len(found)}"
+            )
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"{len(found)} of {spec.n_workers} workers came within {spec.start_timeout_s:g} s "
+                f"(--start-timeout){hint}"
+            )
+        time.sleep(_ASK_SECONDS)
+
+
+def check_versions(client: Any) -> None:
+    """Compare the versions of scheduler and workers with those of this process.
+
+    Raises
+    ------
+    LaunchError
+        Where Python (3.x), distributed, dask or commbench differ, with both versions.
+    """
+    told = client.get_versions(packages=["commbench"])
+    own = _versions(told["client"])
+    for who, row in ((SCHEDULER, told["scheduler"]), *told["workers"].items()):
+        theirs = _versions(row)
+        for name, version in own.items():
+            if theirs.get(name) == version:
+                continue
+            others = [_versions(other).get(name) for other in told["workers"].values()]
+            n_differ = sum(other != version for other in others)
+            whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
+            raise LaunchError(
+                f"{whose} has {name} {theirs.get(name) or '(not installed)'}, and commbench runs "
+                f"with {name} {version} ({n_differ} of {len(others)} workers differ): "
+                "their messages need not fit, nor their times; install the same on all"
+            )
+
+
+def _versions(told: Mapping[str, Any]) -> dict[str, str]:
+    packages = told["packages"]
+    found = {"python": ".".join(str(packages["python"]).split(".")[:2])}
+    return found | {name: packages.get(name) for name in _PACKAGES}
+
+
+def check_workers(found: Mapping[str, Any], spec: ClusterSpec, protocol: str) -> None:
+    """Compare the workers `found` with what is asked for, but for their number.
+
+    Raises
+    ------
+    LaunchError
+        Where their addresses are of another protocol, or they have other numbers of threads.
+    """
+    for address, info in found.items():
+        scheme = address.partition("://")[0]
+        if scheme != protocol:
+            raise LaunchError(
+                f"worker {info['name']} listens at {address}, and the backend's addresses begin "
+                f"with {protocol}://; measure it as the backend that it is"
+            )
+    threads = sorted({int(info["nthreads"]) for info in found.values()})
+    if threads != [spec.threads_per_worker]:
+        if len(threads) > 1:
+            raise LaunchError(
+                f"the workers have from {threads[0]} to {threads[-1]} threads; commbench measures "
+                "workers that are alike"
+            )
+        raise LaunchError(
+            f"the workers have {threads[0]} threads each, and {spec.threads_per_worker} were asked "
+            f"for; say --threads {threads[0]}"
+        )
+
+
+def locate(cluster: RunningCluster) -> None:
+    """Find out which processes of `cluster` are on this host, and which are elsewhere."""
+    client, own = cluster.client, place()
+    # It comes as a list where it went through msgpack.
+    told = {SCHEDULER: Place(*client.run_on_scheduler(place))}
+    told |= {address: Place(*found) for address, found in client.run(place).items()}
+    here = {found.pid for found in told.values() if found.system == own.system} - {own.pid}
+    cluster.pids = (own.pid, *sorted(here))
+    cluster.elsewhere = frozenset(
+        member for member, found in told.items() if found.system != own.system
+    )
+
+
+def watch(cluster: RunningCluster) -> None:
+    """Report, as a death, whoever leaves `cluster` or joins it, until ``process.unwatch``."""
+    names = dict(cluster.names)
+    for name in names.values():
+        process.expect_life(f"worker {name}")
+
+    def tell(event: tuple[float, Any]) -> None:
+        _, message = event
+        if not isinstance(message, Mapping):
+            return
+        address, action = message.get("worker"), message.get("action")
+        if action == "remove-worker" and address in names:
+            who = f"worker {names[address]}"
+            process.tell_death(who, f"{who} ({address}) left the cluster while it was needed")
+        elif action == "add-worker" and address not in names:
+            process.tell_death(
+                f"worker {next(iter(names.values()))}",
+                f"another worker, {address}, joined the cluster while it was measured: it is no "
+                "longer the one that was asked for",
+            )
+
+    cluster.client.subscribe_topic("all", tell)

@@ -1,0 +1,269 @@
+"""``ssh``: scheduler and workers on the hosts that ``--hosts`` names, by the parts of SSHCluster.
+
+The first host is the scheduler's, and the workers go to the others in turn, as with
+``distributed.SSHCluster``. Each end is a process without a nanny, tethered to its connection: where
+that breaks, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as ResultTimeoutError
+from pathlib import Path
+from typing import Any
+
+from commbench import process
+from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.launchers import members
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.local import nanny_environment
+from commbench.launchers.surroundings import handed_on, without_paths_in
+from commbench.model import ClusterSpec
+
+_CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
+_OWN = ("interface", "python")
+_CLOSE_SECONDS = 10.0
+_TURNS_SECONDS = 0.05
+_LOGGER = "distributed.deploy.ssh"
+
+
+class SshCluster(RunningCluster):
+    """A running scheduler and its workers, each behind a connection of its own."""
+
+    def __init__(
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str]
+    ) -> None:
+        self._spec, self._protocol, self._scratch = spec, protocol, scratch
+        self._preload = list(preload)
+        self._options = dict(spec.launcher_options)
+        self._deadline = time.monotonic() + spec.start_timeout_s
+        self._ends: dict[str, Any] = {}
+        self._log = scratch / "ssh.log"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
+        self._thread.start()
+        try:
+            with _logged(self._log):
+                self._start()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _start(self) -> None:
+        from distributed import Client
+
+        scheduler_host, *others = self._spec.hosts
+        places = [others[index % len(others)] for index in range(self._spec.n_workers)]
+        crowd = Counter(places)
+        options = {"port": 0}
+        starting = self._submit(self._start_end("scheduler", scheduler_host, "", options))
+        self._result(starting, "scheduler")
+        address = self._ends["scheduler"].address
+        starts = {
+            f"worker {index}": self._start_end(
+                f"worker {index}", host, address,
+                {
+                    "name": str(index), "nthreads": self._spec.threads_per_worker,
+                    "memory_limit": 1 / crowd[host],
+                },
+            )
+            for index, host in enumerate(places)
+        }  # fmt: skip
+        started = {name: self._submit(start) for name, start in starts.items()}
+        for came, (name, start) in enumerate(started.items()):
+            self._result(start, name, f"{came} of {self._spec.n_workers} workers came, but ")
+        self.client = Client(address, timeout=self._left())
+        members.check_versions(self.client)
+        found = members.wait_for(self.client, self._spec, self._deadline)
+        members.check_workers(found, self._spec, self._protocol)
+        self.names = {where: str(info["name"]) for where, info in found.items()}
+        members.locate(self)
+        self.adopted = self.pids[1:]
+        members.watch(self)
+        for name in self._ends:
+            self._submit(self._follow(name))
+
+    async def _start_end(
+        self, name: str, host: str, scheduler: str, options: Mapping[str, Any]
+    ) -> None:
+        from distributed.deploy import ssh
+
+        connect = {key: _value(text) for key, text in self._options.items() if key in _CONNECT}
+        python = self._options.get("python", sys.executable)
+        chosen = handed_on(os.environ, self._spec.env, nanny_environment())
+        variables = without_paths_in(self._scratch, chosen)
+        common: dict[str, Any] = {
+            "address": host,
+            "connect_options": {"connect_timeout": self._left(), **connect},
+            # SSHCluster puts it into a shell's command line as it stands.
+            "remote_python": shlex.join(
+                ["env", *(f"{key}={value}" for key, value in variables.items()), python,
+                 "-m", "commbench.launchers.bound", "--tethered"]
+            ),
+            "kwargs": {
+                "protocol": self._protocol, "dashboard": False, "preload": self._preload,
+                **self._listens_at(host), **options,
+            },
+        }  # fmt: skip
+        end = (
+            ssh.Worker(scheduler, worker_class="distributed.Worker", **common)
+            if scheduler
+            else ssh.Scheduler(**common)
+        )
+        self._ends[name] = end
+        try:
+            await end
+        except Exception as error:
+            reason = await _reason(end, error)
+            said = process.tail(self._log)
+            raise LaunchError(f"{name} on {host} did not start: {reason}{said}") from error
+
+    def _listens_at(self, host: str) -> dict[str, str]:
+        if interface := self._options.get("interface"):
+            return {"interface": interface}
+        try:
+            address = socket.gethostbyname(host)
+        except OSError:
+            # A name of the configuration of SSH; Dask finds an address by itself.
+            return {}
+        # A host's own name is often that of its loopback, where no other host reaches it.
+        several = len(set(self._spec.hosts)) > 1
+        return {} if several and address.startswith("127.") else {"host": address}
+
+    async def _follow(self, name: str) -> None:
+        """Keep what an end says, and report its end."""
+        remote = self._ends[name].proc
+        log = self._scratch / f"{name.replace(' ', '-')}.log"
+        process.expect_life(name)
+        # A connection that breaks is the end, too.
+        with log.open("a", encoding="utf-8") as file, contextlib.suppress(Exception):
+            async for line in remote.stderr:
+                file.write(line)
+                file.flush()
+        process.tell_death(
+            name,
+            f"{name} on {self._ends[name].address} ended while it was needed" + process.tail(log),
+        )
+
+    def _left(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+    def _submit(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _result(self, started: Any, name: str, came: str = "") -> None:
+        try:
+            started.result(self._left())
+        except ResultTimeoutError:
+            raise LaunchError(
+                f"{came}{name} did not start within {self._spec.start_timeout_s:g} s "
+                "(--start-timeout)" + process.tail(self._log)
+            ) from None
+        except LaunchError as error:
+            raise LaunchError(f"{came}{error}") from error
+
+    def close(self) -> None:
+        """Ask the scheduler to end all, then make sure of it."""
+        process.unwatch()
+        # The scheduler goes away while it answers.
+        with contextlib.suppress(Exception):
+            self.client.shutdown()
+        with contextlib.suppress(Exception):
+            self.client.close(timeout=1)
+        self._stop(_CLOSE_SECONDS)
+
+    def _stop(self, patience_s: float = 0.5) -> None:
+        """End the processes, by force those that don't within `patience_s`."""
+        process.unwatch()
+        with contextlib.suppress(ResultTimeoutError):
+            self._submit(self._end_all(patience_s)).result(patience_s + _CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end_all(self, patience_s: float) -> None:
+        async def finish(end: Any) -> None:
+            if end.proc is not None:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(end.proc.wait_closed(), patience_s)
+            with contextlib.suppress(Exception):
+                await end.close()
+                await asyncio.wait_for(end.connection.wait_closed(), _CLOSE_SECONDS / 2)
+
+        await asyncio.gather(*(finish(end) for end in self._ends.values()))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        # Connections that were refused close in the turns after.
+        await asyncio.sleep(_TURNS_SECONDS)
+
+
+class SshLauncher(Launcher):
+    """Start every process over SSH."""
+
+    name = "ssh"
+    takes = frozenset({"hosts", "launcher_options"})
+
+    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
+        super().check(spec, backend, protocol)
+        if importlib.util.find_spec("asyncssh") is None:
+            raise UnavailableError(
+                "the launcher ssh", "the package asyncssh is not installed",
+                "pip install 'commbench[ssh]'",
+            )  # fmt: skip
+        if len(spec.hosts) < 2:
+            raise UsageError(
+                "the launcher ssh needs --hosts with at least two: the scheduler's, then the "
+                "workers', for example --hosts node1,node1,node2"
+            )
+        for key in spec.launcher_options:
+            if key not in _CONNECT + _OWN:
+                known = ", ".join(_CONNECT + _OWN)
+                raise UsageError(f"the launcher ssh has no option {key!r}; known: {known}")
+
+    def start(  # noqa: D102
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
+    ) -> RunningCluster:
+        return SshCluster(spec, protocol, scratch, preload)
+
+
+@contextlib.contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """Keep what the ends say until they have started, which SSHCluster gives to its logger."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    logger = logging.getLogger(_LOGGER)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+async def _reason(end: Any, error: Exception) -> str:
+    said = ""
+    if end.proc is not None:
+        with contextlib.suppress(Exception):
+            said = await asyncio.wait_for(end.proc.stderr.read(), 2)
+    last = said.strip().splitlines()[-3:]
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " | ".join([cause, *last])
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdecimal() else text

@@ -1,0 +1,75 @@
+"""Clusters that somebody else started, with Dask's own commands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import processes
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Started:
+    """A cluster by its scheduler's file."""
+
+    file: Path
+    scheduler: subprocess.Popen[bytes]
+    workers: tuple[subprocess.Popen[bytes], ...]
+
+    @property
+    def address(self) -> str:
+        """Where the scheduler is."""
+        return str(json.loads(self.file.read_text())["address"])
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path, n_workers: int = 2, scheduler: Sequence[str] = (),
+    places: Sequence[tuple[Sequence[str], str]] = (),
+) -> Iterator[Started]:  # fmt: skip
+    """Give a cluster over tcp.
+
+    Parameters
+    ----------
+    scheduler
+        More arguments for the scheduler's command.
+    places
+        What stands before the command of each worker, and its address; the scheduler's are those
+        of the first. Otherwise all is on loopback.
+    """
+    places = places or [((), "127.0.0.1")] * max(1, n_workers)
+    file, running = folder / "scheduler.json", []
+    # The functions of cluster_state.py run on it.
+    environ = os.environ | {"PYTHONPATH": str(HERE), "DASK_TEMPORARY_DIRECTORY": str(folder)}
+    common = ("--scheduler-file", str(file), "--no-dashboard", "--host")
+
+    def start(name: str, place: tuple[Sequence[str], str], *arguments: str) -> None:
+        prefix, address = place
+        with (folder / f"{name}.log").open("wb") as log:
+            command = [*prefix, sys.executable, "-m", "dask", *arguments, *common, address]
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environ))
+
+    try:
+        start("scheduler", places[0], "scheduler", "--port", "0", *scheduler)
+        for index, place in enumerate(places[:n_workers]):
+            options = ("--name", f"their-{index}", "--nthreads", "1", "--no-nanny")
+            start(f"worker-{index}", place, "worker", *options)
+        processes.until(file.exists, "the scheduler's file")
+        yield Started(file, running[0], tuple(running[1:]))
+    finally:
+        # Workers say goodbye to a scheduler that is still there.
+        for process in reversed(running):
+            process.terminate()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,77 @@
+"""Every launcher keeps the same promises: those of ``check_launcher``."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import dask_clusters
+import processes
+import pytest
+import sshd
+
+from commbench import registry
+from commbench.conformance import check_launcher
+from commbench.launchers.base import Launcher
+from commbench.launchers.local import LocalLauncher
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Return the mark of a test that takes a package."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
+
+
+def test_local(tmp_path: Path, tag: processes.Tag) -> None:
+    """Two threads each, for a change."""
+    check_launcher("local", tmp_path, threads_per_worker=2)
+
+
+@needs("dask_mpi")
+def test_mpirun(tmp_path: Path, tag: processes.Tag) -> None:
+    """The ranks of a world are all counted."""
+    check_launcher("mpirun", tmp_path)
+
+
+@needs("asyncssh")
+def test_ssh(tmp_path: Path, tag: processes.Tag) -> None:
+    """Three workers on the only other host."""
+    with sshd.server(tmp_path / "sshd") as server:
+        check_launcher(
+            "ssh", tmp_path, hosts=("127.0.0.1", "127.0.0.1"), n_workers=3,
+            launcher_options=server.options,
+        )  # fmt: skip
+
+
+def test_external(tmp_path: Path, tag: processes.Tag) -> None:
+    """The cluster is still there for another one to check it."""
+    with dask_clusters.started(tmp_path) as cluster:
+        for _ in range(2):
+            check_launcher("external", tmp_path, scheduler=cluster.address, start_timeout_s=30.0)
+
+
+def test_a_promise_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU time that is lost, here that of the workers, is an error with both numbers."""
+
+    class Flattering(LocalLauncher):
+        name = "flattering"
+
+        def start(self, *given: object) -> object:
+            cluster = super().start(*given)
+            cluster.pids = cluster.pids[:2]
+            cluster.elsewhere = frozenset(["nobody", "no-one"])
+            monkeypatch.setattr(cluster, "cpu_seconds", lambda: 0.0)
+            return cluster
+
+    load = registry.load
+    monkeypatch.setattr(
+        registry,
+        "load",
+        lambda kind, name: Flattering if name == "flattering" else load(kind, name),
+    )
+    with pytest.raises(AssertionError, match=r"worker 0 used 0\.3.* has 0\.000"):
+        check_launcher("flattering", tmp_path)
+    monkeypatch.setattr(Flattering, "takes", Launcher.takes | {"hosts"})
+    monkeypatch.setattr(Flattering, "check", lambda *_: None)
+    with pytest.raises(AssertionError, match="scheduler, which flattering does not take, went"):
+        check_launcher("flattering", tmp_path)

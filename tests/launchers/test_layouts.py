@@ -1,0 +1,147 @@
+"""Layouts of hosts and links with known rates: the pair table recovers every one of them.
+
+The hosts are network namespaces, so the launchers reach them as they reach others: by SSH, or as
+a cluster that runs there already.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask_clusters
+import namespaces
+import processes
+import pytest
+import sshd
+from namespaces import PAYLOAD_SHARE, Hosts, Layout, mesh
+
+FAST, MIDDLE, SLOW = 40e6, 20e6, 10e6
+"""Far enough apart to tell them, and far below what two busy cores let all links have."""
+BLOCK = 5_000_000
+NV2 = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+NV1 = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+DGX_1 = mesh(
+    8,
+    dict.fromkeys(itertools.combinations(range(8), 2), SLOW)
+    | dict.fromkeys(NV1, MIDDLE)
+    | dict.fromkeys(NV2, FAST),
+)
+"""Two sockets of four GPUs: pairs with two NVLinks, with one, and those that cross the system."""
+TWO_RACKS = Layout(4, {(0, 4): FAST, (1, 4): FAST, (2, 5): FAST, (3, 5): FAST, (4, 5): MIDDLE})
+"""Hosts 0 and 1 at one switch, 2 and 3 at another, and a slower link between the switches."""
+SLOW_NIC = Layout(4, {(0, 4): FAST, (1, 4): FAST, (2, 4): FAST, (3, 4): SLOW})
+"""Four hosts at one switch, the link of the last of which is slow."""
+CASES = {
+    "dgx-1 external": (DGX_1, "external"),
+    "two racks ssh": (TWO_RACKS, "ssh"),
+    "slow nic ssh": (SLOW_NIC, "ssh"),
+    "slow nic external": (SLOW_NIC, "external"),
+}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+def measured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Layout, Any]]:
+    """Return a layout, and the report of a run on it, its workers called by their numbers."""
+    layout, launcher = request.param
+    folder = tmp_path_factory.mktemp("layout")
+    run = (
+        "all-to-all", "--launcher", launcher, "--workers", str(layout.n_hosts), "--launches", "1",
+        "--iterations", "2", "--sizes", f"64KiB,{BLOCK}", "--timeout", "500",
+    )  # fmt: skip
+    with namespaces.laid_out(layout) as there:
+        prefixes = [["ip", "netns", "exec", name] for name in there.names]
+        with processes.command_line(folder, prefixes[0]) as line:
+            if launcher == "ssh":
+                ended = _over_ssh(folder, there, prefixes, line, run)
+            else:
+                places = list(zip(prefixes, there.addresses, strict=True))
+                with dask_clusters.started(folder, len(places), places=places) as cluster:
+                    ended = line.run(*run, "--scheduler-file", cluster.file)
+            assert ended.status == 0, ended.said
+            yield layout, line.report(ended.run)
+
+
+def _over_ssh(
+    folder: Path, there: Hosts, prefixes: list[list[str]], line: processes.CommandLine,
+    run: tuple[str, ...],
+) -> processes.Ended:  # fmt: skip
+    if importlib.util.find_spec("asyncssh") is None:
+        pytest.skip("asyncssh is not installed")
+    hosts = ",".join((there.addresses[0], *there.addresses))
+    with sshd.server(folder / "sshd", there.addresses, prefixes) as server:
+        return line.run(*run, "--hosts", hosts, *server.arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_pair_has_the_rate_of_its_way(measured: tuple[Layout, Any]) -> None:
+    """Alone, the median bandwidth of each direction is within 10 % of what the way lets pass."""
+    layout, report = measured
+    found = _rates(report)
+    assert set(found) == set(itertools.permutations(range(layout.n_hosts), 2))
+    for (src, dst), rate in found.items():
+        assert rate == pytest.approx(layout.rate_Bps(src, dst) * PAYLOAD_SHARE, rel=0.1), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_pair_is_told_by_its_rate_from_those_of_other_links(
+    measured: tuple[Layout, Any],
+) -> None:
+    """The slowest pair of each kind of way is faster than the fastest of the next slower kind."""
+    layout, report = measured
+    found = _rates(report)
+    order = sorted(found, key=lambda pair: found[pair])
+    kinds = [layout.rate_Bps(*pair) for pair in order]
+    assert kinds == sorted(kinds)
+    links = {row["link"] for row in report["pairs"] if "link" in row}
+    assert links <= {"other host"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_together_nothing_is_faster_than_the_links(measured: tuple[Layout, Any]) -> None:
+    """All at once, what passes each link takes no less time than the link needs for it."""
+    layout, report = measured
+    (case,) = [
+        row for row in report["cases"]
+        if row["layer"] == "together" and row["payload_bytes"] > BLOCK
+    ]  # fmt: skip
+    for link, rate in layout.links.items():
+        n_blocks = sum(
+            link in itertools.pairwise(layout.way(*pair))
+            for pair in itertools.permutations(range(layout.n_hosts), 2)
+        )
+        # What the buckets hold goes through at once.
+        least_s = n_blocks * (BLOCK - 300_000) / (rate * PAYLOAD_SHARE)
+        assert case["median_s"] > least_s, link
+
+
+def test_the_rate_of_a_way_is_that_of_its_slowest_link() -> None:
+    """Ways are the shortest, and hosts forward nothing."""
+    assert TWO_RACKS.way(0, 3) == (0, 4, 5, 3)
+    assert TWO_RACKS.rate_Bps(0, 1) == FAST
+    assert TWO_RACKS.rate_Bps(3, 0) == MIDDLE
+    assert SLOW_NIC.rate_Bps(1, 3) == SLOW_NIC.rate_Bps(3, 2) == SLOW
+    assert mesh(3, {(0, 1): SLOW}).rate_Bps(0, 2) == float("inf")
+    assert [sum(DGX_1.rate_Bps(gpu, other) == FAST for other in range(8) if other != gpu)
+            for gpu in range(8)] == [2] * 8  # fmt: skip
+    with pytest.raises(LookupError):
+        Layout(3, {(0, 1): FAST, (1, 2): FAST}).way(0, 2)
+
+
+def _rates(report: Any) -> dict[tuple[int, int], float]:
+    return {
+        (_number(row["src"]), _number(row["dst"])): row["q50_Bps"]
+        for row in report["pairs"] if row["channel"] == "alone"
+    }  # fmt: skip
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("their-"))

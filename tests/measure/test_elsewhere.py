@@ -1,0 +1,172 @@
+"""Processes on other hosts are asked for what the kernel tells here of those on this one.
+
+A worker of this host passes for one elsewhere: nothing may look at it but through Dask.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from distributed import wait
+
+from commbench import cores, cpu, registry, suite
+from commbench.launchers import members
+from commbench.launchers.base import SCHEDULER
+from commbench.measure import clocks, conditions
+from commbench.measure.cluster import measure_cluster
+from commbench.model import ClusterSpec, CoreUse, Launch, Sample, ThreadTime
+from commbench.workloads.base import Context
+
+SECONDS = 0.4
+
+
+def spin(seconds):
+    """Use the processor of this thread for so long."""
+    began = time.thread_time()
+    while time.thread_time() - began < seconds:
+        pass
+
+
+@pytest.fixture
+def far(cluster, monkeypatch):
+    """Return the cluster with its scheduler and worker 1 on another host, as far as it knows."""
+    address = cluster.addresses["1"]
+    (pid,) = cluster.client.run(os.getpid, workers=[address]).values()
+    scheduler = cluster.client.run_on_scheduler(os.getpid)
+    pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
+    monkeypatch.setattr(cluster, "pids", pids)
+    monkeypatch.setattr(cluster, "elsewhere", frozenset([address, SCHEDULER]))
+    return cluster
+
+
+def spin_on(cluster, worker):
+    """Let that worker use a core for a while."""
+    wait(cluster.client.submit(spin, SECONDS, workers=[cluster.addresses[worker]], pure=False))
+
+
+@pytest.mark.parametrize("worker", ["0", "1"])
+def test_the_cpu_time_of_all_is_counted(far, worker):
+    """A task's time is in the sum wherever the worker is, and everybody counts once."""
+    before = far.cpu_seconds()
+    spin_on(far, worker)
+    assert SECONDS <= far.cpu_seconds() - before < SECONDS + 1.0
+    assert far.n_processes == 4
+
+
+def test_the_cores_of_other_hosts_are_watched(far):
+    """Each has a record of its own, with the time of the cluster's processes there as own."""
+    found = conditions.Conditions(Launch(case=_case(), index=2, block=0, position=0))
+    with found.on(far):
+        spin_on(far, "1")
+        spin_on(far, "0")
+    (use,) = found.elsewhere
+    assert isinstance(use, CoreUse)
+    assert (use.host, use.launch) == (os.uname().nodename, 2)
+    assert use.n_cores == len(os.sched_getaffinity(0))
+    # Worker 0 is here: its time is that of others there.
+    assert SECONDS <= use.own_cpu_seconds < 2 * SECONDS + 0.3
+    assert use.busy_cpu_seconds > use.own_cpu_seconds + SECONDS / 2
+    assert found.adopted_s == 0
+
+
+def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
+    """An unknown use of the cores is not an idle host."""
+    monkeypatch.setattr(conditions, "_ask", lambda *_: None)
+    found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
+    with found.on(far):
+        pass
+    assert found.elsewhere == ()
+
+
+def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatch):
+    """Of a cluster that lives on, what it used for others before is not the launch's own."""
+    monkeypatch.setattr(cluster, "adopted", cluster.pids[1:])
+    whole = cpu.seconds(cluster.adopted)
+    own = {}
+    for outlives in (False, True):
+        monkeypatch.setattr(cluster, "outlives", outlives)
+        found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
+        with found.on(cluster):
+            spin_on(cluster, "0")
+        own[outlives] = found.adopted_s
+    assert own[False] >= whole + SECONDS
+    assert SECONDS <= own[True] < SECONDS + 0.5
+
+
+def test_threads_elsewhere_are_read_there(far, monkeypatch):
+    """Every process has the times of its threads, and no other process's that shares its id."""
+    (pid,) = far.client.run(os.getpid, workers=[far.addresses["1"]]).values()
+    monkeypatch.setattr(far, "pids", (*far.pids, pid))
+    real = cpu.thread_seconds
+    monkeypatch.setattr(
+        cpu, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
+    )
+    case = _case()
+    kind = registry.load("workload", "transpose-sum")
+    params = suite.structure(dict(case.params), kind.Params, "transpose-sum")
+    workload = kind(params, Context(n_workers=2, device="cpu", seed=0))
+    records = []
+    launch = Launch(case=case, index=0, block=0, position=0)
+    try:
+        measure_cluster(launch, workload, far.backend, far, records.append)
+    finally:
+        for name in ("commbench-transfer-log", "commbench-wire-meter"):
+            far.client.unregister_worker_plugin(name)
+    loops = {
+        (record.worker, record.iteration): record for record in records
+        if isinstance(record, ThreadTime) and record.role == "loop"
+    }  # fmt: skip
+    assert {worker for worker, _ in loops} == {"0", "1", "scheduler", "client"}
+    assert all(0 <= record.cpu_seconds < 100 for record in loops.values())
+    assert sum(record.cpu_seconds for (worker, _), record in loops.items() if worker == "1") > 0
+    assert all(sample.verified for sample in records if isinstance(sample, Sample))
+
+
+def test_the_clock_of_another_host(far):
+    """Its lead is found within half of a question's round trip; clocks of this host have none."""
+
+    class Skewed:
+        def run(self, function, workers):
+            time.sleep(0.002)
+            return dict.fromkeys(workers, function() + 5.0)
+
+    assert set(clocks.ahead(far)) == {far.addresses["1"]}
+    assert abs(clocks.ahead(far)[far.addresses["1"]]) < 0.05
+    skewed = SimpleNamespace(client=Skewed(), elsewhere=frozenset(["a", SCHEDULER]))
+    assert clocks.ahead(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
+
+
+def test_where_processes_are_is_found_out(cluster, monkeypatch):
+    """Those of this host are told by their ids, whoever started them."""
+    pids = set(cluster.pids)
+    for name, value in (("pids", ()), ("elsewhere", frozenset(["?"]))):
+        monkeypatch.setattr(cluster, name, value)
+    members.locate(cluster)
+    assert set(cluster.pids) == pids
+    assert cluster.elsewhere == frozenset()
+    here = members.place()
+    elsewhere = here._replace(system="another boot")
+    monkeypatch.setattr(members, "place", lambda: elsewhere)
+    monkeypatch.setattr(cluster.client, "run", lambda _: dict.fromkeys(cluster.names, here))
+    monkeypatch.setattr(cluster.client, "run_on_scheduler", lambda _: here)
+    members.locate(cluster)
+    assert cluster.pids == (os.getpid(),)
+    assert cluster.elsewhere == {SCHEDULER, *cluster.names}
+
+
+def test_cores_are_asked_for_where_the_cluster_is(far):
+    """A worker and a scheduler elsewhere tell what this process would."""
+    for member in (far.addresses["1"], SCHEDULER):
+        told = conditions._ask(far.client, member, [0])
+        assert told.busy_s == pytest.approx(cores.times([0]).busy_s, abs=2.0)
+
+
+def _case():
+    params = {"size": 200, "chunk": 50}
+    (case,) = suite.cases_for(
+        "transpose-sum", ("tcp",), params, ClusterSpec(), iterations=2, warmups=1
+    )
+    return case
