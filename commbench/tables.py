@@ -91,7 +91,8 @@ def frame(table: pa.Table, kind: str) -> pd.DataFrame:
         # Of the same categories, so that they can be compared with each other.
         workers = found["src"].cat.categories.union(found["dst"].cat.categories)
         for column in ("src", "dst"):
-            found[column] = found[column].cat.set_categories(workers)
+            if not found[column].cat.categories.equals(workers):
+                found[column] = found[column].cat.set_categories(workers)
     return found
 
 
@@ -110,5 +111,8 @@ def renamed(texts: pd.Series[Any], names: Mapping[str, str]) -> Any:
 
     if not isinstance(texts.dtype, pd.CategoricalDtype):
         return texts.map(names).astype("str")
-    codes, distinct = pd.factorize(texts.cat.categories.map(names))
+    renamed = texts.cat.categories.map(names)
+    if renamed.is_unique:
+        return texts.cat.rename_categories(renamed)
+    codes, distinct = pd.factorize(renamed)
     return pd.Categorical.from_codes(codes[texts.cat.codes], distinct)

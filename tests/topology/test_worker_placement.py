@@ -208,7 +208,7 @@ def test_a_placed_case_is_another_case() -> None:
     ("workload", "launcher", "says"),
     [
         ("pingpong", "local", "pingpong has no cluster to place.*all-to-all"),
-        ("all-to-all", "mpirun", "the launcher mpirun does not bind workers.*--launcher local"),
+        ("all-to-all", "mpirun", "the launcher mpirun takes no --placement; add --launcher local"),
     ],
 )
 def test_a_placement_that_nobody_would_heed_is_refused(
