@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from commbench.model import LogCount, TransferRecord
 
 CHUNK = 20_000
-"""Log entries that travel in one message: bounds memory at both ends."""
+"""Log entries that all workers together send at a time: bounds memory on the way and here."""
 
 
 class TransferLog(WorkerPlugin):  # type: ignore[misc]
@@ -48,8 +48,13 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         del worker.gather_dep
 
 
-def drain(dask_worker: Any, limit: int = CHUNK) -> str:
-    """Remove and return up to `limit` entries of the log, oldest first; runs on a worker.
+def drain(limits: Mapping[str, int], dask_worker: Any) -> str:
+    """Remove and return the oldest entries of the log; runs on a worker.
+
+    Parameters
+    ----------
+    limits
+        By address how many entries each worker gives at most.
 
     Returns
     -------
@@ -57,7 +62,7 @@ def drain(dask_worker: Any, limit: int = CHUNK) -> str:
         Start and stop in seconds since the epoch on the worker's own clock corrected to the
         scheduler's, as Dask logs them.
     """
-    log = dask_worker.transfer_incoming_log
+    log, limit = dask_worker.transfer_incoming_log, limits[dask_worker.address]
     rows: list[tuple[str, int, float, float, int]] = []
     while log and len(rows) < limit:
         entry = log.popleft()
@@ -89,7 +94,7 @@ def count(dask_worker: Any) -> dict[str, int]:
 def collect(
     client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
 ) -> Iterator[TransferRecord | LogCount]:
-    """Yield all that the workers logged since the last collection, one worker after another.
+    """Yield all that the workers logged since the last collection: counts first, then transfers.
 
     Parameters
     ----------
@@ -98,19 +103,36 @@ def collect(
     names
         The worker's name by its address.
     """
+    where = {"case_id": case_id, "launch": launch, "iteration": iteration}
+    counts = client.run(count, workers=list(names))
     for address, name in names.items():
-        counts = client.run(count, workers=[address])[address]
-        yield LogCount(case_id=case_id, launch=launch, iteration=iteration, worker=name, **counts)
-        remaining = counts["n_logged"]
-        while remaining > 0:
-            answer = client.run(drain, limit=min(CHUNK, remaining), workers=[address])[address]
-            rows = json.loads(answer)
-            if not rows:
-                break
-            remaining -= len(rows)
-            for who, nbytes, start, stop, n_keys in rows:
+        yield LogCount(**where, worker=name, **counts[address])
+    for limits in portions({address: counts[address]["n_logged"] for address in names}):
+        for address, answer in client.run(drain, limits, workers=list(limits)).items():
+            for who, nbytes, start, stop, n_keys in json.loads(answer):
                 yield TransferRecord(
-                    case_id=case_id, launch=launch, iteration=iteration,
-                    src=names.get(who, who), dst=name,
+                    **where, src=names.get(who, who), dst=names[address],
                     nbytes=nbytes, start_s=start, stop_s=stop, n_keys=n_keys,
                 )  # fmt: skip
+
+
+def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[dict[str, int]]:
+    """Yield how many entries to ask which workers for, `most` of them at a time.
+
+    Examples
+    --------
+    >>> list(portions({"a": 1, "b": 0, "c": 4}, most=3))
+    [{'a': 1, 'c': 2}, {'c': 2}]
+    """
+    portion: dict[str, int] = {}
+    room = most
+    for address, remaining in n_entries.items():
+        while remaining > 0:
+            portion[address] = min(remaining, room)
+            remaining -= portion[address]
+            room -= portion[address]
+            if room == 0:
+                yield portion
+                portion, room = {}, most
+    if portion:
+        yield portion

@@ -1,0 +1,104 @@
+"""What collecting costs with many workers, which are simulated: their number is, not their speed.
+
+``pytest -m slow -s tests/test_collect_scale.py`` prints the table of docs/scale.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+CLIENT = """
+import json, os, re, sys, time
+sys.path.insert(0, sys.argv[1])
+import simulated
+from distributed import Client
+from commbench import transfers
+from commbench.launch import _Emitter
+from commbench.model import TransferRecord
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1])
+
+address, n_entries = sys.argv[2], int(sys.argv[3])
+with Client(address, set_as_default=False) as client:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    names = {address: str(info["name"]) for address, info in workers.items()}
+    client.register_plugin(transfers.TransferLog())
+    client.run(simulated.fill, n_entries, list(names)[:10])
+    begin = peak()
+    emit = _Emitter(os.open(os.devnull, os.O_WRONLY))
+    began, n_records = time.perf_counter(), 0
+    for record in transfers.collect(client, names, case_id="0" * 12, launch=0, iteration=0):
+        emit(record)
+        n_records += isinstance(record, TransferRecord)
+    seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    nothing = list(transfers.collect(client, names, case_id="0" * 12, launch=0, iteration=0))
+    empty_s = time.perf_counter() - began
+    print(json.dumps({
+        "n_workers": len(names), "n_records": n_records, "seconds": seconds,
+        "empty_s": empty_s, "n_left": len(nothing) - len(names),
+        "begin_bytes": begin, "peak_bytes": peak(),
+    }))
+"""
+
+
+@contextmanager
+def cluster(n_workers: int) -> Iterator[str]:
+    """Start a simulated cluster and give its scheduler's address."""
+    command = [sys.executable, str(TESTS / "simulated.py"), str(n_workers)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+            process.stdin.close()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def collected(n_workers: int, n_entries: int) -> dict[str, Any]:
+    """Collect `n_entries` of each worker in a process of its own and return what that took."""
+    with cluster(n_workers) as address:
+        found = subprocess.check_output(
+            [sys.executable, "-c", CLIENT, str(TESTS), address, str(n_entries)], text=True
+        )
+    return json.loads(found.splitlines()[-1])
+
+
+def test_ten_thousand_entries_of_64_workers_are_collected(capsys):
+    """Nothing is lost; it takes less than ten seconds and 500 MB at the client."""
+    found = collected(64, 10_000)
+    with capsys.disabled():
+        print(f"\n{found}")
+    assert found["n_records"] == 640_000
+    assert found["n_left"] == 0
+    assert found["peak_bytes"] < 500e6
+    assert found["seconds"] < 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_cost_of_collecting_grows_with_records_and_workers():
+    """Memory at the client does not grow with the records; time does, linearly."""
+    found = [collected(n_workers, 1000) for n_workers in (10, 30, 100, 300, 1000)]
+    for row in found:
+        print(
+            f"{row['n_workers']:>6} workers, {row['n_records']:>9,} entries: {row['seconds']:6.2f} s,"
+            f" {row['empty_s']:6.3f} s where there are none,"
+            f" {row['peak_bytes'] / 1e6:.0f} MB, of which {row['begin_bytes'] / 1e6:.0f} MB before"
+        )
+        assert row["n_records"] == 1000 * row["n_workers"]
+    assert found[-1]["seconds"] < 2 * 100 * found[0]["seconds"]
