@@ -88,6 +88,11 @@ def take(dask_worker: Any) -> list[tuple[str, int, int]]:
     return rows
 
 
+def forget(dask_worker: Any) -> None:
+    """Forget what was counted so far; runs on a worker."""
+    take(dask_worker)
+
+
 def transports(transport: Any, dask_worker: Any) -> list[tuple[str, str, str]]:
     """Return (peer, transport, evidence) of every live connection; runs on a worker.
 

@@ -34,9 +34,7 @@ async def serve(n_workers: int) -> None:
             for number in range(n_workers)
         ]  # fmt: skip
         for first in range(0, n_workers, _AT_ONCE):
-            await asyncio.gather(
-                *map(stack.enter_async_context, workers[first : first + _AT_ONCE])
-            )
+            await asyncio.gather(*map(stack.enter_async_context, workers[first : first + _AT_ONCE]))
         print(scheduler.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

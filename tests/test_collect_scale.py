@@ -96,8 +96,8 @@ def test_the_cost_of_collecting_grows_with_records_and_workers():
     found = [collected(n_workers, 1000) for n_workers in (10, 30, 100, 300, 1000)]
     for row in found:
         print(
-            f"{row['n_workers']:>6} workers, {row['n_records']:>9,} entries: {row['seconds']:6.2f} s,"
-            f" {row['empty_s']:6.3f} s where there are none,"
+            f"{row['n_workers']:>6} workers, {row['n_records']:>9,} entries: "
+            f"{row['seconds']:6.2f} s, {row['empty_s']:6.3f} s where there are none,"
             f" {row['peak_bytes'] / 1e6:.0f} MB, of which {row['begin_bytes'] / 1e6:.0f} MB before"
         )
         assert row["n_records"] == 1000 * row["n_workers"]

@@ -66,7 +66,9 @@ def _measure(
         n_tasks_before = _drain(client, cluster)
         spilled_before = client.run(spill.written)
         sample, result, records = _time_once(launch, iteration, workload, cluster, profiler)
-        records += _collect(launch, iteration, n_tasks_before, cluster)
+        # There may be millions of these, which no process should have to hold.
+        for record in _collect(launch, iteration, n_tasks_before, cluster):
+            emit(record)
         records += _spills(launch, iteration, spilled_before, cluster)
         records += profiler.records(launch, iteration)
         workload.check(client, result)
@@ -161,7 +163,7 @@ def _drain(client: Any, cluster: RunningCluster) -> int:
     """Throw away what was logged so far and return how many tasks the scheduler has seen."""
     for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
         pass
-    client.run(wire.take)
+    client.run(wire.forget)
     n_tasks: int = client.run_on_scheduler(_n_tasks)
     return n_tasks
 
@@ -178,9 +180,7 @@ def _collect(
     # First of all: collecting makes messages of its own, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from transfers.collect(client, names, **common)
-    for address, thread, name, bars in json.loads(
-        client.run_on_scheduler(_tasks_since, n_tasks_before)
-    ):
+    for address, thread, name, bars in _tasks(client, n_tasks_before):
         for action, start_s, stop_s in bars:
             yield TaskRecord(
                 **common, worker=names[address], thread=thread, name=name, action=action,
@@ -206,21 +206,30 @@ def _n_tasks(dask_scheduler: Any) -> int:
     return n_tasks
 
 
-def _tasks_since(n_tasks_before: int, dask_scheduler: Any) -> str:
+def _tasks(client: Any, number: int) -> Iterator[Any]:
+    """Yield the tasks from this `number` on, which come in messages of bounded size."""
+    while True:
+        number, rows = json.loads(client.run_on_scheduler(_tasks_from, number))
+        if not rows:
+            return
+        yield from rows
+
+
+def _tasks_from(number: int, dask_scheduler: Any) -> str:
     # By number, not by time: a worker's clock, as the scheduler corrects it, is off by
     # milliseconds, and a task of the preparation would pass for one of the iteration.
     from dask.utils import key_split
 
     stream = dask_scheduler.plugins["task-stream"]
-    n_new = min(stream.index - n_tasks_before, len(stream.buffer))
-    return json.dumps(
-        [
-            (
-                task["worker"],
-                task["thread"] or 0,
-                str(key_split(task["key"])),
-                [(bar["action"], bar["start"], bar["stop"]) for bar in task["startstops"]],
-            )
-            for task in islice(stream.buffer, len(stream.buffer) - n_new, None)
-        ]
-    )
+    n_gone = stream.index - len(stream.buffer)
+    first = max(number, n_gone) - n_gone
+    rows = [
+        (
+            task["worker"],
+            task["thread"] or 0,
+            str(key_split(task["key"])),
+            [(bar["action"], bar["start"], bar["stop"]) for bar in task["startstops"]],
+        )
+        for task in islice(stream.buffer, first, first + transfers.CHUNK)
+    ]
+    return json.dumps((n_gone + first + len(rows), rows))

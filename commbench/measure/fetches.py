@@ -149,7 +149,7 @@ def _measure(
     blocks = _make_blocks(client, workload, members)
     order = random.Random(f"{case.seed} {launch.index}")
     for iteration in range(-case.warmups, case.iterations):
-        client.run(wire.take)
+        client.run(wire.forget)
         counters = traffic.network_counters()
         exchange = _Exchange(launch, iteration, cluster, members, order)
         for size in workload.sizes:

@@ -21,6 +21,8 @@ from commbench.model import (
 )
 
 _UCX_VARIABLES = ("UCX_", "UCXPY_")
+_PAIRS = 100_000
+"""Pairs of workers that one message tells of at most, if any worker can be told of at all."""
 _UCX_KEYS = ("distributed-ucxx", "distributed.comm.ucx")
 
 
@@ -44,12 +46,21 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
 
 def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Record]:
     """Yield what the workers wrote to each other since the last call."""
-    for address, rows in cluster.client.run(wire.take).items():
+    for address, rows in _of_peers(cluster, wire.take):
         for peer, nbytes, n_messages in rows:
             yield WireBytes(
                 case_id=launch.case.id, launch=launch.index, iteration=iteration,
                 src=cluster.names[address], dst=peer, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
+
+
+def _of_peers(cluster: RunningCluster, function: Any, *args: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what `function` tells on each worker, by address, of all that this one talks to."""
+    addresses = list(cluster.names)
+    n_at_once = max(1, _PAIRS // len(addresses))
+    for first in range(0, len(addresses), n_at_once):
+        some = addresses[first : first + n_at_once]
+        yield from cluster.client.run(function, *args, workers=some).items()
 
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
@@ -59,8 +70,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
             case_id=launch.case.id, launch=launch.index, worker=name, address=address
         )
     yield from places.of_workers(launch, cluster)
-    rows = cluster.client.run(wire.transports, backend.transport)
-    for address, found in rows.items():
+    for address, found in _of_peers(cluster, wire.transports, backend.transport):
         for peer, transport, evidence in found:
             yield TransportUsed(
                 case_id=launch.case.id,
