@@ -70,7 +70,7 @@ def _kind(link: str) -> str:
 def _matrix(ax: Axes, host: Host) -> None:
     devices = host.devices
     if len(devices) < 2:
-        ax.text(0, 0.5, "Fewer than two GPUs, NICs or NUMA nodes: there is no link to show.")
+        ax.text(0.006, 0.5, "Fewer than two GPUs, NICs or NUMA nodes: there is no link to show.")
         ax.set_axis_off()
         return
     n = len(devices)

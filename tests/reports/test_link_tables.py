@@ -127,10 +127,19 @@ def test_a_placed_case_says_so(reported: Reported) -> None:
     assert any("cpu, placed: time" in table.title for table in tables(content))
     (provenance,) = titled(content, "Provenance")
     assert dict(provenance.rows)["placement"] == (
-        "none; or worker 0: CPUs 0, worker 1: CPUs 1, GPU 2, eth0"
+        "none · worker 0: CPUs 0; worker 1: CPUs 1, GPU 2, eth0"
     )
     (alone,) = titled(reported([free], builders.launches(free, [1.0])), "Provenance")
     assert "placement" not in dict(alone.rows)
+
+
+def test_the_placement_of_a_large_cluster_is_cut(reported: Reported) -> None:
+    """The first sixteen workers are told, and where to find the others."""
+    cluster = ClusterSpec(n_workers=20, placement=(Placement(cpus="0"),) * 20)
+    case = replace(CASE, cluster=cluster)
+    (provenance,) = titled(reported([case], builders.launches(case, [1.0])), "Provenance")
+    said = dict(provenance.rows)["placement"]
+    assert said.endswith("worker 15: CPUs 0; 4 more in run.json")
 
 
 def test_a_report_takes_racks(recorded: Any, tmp_path: Path) -> None:

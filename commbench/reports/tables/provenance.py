@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench import stats
-from commbench.model import Run
+from commbench.model import Placement, Run
 from commbench.reports.content import Content
 from commbench.reports.tables import links
 from commbench.reports.tables.cells import Table
 from commbench.units import format_bytes
+
+_MOST_PLACED = 16
+"""Workers whose placement is told."""
 
 
 def heading(content: Content) -> str:
@@ -60,12 +63,15 @@ def tables(content: Content) -> Iterator[Table]:
 
 
 def _placement(run: Run) -> str:
+    """Return what the workers of each case were bound to; nothing where none were."""
     placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
-    return "; or ".join(
-        ", ".join(f"worker {number}: {place}" for number, place in enumerate(placement)) or "none"
-        for placement in placements
-        if any(placements)
-    )
+    return " · ".join(map(_bound, placements)) if any(placements) else ""
+
+
+def _bound(placement: tuple[Placement, ...]) -> str:
+    told = [f"worker {number}: {place}" for number, place in enumerate(placement[:_MOST_PLACED])]
+    n_more = len(placement) - len(told)
+    return "; ".join([*told, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
 
 
 def _stopping(content: Content) -> str:
