@@ -103,7 +103,7 @@ def collect(
     names
         The worker's name by its address.
     """
-    where = {"case_id": case_id, "launch": launch, "iteration": iteration}
+    where: dict[str, Any] = {"case_id": case_id, "launch": launch, "iteration": iteration}
     counts = client.run(count, workers=list(names))
     for address, name in names.items():
         yield LogCount(**where, worker=name, **counts[address])

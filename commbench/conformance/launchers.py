@@ -11,14 +11,19 @@ from commbench.conformance.promises import demand, refusal
 from commbench.errors import UsageError
 from commbench.launchers.base import RunningCluster
 from commbench.measure.cluster import measure_cluster
-from commbench.model import ClusterSpec, Launch, Record, Sample
+from commbench.model import ClusterSpec, Launch, Placement, Record, Sample
 from commbench.workloads.base import Context
 
 _SPIN_SECONDS = 0.3
 _END_SECONDS = 30.0
 _WORKLOAD = "transpose-sum"
 _PARAMS = {"size": 200, "chunk": 50}
-_FOREIGN = {"hosts": ("a", "b"), "scheduler": "tcp://a:1", "launcher_options": {"a": "1"}}
+_FOREIGN: dict[str, Any] = {
+    "hosts": ("a", "b"),
+    "scheduler": "tcp://a:1",
+    "launcher_options": {"a": "1"},
+    "placement": (Placement(cpus="0"),) * ClusterSpec.n_workers,
+}
 
 
 def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster: Any) -> None:
