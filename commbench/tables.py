@@ -112,7 +112,7 @@ def renamed(texts: pd.Series[Any], names: Mapping[str, str]) -> Any:
     if not isinstance(texts.dtype, pd.CategoricalDtype):
         return texts.map(names).astype("str")
     renamed = texts.cat.categories.map(names)
-    if renamed.is_unique:
+    if renamed.is_unique and not renamed.hasnans:
         return texts.cat.rename_categories(renamed)
     codes, distinct = pd.factorize(renamed)
     return pd.Categorical.from_codes(codes[texts.cat.codes], distinct)

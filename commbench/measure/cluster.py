@@ -66,9 +66,7 @@ def _measure(
         n_tasks_before = _drain(client, cluster)
         spilled_before = client.run(spill.written)
         sample, result, records = _time_once(launch, iteration, workload, cluster, profiler)
-        # There may be millions of these, which no process should have to hold.
-        for record in _collect(launch, iteration, n_tasks_before, cluster):
-            emit(record)
+        records += _collect(launch, iteration, n_tasks_before, cluster)
         records += _spills(launch, iteration, spilled_before, cluster)
         records += profiler.records(launch, iteration)
         workload.check(client, result)
