@@ -1,7 +1,4 @@
-"""What collecting costs with many workers, which are simulated: their number is, not their speed.
-
-``pytest -m slow -s tests/test_collect_scale.py`` prints the table of docs/scale.md.
-"""
+"""What collecting costs with many workers, which are simulated: in number, not in speed."""
 
 from __future__ import annotations
 
@@ -92,18 +89,3 @@ def test_ten_thousand_entries_of_64_workers_are_collected_in_ten_seconds():
     found = [collected(64, 10_000)["seconds"] for _ in range(3)]
     print(f"\n64 workers, 640,000 entries: {', '.join(f'{seconds:.1f} s' for seconds in found)}")
     assert min(found) < 10
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_cost_of_collecting_grows_with_records_and_workers():
-    """Memory at the client does not grow with the records; time does, linearly."""
-    found = [collected(n_workers, 1000) for n_workers in (10, 30, 100, 300, 1000)]
-    for row in found:
-        print(
-            f"{row['n_workers']:>6} workers, {row['n_records']:>9,} entries: "
-            f"{row['seconds']:6.2f} s, {row['empty_s']:6.3f} s where there are none,"
-            f" {row['peak_bytes'] / 1e6:.0f} MB, of which {row['begin_bytes'] / 1e6:.0f} MB before"
-        )
-        assert row["n_records"] == 1000 * row["n_workers"]
-    assert found[-1]["seconds"] < 2 * 100 * found[0]["seconds"]
