@@ -101,7 +101,7 @@ def test_every_pair_is_told_by_its_rate_from_those_of_other_links(
     kinds = [layout.rate_Bps(*pair) for pair in order]
     assert kinds == sorted(kinds)
     links = {row["link"] for row in report["pairs"] if "link" in row}
-    assert links <= {"other host"}
+    assert links <= {"network"}
 
 
 @pytest.mark.slow
