@@ -21,7 +21,7 @@ async def serve(n_workers: int) -> None:
     import dask
     from distributed import Scheduler, Worker
 
-    # Heartbeats of thousands of workers would keep the one loop busy by themselves.
+    # Profiling and heartbeats of many workers would keep the one loop busy by themselves.
     dask.config.set({"distributed.worker.profile.enabled": False})
     async with contextlib.AsyncExitStack() as stack:
         scheduler = await stack.enter_async_context(

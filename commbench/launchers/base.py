@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,14 @@ class RunningCluster(ABC):
         if SCHEDULER in self.elsewhere:
             seconds += self.client.run_on_scheduler(time.process_time)
         return seconds
+
+    def shut_down(self) -> None:
+        """Ask the scheduler to end all, and leave."""
+        # The scheduler goes away while it answers.
+        with contextlib.suppress(Exception):
+            self.client.shutdown()
+        with contextlib.suppress(Exception):
+            self.client.close(timeout=1)
 
     @property
     def n_processes(self) -> int:

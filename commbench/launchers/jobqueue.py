@@ -24,7 +24,7 @@ from commbench import process
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
-from commbench.launchers.local import BOUND, LocalCluster, nanny_environment
+from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
 
@@ -101,15 +101,12 @@ class JobLauncher(Launcher):
         import dask
 
         options = self._options(spec)
-        prologue = options.pop("job_script_prologue", None)
-        if prologue is None:
-            prologue = dask.config.get(f"jobqueue.{self.name}.job-script-prologue", [])
-        extra = options.pop("job_extra_directives", None)
-        if extra is None:
-            extra = dask.config.get(f"jobqueue.{self.name}.job-extra-directives", [])
-        arguments = options.pop("worker_extra_args", None)
-        if arguments is None:
-            arguments = dask.config.get(f"jobqueue.{self.name}.worker-extra-args", [])
+        prologue, extra, arguments = (
+            dask.config.get(f"jobqueue.{self.name}.{key.replace('_', '-')}", [])
+            if (given := options.pop(key, None)) is None
+            else given
+            for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
+        )
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
             extra = [*self.log_directives(scratch), *extra]
         variables = handed_on(environ, spec.env, nanny_environment())
@@ -117,7 +114,6 @@ class JobLauncher(Launcher):
         if variables.get(_TEMPORARY, "").startswith(str(scratch)):
             del variables[_TEMPORARY]
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
-        preloads = [word for module in preload for word in ("--preload", module)]
         per_job = self._processes(spec)
         try:
             return self._job_class()(
@@ -130,7 +126,7 @@ class JobLauncher(Launcher):
                 job_extra_directives=list(extra),
                 # After what the site needs, such as its modules: the case has the last word.
                 job_script_prologue=[*prologue, *exports],
-                worker_extra_args=[*arguments, "--no-dashboard", *preloads],
+                worker_extra_args=[*arguments, "--no-dashboard", *preload_options(preload)],
                 **{key: value for key, value in options.items() if key != "processes"},
             )
         except (TypeError, ValueError) as error:
@@ -183,12 +179,7 @@ class JobCluster(LocalCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        preloads = [word for module in preload for word in ("--preload", module)]
-        self._spawn(
-            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
-            "--protocol", protocol, "--port", "0", "--no-dashboard", *self._listens_at(spec),
-            *preloads,
-        )  # fmt: skip
+        self._spawn_scheduler(contact, protocol, *self._listens_at(spec), *preload_options(preload))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
         for index in range(self._launcher.n_jobs(spec)):

@@ -19,6 +19,7 @@ from typing import Any
 
 from commbench import process
 from commbench.errors import LaunchError
+from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, bound_to
 from commbench.model import ClusterSpec, Placement
 
@@ -46,12 +47,8 @@ class LocalCluster(RunningCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        preloads = [word for module in preload for word in ("--preload", module)]
-        self._spawn(
-            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
-            "--protocol", protocol, "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-            *preloads,
-        )  # fmt: skip
+        preloads = preload_options(preload)
+        self._spawn_scheduler(contact, protocol, "--host", "127.0.0.1", *preloads)
         places = spec.placement or (Placement(),) * spec.n_workers
         for index in range(spec.n_workers):
             self._spawn(
@@ -64,13 +61,20 @@ class LocalCluster(RunningCluster):
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
+    def _spawn_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
+        self._spawn(
+            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
+            "--protocol", protocol, "--port", "0", "--no-dashboard", *options,
+        )  # fmt: skip
+
     def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
         self._connect_to_scheduler(contact, preload)
         self._until(
-            lambda: len(self._workers()) == spec.n_workers,
-            lambda: f"{len(self._workers())} of {spec.n_workers} workers came",
+            lambda: len(members.workers(self.client)) == spec.n_workers,
+            lambda: f"{len(members.workers(self.client))} of {spec.n_workers} workers came",
         )
-        self.names = {address: str(info["name"]) for address, info in self._workers().items()}
+        found = members.workers(self.client)
+        self.names = {address: str(info["name"]) for address, info in found.items()}
 
     def _connect_to_scheduler(self, contact: Path, preload: Sequence[str]) -> None:
         from distributed import Client
@@ -80,10 +84,6 @@ class LocalCluster(RunningCluster):
         self._until(contact.exists, "the scheduler did not start")
         # It waits for the scheduler to have written the whole file.
         self.client = Client(scheduler_file=str(contact), timeout=self._patience_s)
-
-    def _workers(self) -> dict[str, Any]:
-        workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
-        return workers
 
     def _spawn(self, name: str, *command: str | Path, **environ: str) -> None:
         log = self._scratch / f"{name.replace(' ', '-')}.log"
@@ -106,11 +106,7 @@ class LocalCluster(RunningCluster):
     def close(self) -> None:
         """Ask the scheduler to end all, then make sure of it."""
         process.unwatch()
-        # The scheduler goes away while it answers.
-        with contextlib.suppress(Exception):
-            self.client.shutdown()
-        with contextlib.suppress(Exception):
-            self.client.close(timeout=1)
+        self.shut_down()
         self._stop()
 
     def _stop(self) -> None:
@@ -144,6 +140,11 @@ def nanny_environment() -> dict[str, str]:
 
     environ = dask.config.get("distributed.nanny.pre-spawn-environ")
     return {name: str(value) for name, value in environ.items()}
+
+
+def preload_options(modules: Sequence[str]) -> list[str]:
+    """Return the options of ``dask scheduler`` and ``dask worker`` that preload `modules`."""
+    return [word for module in modules for word in ("--preload", module)]
 
 
 def memory_limit(n_workers: int) -> int:

@@ -176,11 +176,7 @@ class SshCluster(RunningCluster):
     def close(self) -> None:
         """Ask the scheduler to end all, then make sure of it."""
         process.unwatch()
-        # The scheduler goes away while it answers.
-        with contextlib.suppress(Exception):
-            self.client.shutdown()
-        with contextlib.suppress(Exception):
-            self.client.close(timeout=1)
+        self.shut_down()
         self._stop(_CLOSE_SECONDS)
 
     def _stop(self, patience_s: float = 0.5) -> None:

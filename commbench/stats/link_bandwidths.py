@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commbench.stats.pairs import PairNumbers, counting
+from commbench.stats.pairs import PairNumbers, bandwidths, counting
 from commbench.stats.segments import begins_of, quantiles, sort
 from commbench.stats.selection import in_suite_order
 from commbench.topology import rank
@@ -52,11 +52,8 @@ def link_bandwidths(run: RunData, pairs: pd.DataFrame) -> pd.DataFrame:
     begins = begins_of(group)
     del group
     seconds = (log["stop_s"] - log["start_s"]).to_numpy()
-    speed = np.full(len(log), np.nan)
-    np.divide(log["nbytes"].to_numpy(), seconds, out=speed, where=seconds > 0)
-    del seconds
-    speed = speed[order]
-    del order
+    speed = bandwidths(log["nbytes"].to_numpy(), seconds)[order]
+    del seconds, order
     found = quantiles(speed, begins, [0.25, 0.5, 0.75])
     names = ("q25_Bps", "q50_Bps", "q75_Bps")
     table = table.assign(**dict(zip(names, found, strict=True)))

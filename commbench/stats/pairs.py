@@ -63,8 +63,7 @@ def pairs(run: RunData) -> pd.DataFrame:
     seconds = stop_s - start_s
     del start_s, stop_s
     timed = seconds > 0
-    speed = np.full(len(rows), np.nan)
-    np.divide(nbytes, seconds, out=speed, where=timed)
+    speed = bandwidths(nbytes, seconds)
     q25, q50, q75 = quantiles(speed, begins, [0.25, 0.5, 0.75])
     del speed
     n = np.diff(begins, append=len(rows))
@@ -99,6 +98,15 @@ def counting(run: RunData) -> pd.DataFrame:
     keep &= ~_below_the_largest(log)
     # Of ten million rows a copy takes as long as much of what is done with them.
     return log if keep.all() else log[keep]
+
+
+def bandwidths(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return bytes per second, and nan for what took no time."""
+    import numpy as np
+
+    found = np.full(len(nbytes), np.nan)
+    np.divide(nbytes, seconds, out=found, where=seconds > 0)
+    return found
 
 
 class PairNumbers:

@@ -31,10 +31,11 @@ ROWS = "".join(f"{i}, A100, GPU-{'ab'[i]}, 00000000:0{i}:00.0, 40960, 570\n" for
 @contextlib.contextmanager
 def sleeper(*before: str, **environ: str) -> Iterator[int]:
     """Give the id of a process that does nothing, with these variables; else skip the test."""
-    command = [*before, "sh", "-c", "echo there; exec sleep 60"]
+    # No other program takes the shell's place: /proc has no variables of a process meanwhile.
+    command = [*before, "sh", "-c", "echo there; read until_killed"]
     child = subprocess.Popen(
         command, env={"PATH": os.environ["PATH"]} | environ, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         assert child.stdout is not None
