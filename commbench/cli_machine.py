@@ -22,7 +22,8 @@ def doctor() -> None:
 @click.command()
 @click.option(
     "--file", type=click.Path(path_type=Path),
-    help="Read what `nvidia-smi topo -m` printed there instead of asking this machine.",
+    help="Instead of asking this machine, read what `nvidia-smi topo -m` or `lstopo --of xml` "
+    "(hwloc) wrote there.",
 )  # fmt: skip
 @click.option(
     "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg|png",
@@ -46,7 +47,7 @@ def topology(
     form = figure.suffix if figure else ".svg"
     if form not in (".svg", ".png"):
         raise UsageError(f"--figure {figure}: a figure is FILE.svg or FILE.png")
-    host = topologies.this_host() if file is None else topologies.read_matrix(file).host(file.name)
+    host = topologies.this_host() if file is None else topologies.read_host(file)
     click.echo(terminal.page(reports.heading(host), host.notes, reports.tables(host)), nl=False)
     if write_placement is not None:
         device = "gpu" if host.gpus else "cpu"

@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from commbench import records, suite, tables
-from commbench.model import ClusterSpec
+from commbench.model import Case, ClusterSpec, Record
 
 N_WORKERS = 1000
+_N_BESIDE = 8
+"""Workers on one host: half of them on each of two sockets."""
 
 
 def generated(
@@ -25,6 +27,8 @@ def generated(
         for place, case in enumerate(cases)
         for record in builders.launches(case, [1.0 + place, 1.1 + place])
     ]
+    few += [_place(case, launch, worker) for case in cases for launch in (0, 1)
+            for worker in range(n_workers)]  # fmt: skip
     store = builders.written(output, cases, few, id=f"{n_records}-{n_workers}")
     random = np.random.default_rng(0)
     src = random.integers(0, n_workers, n_records)
@@ -51,3 +55,12 @@ def generated(
     table = pa.table(columns, schema=records.schema("TransferRecord"))
     tables.write(table, store.path / "transfers.parquet", made_of={})
     return store.path
+
+
+def _place(case: Case, launch: int, worker: int) -> Record:
+    host, beside = divmod(worker, _N_BESIDE)
+    node = str(2 * beside // _N_BESIDE)
+    return builders.place(
+        case, str(worker), launch=launch, host=f"node{host}", host_id=f"boot{host} net",
+        numa_nodes=node, sockets=node,
+    )  # fmt: skip

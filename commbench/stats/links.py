@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from commbench.model import WorkerPlace
 from commbench.topology import UNKNOWN, link_class, rack_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.store import RunData
 
+    _Numbers = np.ndarray[Any, Any]
+
 _WORKER = ["case_id", "launch", "worker"]
-_PAIR = ["case_id", "src", "dst"]
 _FIELDS = [field.name for field in fields(WorkerPlace)]
 _KIND = ["numa_nodes", "sockets", "gpu", "gpu_links"]
 """What the class of a link depends on within a host."""
+_UNTOLD, _DIFFERING = -1, 0
+"""The numbers of the class unknown: where no launch tells, and where launches differ."""
 
 
 def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
@@ -31,18 +35,32 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
         it is ``same process``, ``same host``, ``same rack`` or ``network``. ``unknown`` where the
         run tells nothing, or its launches put the pair on links of different classes.
     """
+    import numpy as np
     import pandas as pd
 
     workers, kinds = _workers(run)
-    pairs = table[_PAIR].drop_duplicates()
-    ends = pairs.merge(workers.rename(columns={"worker": "src"}), on=["case_id", "src"]).merge(
-        workers.rename(columns={"worker": "dst"}), on=["case_id", "launch", "dst"]
-    )
-    grouped = ends.assign(link=_links(ends, kinds)).groupby(_PAIR, observed=True)["link"]
-    classes = grouped.min().where(grouped.min() == grouped.max(), UNKNOWN)
-    places = pd.MultiIndex.from_frame(table[_PAIR])
-    found = classes.reindex(places).fillna(UNKNOWN)
-    return found.set_axis(table.index).astype("str")
+    names = pd.Index(workers["worker"].unique())
+    # A number for each end, -1 for one that no launch tells of.
+    ends = []
+    for end in ("src", "dst"):
+        place, found = pd.factorize(table[end])
+        ends.append(names.get_indexer(found.astype("str"))[place])
+    case, cases = pd.factorize(table["case_id"])
+    rows_of = {case_id: np.flatnonzero(case == place) for place, case_id in enumerate(cases)}
+
+    judge = _Judge(workers, kinds)
+    classes = np.full(len(table), _UNTOLD, dtype=np.int16)
+    for (case_id, _), members in workers.groupby(["case_id", "launch"], sort=False):
+        # The last one is that of a worker whose number is -1.
+        member = np.full(len(names) + 1, -1)
+        member[names.get_indexer(members["worker"])] = members.index
+        rows = rows_of.get(case_id, np.empty(0, dtype=int))
+        one, other = (member[end[rows]] for end in ends)
+        told = (one >= 0) & (other >= 0)
+        rows, seen = rows[told], judge.classes(one[told], other[told])
+        before = classes[rows]
+        classes[rows] = np.where((before == _UNTOLD) | (before == seen), seen, _DIFFERING)
+    return judge.texts(classes).set_axis(table.index)
 
 
 def hosts(run: RunData) -> set[str]:
@@ -82,24 +100,51 @@ def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     ), kinds
 
 
-def _links(ends: pd.DataFrame, kinds: list[WorkerPlace]) -> pd.Series[str]:
-    """Return the class of each pair of workers; ``_x`` is the one, ``_y`` the other."""
-    same = {
-        name: ends[f"{name}_x"] == ends[f"{name}_y"]
-        for name in ("host_id", "at", "process", "rack", "pid")
-    }
-    told = (ends["kind_x"] >= 0) & (ends["kind_y"] >= 0)
-    near = same["host_id"].where(told, same["at"])
-    links = (same["rack"] & (ends["rack_x"] != "")).map({True: "same rack", False: "network"})
-    links = links.astype("str")
-    links[near] = "same host"
-    # Each two kinds of places are judged once, as those of two processes on one host.
-    for (one, other), rows in ends[told & near].groupby(["kind_x", "kind_y"]).groups.items():
-        beside = replace(kinds[other], pid=-1, host_id=kinds[one].host_id)
-        links[rows] = link_class(kinds[one], beside)
-    inside = told & same["pid"] | ~told & same["process"] & (ends["process_x"] != "")
-    links[near & inside] = "same process"
-    return links
+class _Judge:
+    """Tells the classes of links between rows of ``_workers``, as numbers and as texts."""
+
+    def __init__(self, workers: pd.DataFrame, kinds: list[WorkerPlace]) -> None:
+        import pandas as pd
+
+        self._kinds = kinds
+        self._known = {name: workers[name].to_numpy() for name in ("pid", "kind")}
+        for name in ("at", "process", "host_id", "rack"):
+            # -1 for an empty text.
+            self._known[name], _ = pd.factorize(workers[name].where(workers[name] != ""))
+        self._numbers = {UNKNOWN: _DIFFERING}
+
+    def classes(self, one: _Numbers, other: _Numbers) -> _Numbers:
+        """Return the number of the class between each of `one` and its `other`, by row."""
+        import numpy as np
+
+        ends = {name: (known[one], known[other]) for name, known in self._known.items()}
+        same = {name: first == second for name, (first, second) in ends.items()}
+        first, second = ends["kind"]
+        told = (first >= 0) & (second >= 0)
+        near = np.where(told, same["host_id"], same["at"])
+        rack = same["rack"] & (ends["rack"][0] >= 0)
+        links = np.where(rack, self._number("same rack"), self._number("network"))
+        links[near] = self._number("same host")
+        # Each two kinds of places are judged once, as those of two processes on one host.
+        beside = told & near
+        both = first * len(self._kinds) + second
+        for pair in np.unique(both[beside]):
+            place, next_to = (self._kinds[kind] for kind in divmod(int(pair), len(self._kinds)))
+            judged = link_class(place, replace(next_to, pid=-1, host_id=place.host_id))
+            links[beside & (both == pair)] = self._number(judged)
+        inside = np.where(told, same["pid"], same["process"] & (ends["process"][0] >= 0))
+        links[near & inside] = self._number("same process")
+        return links
+
+    def texts(self, classes: _Numbers) -> pd.Series[str]:
+        """Return the names of classes; those that nothing tells are unknown as well."""
+        import numpy as np
+        import pandas as pd
+
+        return pd.Series(list(self._numbers), dtype="str").take(np.maximum(classes, _DIFFERING))
+
+    def _number(self, link: str) -> int:
+        return self._numbers.setdefault(link, len(self._numbers))
 
 
 def _host(address: str) -> str:

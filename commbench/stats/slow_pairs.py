@@ -56,18 +56,20 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
     """
     import pandas as pd
 
-    known = pairs[pairs["q50_Bps"] > 0]
+    known = pairs.loc[pairs["q50_Bps"] > 0, ["case_id", "channel", "link", "q50_Bps"]]
     names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
     found: list[pd.DataFrame] = []
-    for _, group in known.groupby(["case_id", "channel", "link"], sort=False):
-        if len(group) < MIN_PAIRS:
+    peers = known.groupby(["case_id", "channel", "link"], sort=False)["q50_Bps"]
+    for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
+        if len(bandwidths_Bps) < MIN_PAIRS:
             continue
-        typical_Bps, slow, slowdown, score = _compare(group["q50_Bps"].to_numpy())  # noqa: N806
+        typical_Bps, slow, slowdown, score = _compare(bandwidths_Bps.to_numpy())  # noqa: N806
         if slow.any():
-            group = group[names].assign(
-                typical_Bps=typical_Bps, n_pairs=len(group), slowdown=slowdown, score=score
-            )
-            found.append(group[slow])
+            group = pairs.loc[bandwidths_Bps.index[slow], names].assign(
+                typical_Bps=typical_Bps, n_pairs=len(bandwidths_Bps),
+                slowdown=slowdown[slow], score=score[slow],
+            )  # fmt: skip
+            found.append(group)
     if not found:
         return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
     place = {case.id: number for number, case in enumerate(run.run.suite.cases)}

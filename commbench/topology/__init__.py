@@ -1,16 +1,17 @@
 """Hosts, their NUMA nodes, GPUs and NICs, and which kind of link joins two devices or workers.
 
-A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from the text that
-``nvidia-smi topo -m`` has printed somewhere else. ``place_of`` tells where a process is,
+A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from what ``nvidia-smi
+topo -m`` or hwloc's ``lstopo`` has written somewhere else. ``place_of`` tells where a process is,
 ``link_class`` what joins two of them, and ``auto`` what each worker should be bound to.
 """
 
 from __future__ import annotations
 
 from commbench.topology.discovery import this_host
+from commbench.topology.files import read_host
 from commbench.topology.hosts import Gpu, Host, Nic, NumaNode
 from commbench.topology.links import UNKNOWN, link_class, rack_of, rank
-from commbench.topology.matrix import Matrix, parse, read_matrix
+from commbench.topology.matrix import Matrix, parse
 from commbench.topology.place import place_of, visible
 from commbench.topology.placement import auto, check
 
@@ -28,7 +29,7 @@ __all__ = [
     "place_of",
     "rack_of",
     "rank",
-    "read_matrix",
+    "read_host",
     "this_host",
     "visible",
 ]

@@ -6,6 +6,7 @@ words; NVLinks are known to nvidia-smi alone, and what it says of two devices wi
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -13,38 +14,40 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import permutations, takewhile
 from pathlib import Path
 
 from commbench import cores, environment
 from commbench.errors import UsageError
-from commbench.topology.hosts import Gpu, Host, Nic, NumaNode, between_nodes, to_nodes
+from commbench.topology import hwloc
+from commbench.topology.hosts import (
+    Gpu,
+    Host,
+    Nic,
+    NumaNode,
+    PciPath,
+    between_devices,
+    between_nodes,
+    to_nodes,
+)
 from commbench.topology.matrix import Matrix, parse
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TIMEOUT_S = 10.0
 
-PciPath = tuple[str, ...]
-"""A root, the bridges below it, and the device, as ``/sys/devices`` names them."""
-
 
 def this_host(root: Path = Path("/")) -> Host:
     """Return the host that this process is on; what can't be read is left out and noted."""
     sys = root / "sys"
-    nodes = numa_nodes(sys)
+    nodes = numa_nodes(root)
     gpus, matrix, notes = _gpus(sys)
     nics = tuple(_nics(sys))
     devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
     paths = {device.name: _pci_path(sys, device.pci) for device in devices if device.pci}
-    known = {device.name: device.numa_node for device in devices}
-    links = {
-        (one, other): found
-        for one, other in permutations(paths, 2)
-        if (found := pci_link(paths[one], paths[other], known[one], known[other]))
-    }
+    links = between_devices(devices, paths)
     if matrix is not None:
-        links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= {*known}}
+        known = {device.name for device in devices}
+        links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
     links |= between_nodes(nodes) | to_nodes(devices, nodes)
     return Host(
         name=platform.node(),
@@ -57,21 +60,34 @@ def this_host(root: Path = Path("/")) -> Host:
     )
 
 
-def numa_nodes(sys: Path) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that have CPUs, and the sockets that these are in."""
+def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that have CPUs, and the sockets that these are in.
+
+    Where ``/sys`` has none, as in some containers, they are hwloc's, if that is installed.
+    """
     nodes = []
-    for node in environment.numa_nodes(sys):
+    for node in environment.numa_nodes(root / "sys"):
         with suppress(UsageError):
             if numbers := cores.parse(node["cpus"] or ""):
                 nodes.append(
                     NumaNode(
                         number=node["node"],
                         cpus=cores.listed(numbers),
-                        sockets=sockets(numbers, sys),
+                        sockets=sockets(numbers, root / "sys"),
                         memory_bytes=node["memory_bytes"],
                     )
                 )
-    return tuple(nodes)
+    return tuple(nodes) or (_nodes_of_hwloc() if root == Path("/") else ())
+
+
+@functools.cache
+def _nodes_of_hwloc() -> tuple[NumaNode, ...]:
+    lstopo = shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
+    if lstopo is not None:
+        text, _ = environment.ask((lstopo, "--of", "xml"), _TIMEOUT_S)
+        with suppress(UsageError):
+            return hwloc.parse(text).nodes
+    return ()
 
 
 def sockets(numbers: Iterable[int], sys: Path) -> str:
@@ -85,35 +101,6 @@ def sockets(numbers: Iterable[int], sys: Path) -> str:
             return ""
     # Where a kernel knows no sockets, it says -1.
     return cores.listed(found) if min(found, default=-1) >= 0 else ""
-
-
-def pci_link(
-    one: PciPath, other: PciPath, node: int | None = None, other_node: int | None = None
-) -> str:
-    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
-
-    Examples
-    --------
-    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    >>> gpu = (*switch, "0000:02:00.0", "0000:03:00.0")
-    >>> nic = (*switch, "0000:02:01.0", "0000:04:00.0")
-    >>> pci_link(gpu, nic), pci_link(gpu, ("pci0000:00", "0000:00:03.0"))
-    ('PIX', 'PHB')
-    >>> pci_link(gpu, ("pci0000:80", "0000:80:01.0"), 0, 1)
-    'SYS'
-    """
-    if not one or not other:
-        return ""
-    pairs = zip(one, other, strict=False)
-    n_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    if n_common == 0:
-        if node is None or other_node is None:
-            return ""
-        return "NODE" if node == other_node else "SYS"
-    if n_common == 1:
-        return "PHB"
-    # Below a switch each device has a port of the switch to itself.
-    return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
 
 
 def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import permutations, takewhile
 
 from commbench import cores
 
 SELF = "X"
+PciPath = tuple[str, ...]
+"""A root, the bridges below it, and the device, by names that are its own within the host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,47 @@ class Host:
     def link(self, one: str, other: str) -> str:
         """Return the class of the link between two devices; nothing where it is unknown."""
         return SELF if one == other else self.links.get((one, other), "")
+
+
+def between_devices(
+    devices: tuple[Gpu | Nic, ...], paths: Mapping[str, PciPath]
+) -> dict[tuple[str, str], str]:
+    """Return what joins each two of the devices whose `paths` are known, by their names."""
+    nodes = {device.name: device.numa_node for device in devices}
+    return {
+        (one, other): found
+        for one, other in permutations(paths, 2)
+        if (found := pci_link(paths[one], paths[other], nodes[one], nodes[other]))
+    }
+
+
+def pci_link(
+    one: PciPath, other: PciPath, node: int | None = None, other_node: int | None = None
+) -> str:
+    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
+
+    Examples
+    --------
+    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    >>> gpu = (*switch, "0000:02:00.0", "0000:03:00.0")
+    >>> nic = (*switch, "0000:02:01.0", "0000:04:00.0")
+    >>> pci_link(gpu, nic), pci_link(gpu, ("pci0000:00", "0000:00:03.0"))
+    ('PIX', 'PHB')
+    >>> pci_link(gpu, ("pci0000:80", "0000:80:01.0"), 0, 1)
+    'SYS'
+    """
+    if not one or not other:
+        return ""
+    pairs = zip(one, other, strict=False)
+    n_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if n_common == 0:
+        if node is None or other_node is None:
+            return ""
+        return "NODE" if node == other_node else "SYS"
+    if n_common == 1:
+        return "PHB"
+    # Below a switch each device has a port of the switch to itself.
+    return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
 
 
 def between_nodes(nodes: tuple[NumaNode, ...]) -> dict[tuple[str, str], str]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from commbench import cores
 from commbench.errors import UsageError
@@ -31,7 +30,6 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _LINK = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _GPU = re.compile(r"GPU([0-9]{1,4})")
-_MAX_BYTES = 1 << 20
 _MAX_DEVICES = 512
 
 
@@ -65,27 +63,6 @@ class Matrix:
             ),
             links=self.links,
         )
-
-
-def read_matrix(path: Path) -> Matrix:
-    """Return the matrix in a file that holds what ``nvidia-smi topo -m`` printed.
-
-    Raises
-    ------
-    UsageError
-        Where it can't be read, or holds anything else.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"can't read {path}: {error}; give a file that holds the output of `nvidia-smi topo -m`"
-        ) from error
-    try:
-        return parse(text)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
 
 
 def parse(text: str) -> Matrix:

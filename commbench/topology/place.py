@@ -35,7 +35,7 @@ def place_of(
     """
     environ = _environ(pid)
     numbers = _affinity(pid)
-    nodes = [node for node in numa_nodes(root / "sys") if cores.parse(node.cpus) & numbers]
+    nodes = [node for node in numa_nodes(root) if cores.parse(node.cpus) & numbers]
     host = this_host(root) if device == "gpu" else Host(name="")
     gpu = _own_gpu(host.gpus, environ, _cuda_device() if pid == os.getpid() else "")
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ DGX_1 = mesh(
 """Two sockets of four GPUs: pairs with two NVLinks, with one, and those that cross the system."""
 TWO_RACKS = Layout(4, {(0, 4): FAST, (1, 4): FAST, (2, 5): FAST, (3, 5): FAST, (4, 5): MIDDLE})
 """Hosts 0 and 1 at one switch, 2 and 3 at another, and a slower link between the switches."""
+RACKS = {"left": (0, 1), "right": (2, 3)}
 SLOW_NIC = Layout(4, {(0, 4): FAST, (1, 4): FAST, (2, 4): FAST, (3, 4): SLOW})
 """Four hosts at one switch, the link of the last of which is slow."""
 CASES = {
@@ -55,6 +57,8 @@ def measured(
         "--iterations", "2", "--sizes", f"64KiB,{BLOCK}", "--timeout", "500",
     )  # fmt: skip
     with namespaces.laid_out(layout) as there:
+        if layout is TWO_RACKS:
+            run += ("--racks", str(_racks_file(folder, there)))
         prefixes = [["ip", "netns", "exec", name] for name in there.names]
         with processes.command_line(folder, prefixes[0]) as line:
             if launcher == "ssh":
@@ -65,6 +69,16 @@ def measured(
                     ended = line.run(*run, "--scheduler-file", cluster.file)
             assert ended.status == 0, ended.said
             yield layout, line.report(ended.run)
+
+
+def _racks_file(folder: Path, there: Hosts) -> Path:
+    path = folder / "racks.toml"
+    rows = (
+        f"{name} = {json.dumps([there.addresses[host] for host in hosts])}\n"
+        for name, hosts in RACKS.items()
+    )
+    path.write_text("[racks]\n" + "".join(rows))
+    return path
 
 
 def _over_ssh(
@@ -100,8 +114,11 @@ def test_every_pair_is_told_by_its_rate_from_those_of_other_links(
     order = sorted(found, key=lambda pair: found[pair])
     kinds = [layout.rate_Bps(*pair) for pair in order]
     assert kinds == sorted(kinds)
-    links = {row["link"] for row in report["pairs"] if "link" in row}
-    assert links <= {"network"}
+    racks = RACKS.values() if layout is TWO_RACKS else ()
+    for row in report["pairs"]:
+        pair = {_number(row["src"]), _number(row["dst"])}
+        near = any(pair <= {*hosts} for hosts in racks)
+        assert row["link"] == ("same rack" if near else "network"), row
 
 
 @pytest.mark.slow

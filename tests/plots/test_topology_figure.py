@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commbench.plots import style, topology
-from commbench.topology import Gpu, Host, Nic, NumaNode, read_matrix
+from commbench.topology import Gpu, Host, Nic, NumaNode, read_host
 
 DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 LONE = Host(name="laptop", nodes=(NumaNode(number=0, cpus="0-3"),), nics=(Nic(name="eth0"),))
@@ -22,10 +22,10 @@ def texts(host: Host) -> list[str]:
 
 def test_every_link_of_a_dgx1_is_in_its_cell() -> None:
     """Row by row the classes of the matrix, with the device itself as X."""
-    host = read_matrix(DGX1).host("dgx1")
+    host = read_host(DGX1)
     assert texts(host) == [host.link(a, b) for a in host.devices for b in host.devices]
     figure = topology.draw(host)
-    assert figure.get_suptitle() == "Links between the devices of dgx1"
+    assert figure.get_suptitle() == "Links between the devices of dgx1.txt"
     assert "GPU4, GPU5, GPU6, GPU7 near CPUs 20-39,60-79" in " ".join(
         figure.get_supxlabel().split()
     )

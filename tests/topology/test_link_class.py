@@ -13,7 +13,7 @@ from builders import place
 
 from commbench.model import WorkerPlace
 from commbench.stats.links import link_classes
-from commbench.topology import link_class, rank, read_matrix
+from commbench.topology import link_class, parse, rank
 
 CASE = builders.case()
 DGX1 = Path(__file__).parent / "dgx1.txt"
@@ -65,7 +65,7 @@ def test_racks_join_hosts() -> None:
 
 def test_every_pair_of_a_dgx1s_gpus(recorded: Any) -> None:
     """Eight workers with a GPU each have the classes of the published matrix, all 56 ways."""
-    matrix = read_matrix(DGX1)
+    matrix = parse(DGX1.read_text())
     gpus = [f"GPU{i}" for i in range(8)]
     case = builders.case(n_workers=8)
     records = []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import UsageError
-from commbench.topology import Matrix, parse, read_matrix
+from commbench.topology import Matrix, parse, read_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 NVLINKS = {
@@ -47,7 +47,7 @@ mlx5_0  PIX     NODE     X
 
 def test_every_pair_of_the_dgx1s_gpus_has_its_class() -> None:
     """Of the 28 pairs 16 have NVLinks, as many as published, and the others none."""
-    matrix = read_matrix(DGX1)
+    matrix = parse(DGX1.read_text())
     for one, other in permutations(range(8), 2):
         pair = (min(one, other), max(one, other))
         expected = next((f"NV{n}" for n, pairs in NVLINKS.items() if pair in pairs), "SYS")
@@ -56,7 +56,7 @@ def test_every_pair_of_the_dgx1s_gpus_has_its_class() -> None:
 
 def test_the_dgx1s_nics_and_cpus_are_read() -> None:
     """Each GPU is one PCIe switch away from one NIC, and near half of the CPUs."""
-    matrix = read_matrix(DGX1)
+    matrix = parse(DGX1.read_text())
     assert matrix.devices == (*(f"GPU{i}" for i in range(8)), "ib0", "ib1", "ib2", "ib3")
     near = {gpu: nic for (gpu, nic), link in matrix.links.items() if link == "PIX" and "G" in gpu}
     assert [near[f"GPU{i}"] for i in range(8)] == [
@@ -124,9 +124,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("nothing of the kind\n")
     for name in ("absent.txt", "", "binary"):
         with pytest.raises(UsageError, match=r"can't read .*nvidia-smi topo -m"):
-            read_matrix(tmp_path / name)
+            read_host(tmp_path / name)
     with pytest.raises(UsageError, match=r"other\.txt: no matrix of links"):
-        read_matrix(tmp_path / "other.txt")
+        read_host(tmp_path / "other.txt")
 
 
 @given(st.text(st.sampled_from("GPUNIC0123XSYV \t\n-,:/AffinityMLgend\x1b[m")))

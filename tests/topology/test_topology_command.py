@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from commbench.cli import main
 from commbench.suite import placement as files
-from commbench.topology import auto, read_matrix
+from commbench.topology import auto, parse, read_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 
@@ -36,7 +36,7 @@ def test_the_published_matrix_fits_a_terminal() -> None:
     lines = ended.output.splitlines()
     assert lines[0] == "dgx1.txt: 0 NUMA nodes, 8 GPUs, 4 NICs"
     assert max(map(len, lines)) <= 80
-    matrix = read_matrix(DGX1)
+    matrix = parse(DGX1.read_text())
     for one in matrix.devices:
         cells = [matrix.links.get((one, other), "X") for other in matrix.devices]
         assert any(line.split() == [one, *cells] for line in lines)
@@ -92,7 +92,7 @@ def test_the_placement_that_is_written_is_the_one_of_auto(tmp_path: Path) -> Non
     """A file for --placement, as it stands or edited."""
     path = tmp_path / "dgx1.toml"
     assert topology("--file", DGX1, "--write-placement", path).exit_code == 0
-    assert files.place(str(path), 8, "gpu") == auto(read_matrix(DGX1).host("x"), 8, "gpu")
+    assert files.place(str(path), 8, "gpu") == auto(read_host(DGX1), 8, "gpu")
     assert topology("--file", DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
     assert len(tomllib.loads(path.read_text())["worker"]) == 2
 

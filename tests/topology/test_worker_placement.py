@@ -16,7 +16,7 @@ from commbench.cli import main
 from commbench.errors import UsageError
 from commbench.model import ClusterSpec, Placement
 from commbench.suite import placement as files
-from commbench.topology import Gpu, Host, Nic, auto, check, parse, read_matrix, this_host
+from commbench.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 HALVES = ("0-19,40-59", "20-39,60-79")
@@ -30,7 +30,7 @@ HOST = Host(
 
 def test_a_dgx1_is_placed_as_published() -> None:
     """CPUs of all eight GPUs as the published function has them, and the NIC that is PIX."""
-    placed = auto(read_matrix(DGX1).host("dgx1"), 8, "gpu")
+    placed = auto(read_host(DGX1), 8, "gpu")
     assert [place.gpu for place in placed] == list(range(8))
     assert [place.cpus for place in placed] == [HALVES[i // 4] for i in range(8)]
     assert [place.nic for place in placed] == [
