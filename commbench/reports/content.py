@@ -31,17 +31,22 @@ class Content:
     tasks: Mapping[str, str]
     summaries: pd.DataFrame
     comparisons: list[Comparison]
-    pairs: pd.DataFrame
+    pair_bandwidths: stats.PairBandwidths
     slow_pairs: pd.DataFrame
     coverage: pd.DataFrame
     transports: pd.DataFrame
     profiles: pd.DataFrame
     warnings: tuple[str, ...]
 
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """What ``stats.pairs`` returns."""
+        return self.pair_bandwidths.table
+
     @cached_property
     def link_bandwidths(self) -> pd.DataFrame:
         """What ``stats.link_bandwidths`` makes of the pairs."""
-        return stats.link_bandwidths(self.data, self.pairs)
+        return stats.link_bandwidths(self.data, self.pair_bandwidths)
 
     @property
     def places(self) -> pd.DataFrame:
@@ -59,7 +64,9 @@ class Content:
 
 def build(data: RunData) -> Content:
     """Derive everything that reports show from the records of a run."""
-    tasks, pairs, coverage = stats.tasks(data), stats.pairs(data), stats.coverage(data)
+    tasks, coverage = stats.tasks(data), stats.coverage(data)
+    pair_bandwidths = stats.pair_bandwidths(data)
+    pairs = pair_bandwidths.table
     slow_pairs = stats.slow_pairs(pairs, data)
     summaries = _with_costs(data, stats.summaries(data), coverage)
     transports = data.transports.drop_duplicates(
@@ -70,7 +77,7 @@ def build(data: RunData) -> Content:
         tasks=tasks,
         summaries=summaries,
         comparisons=stats.comparisons(data),
-        pairs=pairs,
+        pair_bandwidths=pair_bandwidths,
         slow_pairs=slow_pairs,
         coverage=coverage,
         transports=transports,

@@ -21,7 +21,7 @@ from commbench.stats.layers import (
 from commbench.stats.link_bandwidths import link_bandwidths
 from commbench.stats.link_model import link_models
 from commbench.stats.matrix import pair_matrix
-from commbench.stats.pairs import coverage, pairs
+from commbench.stats.pairs import PairBandwidths, coverage, pair_bandwidths, pairs
 from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
 from commbench.stats.quantities import measured as measured_quantities
 from commbench.stats.selection import counted, tasks
@@ -38,6 +38,7 @@ __all__ = [
     "MIN_EFFECT",
     "MIN_LAUNCHES",
     "Beside",
+    "PairBandwidths",
     "additions",
     "beside_published",
     "between",
@@ -56,6 +57,7 @@ __all__ = [
     "measured_quantities",
     "median_interval",
     "mode_of",
+    "pair_bandwidths",
     "pair_matrix",
     "pairs",
     "profile_shares",

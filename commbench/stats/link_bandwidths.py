@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from commbench.stats.pairs import PairNumbers, bandwidths, counting
-from commbench.stats.segments import begins_of, quantiles, sort
+from commbench.stats.pairs import PairBandwidths
+from commbench.stats.segments import begins_of
 from commbench.stats.selection import in_suite_order
 from commbench.topology import rank
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.store import RunData
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 _GROUP = ["case_id", "workload", "backend", "channel", "link"]
 
 
-def link_bandwidths(run: RunData, pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the bandwidth of every class of links, from the transfers that made `pairs`.
+def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
+    """Return the bandwidth of every class of links, from the transfers of its pairs.
 
     Parameters
     ----------
-    pairs
-        What ``stats.pairs`` returned of `run`.
+    found
+        What ``stats.pair_bandwidths`` returned of `run`.
 
     Returns
     -------
@@ -35,7 +36,7 @@ def link_bandwidths(run: RunData, pairs: pd.DataFrame) -> pd.DataFrame:
     """
     import numpy as np
 
-    by_class = pairs.groupby(_GROUP, sort=False)
+    by_class = found.table.groupby(_GROUP, sort=False)
     table = by_class.agg(
         n_pairs=("n", "size"),
         n=("n", "sum"),
@@ -43,19 +44,24 @@ def link_bandwidths(run: RunData, pairs: pd.DataFrame) -> pd.DataFrame:
         slowest_Bps=("q50_Bps", "min"),
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
-    log = counting(run)
-    numbers = PairNumbers(log, run).numbers()
-    # The pairs are in the order of their numbers.
-    group = by_class.ngroup().to_numpy()[np.searchsorted(np.unique(numbers), numbers)]
-    del numbers
-    order, group = sort(group)
-    begins = begins_of(group)
-    del group
-    seconds = (log["stop_s"] - log["start_s"]).to_numpy()
-    speed = bandwidths(log["nbytes"].to_numpy(), seconds)[order]
-    del seconds, order
-    found = quantiles(speed, begins, [0.25, 0.5, 0.75])
+    # Of numbers as short as these the stable sort is by digits: linear in the transfers.
+    of_pair = by_class.ngroup().to_numpy(dtype=np.uint16)
+    group = np.repeat(of_pair, found.table["n"])
+    order = np.argsort(group, kind="stable")
+    single_Bps = found.single_Bps[order]  # noqa: N806 - the unit's own spelling
+    classes = np.split(single_Bps, begins_of(group[order])[1:])
+    quartiles = np.array([_quartiles(values) for values in classes if len(table)]).reshape(-1, 3)
     names = ("q25_Bps", "q50_Bps", "q75_Bps")
-    table = table.assign(**dict(zip(names, found, strict=True)))
+    table = table.assign(**dict(zip(names, quartiles.T, strict=True)))
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])
+
+
+def _quartiles(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return np.full(3, np.nan)
+    found: np.ndarray[Any, Any] = np.quantile(known, [0.25, 0.5, 0.75], overwrite_input=True)
+    return found

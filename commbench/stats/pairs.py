@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench.stats.links import link_classes
@@ -21,6 +22,18 @@ _COVERAGE = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class PairBandwidths:
+    """The ``table`` that ``pairs`` returns, and what it is made of.
+
+    ``single_Bps`` has the bandwidth of each transfer that counts, pair after pair in the order of
+    the table, and nan for one without a duration.
+    """
+
+    table: pd.DataFrame
+    single_Bps: np.ndarray[Any, Any]  # noqa: N815 - the unit's own spelling
+
+
 def pairs(run: RunData) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
@@ -38,11 +51,16 @@ def pairs(run: RunData) -> pd.DataFrame:
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth. ``link`` is the
         class of the pair's link.
     """
+    return pair_bandwidths(run).table
+
+
+def pair_bandwidths(run: RunData) -> PairBandwidths:
+    """Return what ``pairs`` does, with the bandwidth of each transfer besides."""
     import numpy as np
     import pandas as pd
 
-    log = counting(run)
-    pairs = PairNumbers(log, run)
+    log = _counting(run)
+    pairs = _PairNumbers(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
     launch, launches = pd.factorize(log["launch"])
     window = pairs.numbers()
@@ -63,9 +81,9 @@ def pairs(run: RunData) -> pd.DataFrame:
     seconds = stop_s - start_s
     del start_s, stop_s
     timed = seconds > 0
-    speed = bandwidths(nbytes, seconds)
-    q25, q50, q75 = quantiles(speed, begins, [0.25, 0.5, 0.75])
-    del speed
+    single_Bps = np.full(len(rows), np.nan)  # noqa: N806 - the unit's own spelling
+    np.divide(nbytes, seconds, out=single_Bps, where=timed)
+    q25, q50, q75 = quantiles(single_Bps, begins, [0.25, 0.5, 0.75])
     n = np.diff(begins, append=len(rows))
     seconds[~timed] = 0
     n_timed, timed_bytes, total_s = (
@@ -88,10 +106,10 @@ def pairs(run: RunData) -> pd.DataFrame:
             "n_untimed": n - n_timed,
         }
     )
-    return table.assign(link=link_classes(table, run))
+    return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
-def counting(run: RunData) -> pd.DataFrame:
+def _counting(run: RunData) -> pd.DataFrame:
     """Return the transfers that count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
@@ -100,16 +118,7 @@ def counting(run: RunData) -> pd.DataFrame:
     return log if keep.all() else log[keep]
 
 
-def bandwidths(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return bytes per second, and nan for what took no time."""
-    import numpy as np
-
-    found = np.full(len(nbytes), np.nan)
-    np.divide(nbytes, seconds, out=found, where=seconds > 0)
-    return found
-
-
-class PairNumbers:
+class _PairNumbers:
     """Numbers for pairs: in the order of the suite's cases, then by channel, sender, receiver."""
 
     def __init__(self, log: pd.DataFrame, run: RunData) -> None:

@@ -64,9 +64,9 @@ def parse(text: str) -> Host:
         raise UsageError(f"it is no XML: {error}") from error
     version = root.get("version", "1")
     if root.tag != "topology" or version.partition(".")[0] != "2":
-        found = f"hwloc {version}" if root.tag == "topology" else f"<{root.tag[:40]}>"
+        other = f"hwloc {version}" if root.tag == "topology" else f"<{root.tag[:40]}>"
         raise UsageError(
-            f"it is XML of {found}; give what `lstopo --of xml --whole-io` of hwloc 2 writes, or "
+            f"it is XML of {other}; give what `lstopo --of xml --whole-io` of hwloc 2 writes, or "
             "`lstopo --of xml --export-xml-flags 1` of another version"
         )
     nodes = tuple(_nodes(root))
@@ -75,7 +75,7 @@ def parse(text: str) -> Host:
     except RecursionError:
         raise UsageError("its objects are nested too deeply") from None
     gpus, nics = tuple(_gpus(found, nodes)), tuple(_nics(found, nodes))
-    devices = (*gpus, *nics)
+    devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
     paths = {device.path[-1]: device.path for device in found}
     links = between_devices(devices, {device.name: paths[device.pci] for device in devices})
     names = {info.get("name"): info.get("value", "") for info in root.iter("info")}
@@ -113,7 +113,7 @@ def _devices(element: Element, path: PciPath, cpus: frozenset[int]) -> Iterator[
             yield _Device(element=child, path=(*path, child.get("pci_busid", "")), cpus=cpus)
         elif kind == "Bridge":
             # A host bridge is no PCI device, and has the range of the buses below it.
-            name = child.get("pci_busid") or child.get("bridge_pci", "")
+            name = child.get("pci_busid", child.get("bridge_pci", ""))
             yield from _devices(child, (*path, name), cpus)
         else:
             yield from _devices(child, path, _cpus(child) or cpus)

@@ -29,11 +29,12 @@ def test_quantiles_are_over_the_fetches_of_all_pairs_of_a_class(recorded: Record
     near = [fetch("0", "1", 1.0), fetch("0", "1", 2.0), fetch("1", "0", 4.0)]
     far = [fetch("0", "2", 10.0), fetch("2", "1", 20.0)]
     run = recorded([CASE], [*PLACES, *far, *near])
-    pairs = stats.pairs(run)
+    found = stats.pair_bandwidths(run)
+    pairs = found.table
     assert dict(zip(pairs["src"] + pairs["dst"], pairs["link"], strict=True)) == {
         "01": "same NUMA", "10": "same NUMA", "02": "network", "21": "network",
     }  # fmt: skip
-    one, other = stats.link_bandwidths(run, pairs).itertuples()
+    one, other = stats.link_bandwidths(run, found).itertuples()
     assert (one.link, one.n_pairs, one.n, one.bytes) == ("same NUMA", 2, 3, 24 * MB)
     expected = np.quantile([8e6, 4e6, 2e6], [0.25, 0.5, 0.75])
     assert (one.q25_Bps, one.q50_Bps, one.q75_Bps) == pytest.approx(tuple(expected))
@@ -49,7 +50,7 @@ def test_what_counts_for_no_pair_counts_for_no_class(recorded: Recorded) -> None
         builders.end(CASE), builders.end(CASE, launch=1, ok=False),
     ]  # fmt: skip
     run = recorded([CASE], records)
-    (row,) = stats.link_bandwidths(run, stats.pairs(run)).itertuples()
+    (row,) = stats.link_bandwidths(run, stats.pair_bandwidths(run)).itertuples()
     assert (row.n_pairs, row.n, row.q25_Bps, row.q75_Bps) == (1, 2, 8e6, 8e6)
 
 
@@ -65,7 +66,7 @@ def test_cases_and_channels_are_apart(recorded: Recorded) -> None:
             for src, dst in (("0", "2"), ("0", "1"))
         ]
     run = recorded(cases, records)
-    table = stats.link_bandwidths(run, stats.pairs(run))
+    table = stats.link_bandwidths(run, stats.pair_bandwidths(run))
     assert list(zip(table["backend"], table["channel"], table["link"], strict=True)) == [
         (backend, channel, link)
         for backend in ("ucx", "tcp")
@@ -78,6 +79,6 @@ def test_a_run_without_transfers_has_no_classes(recorded: Recorded) -> None:
     """The table is empty, with the columns of a full one."""
     full = recorded([CASE], [*PLACES, fetch("0", "1", 1.0)])
     empty = recorded([CASE])
-    tables = [stats.link_bandwidths(run, stats.pairs(run)) for run in (full, empty)]
+    tables = [stats.link_bandwidths(run, stats.pair_bandwidths(run)) for run in (full, empty)]
     assert [len(table) for table in tables] == [1, 0]
     assert list(tables[0].columns) == list(tables[1].columns)

@@ -64,8 +64,8 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
     shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
     least = format_bytes(content.data.run.min_transfer_bytes)
     cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
-    cut += "".join(f" {text}" for text in _missing_pairs(content, pairs))
-    classes = {*pairs["link"]}
+    cut += "".join(f" {text}" for text in _missing_pairs(content, channel, pairs))
+    classes = {*pairs["link"].unique()}
     several = len(classes) > 1
     if not several and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
@@ -94,14 +94,14 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
     )  # fmt: skip
 
 
-def _missing_pairs(content: Content, pairs: pd.DataFrame) -> Iterator[str]:
+def _missing_pairs(content: Content, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
     found = pairs.groupby("case_id").size()
     log = content.data.transfers
-    logged = set(log["case_id"][log["channel"].isin(pairs["channel"].unique())].unique())
     for case in content.data.run.suite.cases:
         n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
         n_missing = n_pairs - int(found.get(case.id, 0))
-        if n_missing and case.id in logged:
+        is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
+        if n_missing and is_logged.any():
             yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
 
 
