@@ -19,6 +19,7 @@ from commbench import (
     cli_export,
     cli_machine,
     cli_model,
+    cli_report,
     gates,
     interrupts,
     options,
@@ -26,7 +27,6 @@ from commbench import (
 )
 from commbench.errors import CommbenchError, UnwritableError, UsageError
 from commbench.model import Launch, Run, Suite
-from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
     from commbench.store import RunStore
@@ -196,6 +196,7 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
 
     from commbench import adaptive, load, progress, runner
     from commbench.model import LaunchEnd
+    from commbench.reports import content
 
     failed = interrupted = False
     plan = adaptive.extended(launches, results.run, lambda: load(results.path))
@@ -213,9 +214,9 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
         except KeyboardInterrupt:
             interrupted = True
     results.finish()
-    content = _content(load(results.path))
-    _write_reports(results, content)
-    click.echo(registry.load("report", "terminal")(content), nl=False)
+    said = content.build(load(results.path))
+    cli_report.write(results, said)
+    click.echo(registry.load("report", "terminal")(said), nl=False)
     if interrupted:
         # Who is impatient would only cut the next lines short.
         interrupts.ignore()
@@ -224,53 +225,7 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
     return 130 if interrupted else 1 if failed else 0
 
 
-def _content(data: Any) -> Any:
-    from commbench.reports import content
-
-    return content.build(data)
-
-
-def _write_reports(results: RunStore, content: Any) -> None:
-    """Write the figures, ``report.md`` and ``report.html`` next to the records."""
-    figures = []
-    for drawing in content.figures:
-        if drawing.problem:
-            click.echo(drawing.problem, err=True)
-            continue
-        results.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
-        figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
-    text = registry.load("report", "markdown")(content)
-    results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
-    results.write_text("report.html", registry.load("report", "html")(content))
-
-
-@main.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
-)  # fmt: skip
-@click.option(
-    "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
-)
-@click.option(
-    "--racks", type=click.Path(path_type=Path), help="Which hosts share a rack, from a file."
-)
-def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
-    """Report a RUN again: a run's directory, complete or not."""
-    from dataclasses import replace
-
-    from commbench import load
-
-    render = registry.load("report", form)
-    data = load(run)
-    if min_transfer is not None:
-        data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
-    if racks is not None:
-        data = replace(data, run=replace(data.run, racks=options.racks(racks)))
-    click.echo(render(_content(data)), nl=False)
-
-
+main.add_command(cli_report.report)
 main.add_command(cli_model.model)
 main.add_command(cli_export.export)
 main.add_command(cli_machine.doctor)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from commbench import backends, environment, registry
+from commbench import backends, environment, programs, registry
 from commbench import cores as core_times
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.units import format_bandwidth, format_bytes, format_seconds
@@ -138,7 +138,7 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
         return (), ""
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    text, error = environment.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    text, error = programs.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
     found = parse_ucx_info(text)
     return found, error or ("" if found else "ucx_info listed no transport")
 

@@ -14,15 +14,13 @@ import platform
 import re
 import resource
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from commbench import clock
+from commbench import clock, programs
 
 PACKAGES = (
     "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
@@ -202,7 +200,8 @@ def ask_gpus() -> tuple[list[dict[str, Any]], str]:
 
 @functools.cache  # a driver without persistence mode takes seconds to answer
 def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
-    text, error = ask((executable, _GPU_QUERY, "--format=csv,noheader,nounits"), _GPU_TIMEOUT_S)
+    command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
+    text, error = programs.ask(command, _GPU_TIMEOUT_S)
     found = []
     for line in text.splitlines():
         if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
@@ -235,7 +234,7 @@ def ucx_tools() -> Path | None:
 def checkout(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the git checkout around `folder`, and whether tracked files differ."""
     command = ("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    text, error = ask(command, 2, GIT_OPTIONAL_LOCKS="0")
+    text, error = programs.ask(command, 2, GIT_OPTIONAL_LOCKS="0")
     commit = _search(r"^# branch\.oid ([0-9a-f]+)$", text)
     dirty = any(not line.startswith("#") for line in text.splitlines())
     return {"commit": commit, "dirty": dirty} if commit and not error else None
@@ -249,31 +248,6 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
         value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
         found[name] = "<redacted>" if _SECRETS.search(name) else value
     return found
-
-
-def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:
-    """Run a tool, with `env` set, and return what it printed and why that is void, if it is."""
-    name, pipe = Path(command[0]).name, subprocess.PIPE
-    # A git hook's GIT_DIR would redirect git.
-    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | env
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env,
-            encoding="utf-8", errors="replace", start_new_session=True,
-        )  # fmt: skip
-        text, complaint = process.communicate(timeout=timeout_s)
-    except OSError as error:
-        return "", f"{name} can't be run: {error.strerror}"
-    except subprocess.TimeoutExpired:
-        # A process that is stuck in a driver outlives its SIGKILL: don't wait for it.
-        with suppress(OSError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=1)
-        return "", f"{name} did not answer within {timeout_s:g} s"
-    if process.returncode == 0:
-        return text, ""
-    said = (complaint.strip() or text.strip() or "it said nothing").splitlines()[0]
-    return "", f"{name} failed (exit status {process.returncode}): {said}"
 
 
 def _read(path: Path) -> str | None:

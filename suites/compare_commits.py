@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commbench import environment
+from commbench import environment, programs
 from commbench.errors import CommbenchError, UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _resolve(name: str) -> str:
     command = ("git", "-C", ROOT, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    said, problem = environment.ask(command, 10)
+    said, problem = programs.ask(command, 10)
     if problem:
         raise UsageError(f"there is no commit {name!r} here ({problem}); fetch it, or name another")
     # An old git repeats the option.

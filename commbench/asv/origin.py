@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commbench import environment
+from commbench import programs
 from commbench.asv.documents import read
 from commbench.errors import UsageError
 from commbench.model import Run
@@ -46,7 +46,7 @@ def commit_of(run: Run, name: str | None, repository: Path, *, force: bool = Fal
             "Name the commit: --commit COMMIT"
         )
     asked = name or str(recorded)
-    said, problem = environment.ask(
+    said, problem = programs.ask(
         ("git", "-C", repository, "log", "-1", "--format=%H %at", "--end-of-options", asked, "--"),
         _GIT_TIMEOUT_S,
     )

@@ -14,25 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from commbench.mpi import wire
-from commbench.mpi.engine import Engine, Transfer
+from commbench.mpi.engine import Engine
 from commbench.mpi.inbox import Inbox
 from commbench.mpi.line import Line, Record
+from commbench.mpi.outbox import ChannelClosedError, Outbox
 from commbench.mpi.patience import Patience
 
 __all__ = ["Channel", "ChannelClosedError"]
 
 GRACE_S = 1.0
 """How long to look for the announced messages of a peer that closed, and whose line is gone."""
-
-Buffer = bytes | bytearray | memoryview
-
-
-class ChannelClosedError(OSError):
-    """There is nothing more to read, or nobody to write to."""
 
 
 class Channel:
@@ -59,6 +53,8 @@ class Channel:
     ----------
     engine, communicator, rank
         As given.
+    send, flush
+        The outbox's, without a call in between.
     """
 
     def __init__(
@@ -77,14 +73,20 @@ class Channel:
         self._line = line
         self.communicator = communicator
         self.rank = rank
-        self._send_tag = send_tag
-        self._byte = mpi.BYTE
         self._release = release
 
-        self._n_sent = 0
-        self._sending: set[Transfer] = set()
-        self._peer_rests = True
-        self._flushed: asyncio.Future[None] | None = None
+        self._outbox = Outbox(
+            engine,
+            line,
+            communicator,
+            rank,
+            send_tag,
+            mpi,
+            on_left=self._settle,
+            on_failure=self._fail,
+        )
+        self.send = self._outbox.send
+        self.flush = self._outbox.flush
 
         self._n_received = 0
         self._n_announced = 0
@@ -110,48 +112,6 @@ class Channel:
         self._grace: asyncio.TimerHandle | None = None
         self._ended: str | None = None
         line.attach(self)
-
-    # -- sending
-
-    def send(self, frames: Sequence[Buffer]) -> int:
-        """Send one message and return its bytes; it need not be received for that.
-
-        The frames must stay unchanged until they have left.
-
-        Raises
-        ------
-        ChannelClosedError
-            Where this end or the peer has closed.
-        """
-        if self._closing or self._peer_closed or self._ended is not None:
-            raise ChannelClosedError(self._ended or "the connection is closed")
-        header, large, nbytes = wire.pack(frames)
-        send, rank, tag, byte = self.communicator.Isend, self.rank, self._send_tag, self._byte
-        requests = []
-        try:
-            for buffer in (header, *large):
-                requests.append(send((buffer, byte), rank, tag))
-        except Exception as error:
-            # What has left already can't be taken back, and announces what won't come.
-            self.engine.park(Transfer(requests, (header, large), nbytes, False, self._on_sent))
-            self._fail(f"MPI could not send: {error}")
-            raise
-        self._n_sent += 1
-        if large or not requests[0].Test():
-            transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
-            self._sending.add(transfer)
-            self.engine.start(transfer)
-        if self._peer_rests:
-            self._line.record(Record.RING, self._n_sent)
-        return nbytes
-
-    def _on_sent(self, transfer: Transfer, error: BaseException | None) -> None:
-        self._sending.discard(transfer)
-        if error is not None:
-            self._fail(f"MPI could not send: {error}")
-        if not self._sending and self._flushed is not None and not self._flushed.done():
-            self._flushed.set_result(None)
-        self._settle()
 
     # -- receiving
 
@@ -266,26 +226,23 @@ class Channel:
         self._message = None
         self._wake_reader()
         if self._ended is None:
-            self._line.record(Record.CLOSE, self._n_sent)
+            self._outbox.close()
+            self._line.record(Record.CLOSE, self._outbox.n_sent)
             self._linger()
-
-    async def flush(self) -> None:
-        """Wait until everything sent has left this process."""
-        if self._sending and self._ended is None:
-            self._flushed = self._flushed or self.engine.loop.create_future()
-            await asyncio.shield(self._flushed)
 
     def on_record(self, record: Record, count: int) -> None:
         """React to what the peer says."""
         self.engine.take_breath(time.perf_counter())
         if record in (Record.REST, Record.LOOK):
-            self._peer_rests = record is Record.REST
-            if self._peer_rests and count < self._n_sent:
-                self._line.record(Record.RING, self._n_sent)
+            outbox = self._outbox
+            outbox.peer_rests = record is Record.REST
+            if outbox.peer_rests and count < outbox.n_sent:
+                self._line.record(Record.RING, outbox.n_sent)
             return
         self._n_announced = max(self._n_announced, count)
         if record is Record.CLOSE:
             self._peer_closed = True
+            self._outbox.close()
             if self._n_received >= count:
                 self._wake_reader()
         if self._closing:
@@ -307,7 +264,7 @@ class Channel:
             return
         if not self._closing:
             self.close()
-        elif not self._sending:
+        elif self._outbox.empty:
             self._end("the connection is closed")
             self._line.close()
 
@@ -336,8 +293,5 @@ class Channel:
         if self._peer_closed and not self.expects() and not self._inbox.busy:
             self._release()
         self._inbox.give_up()
-        for transfer in self._sending:
-            self.engine.park(transfer)
-        if self._flushed is not None and not self._flushed.done():
-            self._flushed.set_result(None)
+        self._outbox.give_up(reason)
         self._wake_reader()

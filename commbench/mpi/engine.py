@@ -8,19 +8,16 @@ or may not send, it tells the peers that it rests, stops, and waits for their do
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.patience import SOON_S
+from commbench.mpi.transfer import Transfer
 
-__all__ = ["Engine", "Listening", "Transfer"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Engine", "Listening"]
 
 EXPECT_S = 2e-3
 """How long to look at every turn for a message that the peer has announced."""
@@ -28,10 +25,6 @@ BREATH_S = 1e-3
 """So often at least the event loop has its turn."""
 LOOK_S = 20e-6
 """How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
-TRANSFER_SPIN_S = 2e-3
-RECEIVE_SECONDS_PER_BYTE = 10e-9
-SEND_SECONDS_PER_BYTE = 1e-9
-"""How long a transfer is polled at every turn."""
 MOVED_S = 10e-6
 """A call to MPI that takes so long has moved a fragment of a large message, and the next one
 will move another: MPI stops after half a MB or less.
@@ -52,72 +45,6 @@ FIRST_DELAY_S = 1e-3
 MAX_DELAY_S = 20e-3
 SAFETY_S = 0.5
 """While channels rest, MPI is called so often: for what libraries below have left to do."""
-
-
-class Transfer:
-    """Requests that belong together, and what they read or write.
-
-    Parameters
-    ----------
-    requests
-        In the order in which MPI will complete them, or nearly so.
-    buffers
-        Kept until the requests are complete.
-    nbytes
-        Of all of them.
-    receives
-        Whether they receive: within a host that is where the work of a large message is done.
-    on_done
-        Called once, with this and the error if there was one.
-    """
-
-    __slots__ = ("_error", "_on_done", "_requests", "buffers", "nbytes", "spin_until")
-
-    def __init__(
-        self,
-        requests: list[Any],
-        buffers: Any,
-        nbytes: int,
-        receives: bool,
-        on_done: Callable[[Transfer, BaseException | None], None],
-    ) -> None:
-        # Only the first that is incomplete needs a test: all of them have to complete anyway.
-        self._requests = requests[::-1]
-        self._on_done = on_done
-        self._error: BaseException | None = None
-        self.buffers = buffers
-        self.nbytes = nbytes
-        per_byte = RECEIVE_SECONDS_PER_BYTE if receives else SEND_SECONDS_PER_BYTE
-        self.spin_until = time.perf_counter() + TRANSFER_SPIN_S + nbytes * per_byte
-
-    def advance(self) -> bool:
-        """Call MPI; return whether all is complete."""
-        requests = self._requests
-        while requests:
-            try:
-                if not requests[-1].Test():
-                    return False
-            except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-                self._error = error
-            requests.pop()
-        return True
-
-    def cancel(self) -> None:
-        """Ask MPI to give up the receives: they still have to complete."""
-        for request in self._requests:
-            try:
-                request.Cancel()
-            except Exception:
-                logger.debug("MPI can't cancel %s", request, exc_info=True)
-
-    def finish(self) -> None:
-        """Report the end."""
-        self.buffers = None
-        try:
-            self._on_done(self, self._error)
-        except Exception:
-            # The engine must go on for all the others.
-            logger.exception("A transfer could not be reported")
 
 
 class Listening(Protocol):

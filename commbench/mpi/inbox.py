@@ -7,7 +7,8 @@ from typing import Any
 
 from commbench.mpi import survival, wire
 from commbench.mpi.buffers import BUFFERS
-from commbench.mpi.engine import Engine, Transfer
+from commbench.mpi.engine import Engine
+from commbench.mpi.transfer import Transfer
 
 __all__ = ["Inbox"]
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from commbench import cores, environment
+from commbench import cores, environment, programs
 from commbench.errors import UsageError
 from commbench.topology import hwloc
 from commbench.topology.hosts import (
@@ -112,7 +112,7 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
         why = error or "the driver is there, but shows none"
         return (), None, [f"no GPUs are known: {why}"]
     notes = [error] if error else []
-    text, error = environment.ask((executable, "topo", "-m"), _TIMEOUT_S)
+    text, error = programs.ask((executable, "topo", "-m"), _TIMEOUT_S)
     matrix = None
     try:
         if error:

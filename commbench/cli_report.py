@@ -1,0 +1,56 @@
+"""``commbench report``: what a run tells, on the terminal and in the files next to its records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from commbench import options, registry
+from commbench.parsed import BYTES
+
+if TYPE_CHECKING:
+    from commbench.reports.content import Content
+    from commbench.store import RunStore
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
+    help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
+)  # fmt: skip
+@click.option(
+    "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
+)
+@click.option(
+    "--racks", type=click.Path(path_type=Path), help="Which hosts share a rack, from a file."
+)
+def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
+    """Report a RUN again: a run's directory, complete or not."""
+    from commbench import load
+    from commbench.reports import content
+
+    render = registry.load("report", form)
+    data = load(run)
+    if min_transfer is not None:
+        data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
+    if racks is not None:
+        data = replace(data, run=replace(data.run, racks=options.racks(racks)))
+    click.echo(render(content.build(data)), nl=False)
+
+
+def write(results: RunStore, content: Content) -> None:
+    """Write the figures, ``report.md`` and ``report.html`` next to the records."""
+    figures = []
+    for drawing in content.figures:
+        if drawing.problem:
+            click.echo(drawing.problem, err=True)
+            continue
+        results.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
+        figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
+    text = registry.load("report", "markdown")(content)
+    results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
+    results.write_text("report.html", registry.load("report", "html")(content))
