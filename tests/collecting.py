@@ -30,11 +30,12 @@ def collected(n_workers: int, n_entries: int, output: Path) -> dict[str, Any]:
 
     Returns
     -------
-    ``n_records`` and ``n_lines`` of them on disk; ``collect_s`` until the client has all of them,
-    ``disk_s`` until all are on disk, ``empty_s`` where the logs are empty; ``n_messages`` to and
-    from the scheduler, the ``largest_bytes`` of an answer, ``scheduler_bytes`` read and written by
-    the scheduler and its ``scheduler_cpu_s``; ``begin_bytes`` and ``peak_bytes`` of the client's
-    memory before and at the peak; ``lines_bytes`` of the lines on disk; ``path`` of the run.
+    ``n_records``, and ``n_lines`` of them on disk; ``collect_s`` until the client has all of them,
+    and the ``client_cpu_s`` of that; ``disk_s`` until all are on disk, ``empty_s`` where the logs
+    are empty; ``n_messages`` to the scheduler, the ``largest_bytes`` of an answer,
+    ``scheduler_bytes`` read and written by the scheduler, and its ``scheduler_cpu_s``;
+    ``begin_bytes`` and ``peak_bytes`` of the client's memory; ``lines_bytes`` of the lines on disk;
+    ``path`` of the run.
     """
     case = Case(workload="merge", backend="tcp", cluster=ClusterSpec(n_workers=n_workers))
     results = store.RunStore.create(output, builders.run([case], id=f"{n_workers}-{n_entries}"))
@@ -98,12 +99,12 @@ def _client(address: str, case_id: str, n_entries: int, descriptor: int) -> dict
         emit, counting = emitter.Pipe(descriptor, Path.cwd()), _Counting(client)
         begin_bytes, n_records = _peak_bytes(), 0
         n_read, n_written, cpu_s = client.run_on_scheduler(simulated.told)
-        began = time.monotonic()
+        own_cpu_s, began = time.process_time(), time.monotonic()
         with emit.held() as hold:
             for record in transfers.collect(counting, names, **where):
                 hold(record)
                 n_records += record.text.count("\n") if isinstance(record, Lines) else 0
-            ended = time.monotonic()
+            ended, own_cpu_s = time.monotonic(), time.process_time() - own_cpu_s
         n_read_after, n_written_after, cpu_after_s = client.run_on_scheduler(simulated.told)
         again = time.monotonic()
         nothing = list(transfers.collect(client, names, **where))
@@ -112,7 +113,7 @@ def _client(address: str, case_id: str, n_entries: int, descriptor: int) -> dict
             "began": began, "collect_s": ended - began, "empty_s": time.monotonic() - again,
             "n_messages": counting.n_messages, "largest_bytes": counting.largest_bytes,
             "scheduler_bytes": n_read_after - n_read + n_written_after - n_written,
-            "scheduler_cpu_s": cpu_after_s - cpu_s,
+            "scheduler_cpu_s": cpu_after_s - cpu_s, "client_cpu_s": own_cpu_s,
             "begin_bytes": begin_bytes, "peak_bytes": _peak_bytes(),
         }  # fmt: skip
 

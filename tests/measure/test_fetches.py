@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from commbench import wire
+from commbench import transfers, wire
 from commbench.emitter import InMemory
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import fetcher, fetches
@@ -196,6 +196,17 @@ def test_links_and_the_idle_cost_are_told(exchange):
     assert {(t.src, t.dst, t.transport) for t in of(exchange, TransportUsed)} == {
         (*pair, "tcp/lo") for pair in PAIRS
     }
+
+
+def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
+    """Where a message holds no more than one worker's fetches, none is lost by that."""
+    monkeypatch.setattr(transfers, "CHUNK", 1)
+    records = measure(work(sizes=(1000,)))
+    found = [(r.iteration, r.channel, r.src, r.dst) for r in of(records, TransferRecord)]
+    assert sorted(found) == [
+        (iteration, channel, *pair)
+        for iteration in (-1, 0, 1) for channel in ("alone", "together") for pair in PAIRS
+    ]  # fmt: skip
 
 
 def test_a_block_that_arrives_wrong_voids_the_launch(measure):
