@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-browser lint notebooks soak asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-browser lint notebooks soak scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
+
+scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (docs/scale.md)
+	$(BIN)/python tests/scale.py $(ARGS)
 
 asv: $(READY)  ## Record the commit that is checked out in asv's history
 	$(BIN)/python suites/record_commit.py $(ARGS)

@@ -12,18 +12,17 @@ import json
 import os
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from commbench import backends, process, registry, store
+from commbench import backends, emitter, process, registry, store
 from commbench.backends.base import Backend
 from commbench.backends.fake import FakeBackend
+from commbench.emitter import Emitter
 from commbench.errors import CommbenchError, VerificationError
 from commbench.measure import conditions
-from commbench.measure.idle import Emit
-from commbench.model import Failure, Launch, Record
+from commbench.model import Failure, Launch
 from commbench.workloads.base import (
     ClusterWorkload,
     Context,
@@ -36,7 +35,7 @@ LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
 
 
-def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
+def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
     """Measure what `launch` asks for and emit its records as they come."""
     backend = backends.parse(launch.case.backend)
     if isinstance(backend, FakeBackend):
@@ -48,7 +47,7 @@ def run_launch(launch: Launch, scratch: Path, emit: Emit) -> None:
 
 
 def _measure(
-    launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emit
+    launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emitter
 ) -> None:
     case, workload = launch.case, _workload(launch)
     if isinstance(workload, ClusterWorkload):
@@ -82,19 +81,6 @@ def _workload(launch: Launch) -> Workload:
     return workload
 
 
-class _Emitter:
-    """Writes records to the runner's pipe, one line at a time, from any thread."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._pipe = os.fdopen(descriptor, "w", encoding="utf-8")
-        self._lock = threading.Lock()
-
-    def __call__(self, record: Record) -> None:
-        with self._lock:
-            self._pipe.write(store.encode(record) + "\n")
-            self._pipe.flush()
-
-
 def _end_launch() -> NoReturn:
     process.undo_all()
     if mark := os.environ.get(process.MARK):
@@ -109,7 +95,8 @@ def main() -> int:
     descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
     # The runner takes this pipe's end for the launch's: no child may keep it open.
     os.set_inheritable(descriptor, False)
-    emit = _Emitter(descriptor)
+    scratch = Path(os.environ["COMMBENCH_SCRATCH"])
+    emit = emitter.Pipe(descriptor, scratch)
 
     def fail(stage: str, message: str) -> None:
         emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
@@ -122,7 +109,6 @@ def main() -> int:
 
     process.on_death(on_death)
     process.watch_parent(sys.stdin.fileno(), _end_launch)
-    scratch = Path(os.environ["COMMBENCH_SCRATCH"])
     try:
         run_launch(launch, scratch, emit)
     except VerificationError as error:

@@ -47,6 +47,7 @@ FIELDS = {
 _LATER = {"Sample": {"tool": ""}}
 """Fields that records of earlier versions lack, and what they would have said."""
 
+_JSON = json.JSONEncoder(separators=(",", ":"))
 _MAX_NOTES = 5
 _BLOCK_BYTES = 1 << 24
 """How much of a file is in memory at a time, but for what it holds."""
@@ -61,8 +62,7 @@ _NOUNS = {"int": "an int", "float": "a finite number", "bool": "a bool", "str": 
 
 def encode(record: Record) -> str:
     """Return `record` as one line of JSON, its kind first."""
-    fields = vars(record)
-    return json.dumps({"record": type(record).__name__, **fields}, separators=(",", ":"))
+    return _JSON.encode({"record": type(record).__name__, **vars(record)})
 
 
 def decode(line: str | bytes) -> Record:

@@ -22,9 +22,10 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, process, store
+from commbench import backends, lines, process, store
 from commbench.errors import UnwritableError
 from commbench.launch import LOG
+from commbench.lines import Lines
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
 
@@ -37,11 +38,11 @@ TEMPORARY = "tmp"
 """The folder of a launch's temporary files in its scratch folder."""
 
 
-def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | None]:
+def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | Lines | None]:
     """Yield every record of every launch as it comes, and None while nothing does.
 
-    Each launch ends with a ``LaunchEnd``. Closing the iterator ends the launch that is running,
-    with all its processes.
+    Those of ``lines.MANY`` come as ``Lines``, many at a time. Each launch ends with a
+    ``LaunchEnd``. Closing the iterator ends the launch that is running, with all its processes.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def scratch_of(launch: Launch, logs: Path) -> Path:
     return logs / f"{launch.case.id}-{launch.index}"
 
 
-def _run(launch: Launch, logs: Path) -> Generator[Record | None]:
+def _run(launch: Launch, logs: Path) -> Generator[Record | Lines | None]:
     began = time.monotonic()
     scratch = scratch_of(launch, logs)
     failed = False
@@ -85,7 +86,7 @@ def _run(launch: Launch, logs: Path) -> Generator[Record | None]:
     )
 
 
-def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
+def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
     def failure(stage: str, message: str) -> Failure:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
 
@@ -125,8 +126,8 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | None]:
                 child.stdin.flush()
             reported = False
             for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
-                if line is None:
-                    yield None
+                if line is None or isinstance(line, Lines):
+                    yield line
                     continue
                 try:
                     record = store.decode(line)
@@ -170,8 +171,10 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
     }
 
 
-def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
-    """Yield each line of `pipe`, and None after every quiet tick, until the end of `child`.
+def _lines(
+    pipe: Any, child: subprocess.Popen[bytes], deadline: float
+) -> Iterator[Lines | bytes | None]:
+    """Yield the lines of `pipe`, and None after every quiet tick, until the end of `child`.
 
     The end of the pipe does not count: a process that the child left behind may hold it open.
 
@@ -192,8 +195,8 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
                 if not ready:
                     yield None
                 elif chunk := pipe.read(1 << 20):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    yield from lines
+                    block, end, rest = (rest + chunk).rpartition(b"\n")
+                    yield from lines.split(block + end)
                     if len(rest) > _MAX_LINE_BYTES:
                         yield rest
                 elif ended in ready:

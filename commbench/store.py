@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from commbench import model, records, tables
+from commbench import lines, model, records, tables
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record, Run
 from commbench.records import decode, decode_launch, encode
@@ -66,15 +66,16 @@ class RunStore:
         """Go on with a run that was interrupted."""
         return cls(path, read_run(path))
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record | lines.Lines) -> None:
         """Write `record` and hand it to the operating system before returning."""
-        name = _TABLES.get(type(record).__name__, "samples")
+        kind, text = lines.told(record)
+        name = _TABLES.get(kind, "samples")
         path = self.path / f"{name}.jsonl"
         try:
             file = self._files.get(name)
             if file is None:
                 file = self._files[name] = _open_for_append(path)
-            file.write(encode(record) + "\n")
+            file.write(text)
             file.flush()
         except OSError as error:
             self.close()

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from commbench import lines
+from commbench.lines import Lines
 from commbench.model import LogCount, TransferRecord
 
 CHUNK = 20_000
@@ -28,6 +31,7 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
     def setup(self, worker: Any) -> None:
         """Replace the bounded log of `worker` and count the outcomes of its fetches."""
         self.outcomes: Counter[str] = Counter()
+        self.n_counted = 0
         self._bounded = worker.transfer_incoming_log
         worker.transfer_incoming_log = deque()
         self.n_started_before = worker.state.transfer_incoming_count_total
@@ -48,29 +52,35 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         del worker.gather_dep
 
 
-def drain(limits: Mapping[str, int], dask_worker: Any) -> str:
-    """Remove and return the oldest entries of the log; runs on a worker.
+def drain(most: int, dask_worker: Any) -> str:
+    """Remove and return the oldest entries that were counted; runs on a worker.
 
     Parameters
     ----------
-    limits
-        By address how many entries each worker gives at most.
+    most
+        How many entries to return at the most.
 
     Returns
     -------
-    list of [address of the sender, bytes in memory, start, stop, number of keys], as JSON
-        Start and stop in seconds since the epoch on the worker's own clock corrected to the
-        scheduler's, as Dask logs them.
+    JSON of an object of lists, one item per entry
+        Who sent it, as a place in ``senders``; bytes in memory; start and stop in seconds since the
+        epoch on the worker's own clock corrected to the scheduler's, as Dask logs them; number of
+        keys.
     """
-    log, limit = dask_worker.transfer_incoming_log, limits[dask_worker.address]
-    rows: list[tuple[str, int, float, float, int]] = []
-    while log and len(rows) < limit:
-        entry = log.popleft()
-        rows.append(
-            (entry["who"], entry["total"], entry["start"], entry["stop"], len(entry["keys"]))
-        )
+    plugin: TransferLog = dask_worker.plugins[TransferLog.name]
+    log = dask_worker.transfer_incoming_log
+    entries = [log.popleft() for _ in range(min(most, plugin.n_counted, len(log)))]
+    plugin.n_counted -= len(entries)
+    places: dict[str, int] = {}
+    columns = {
+        "sender": [places.setdefault(entry["who"], len(places)) for entry in entries],
+        "nbytes": [entry["total"] for entry in entries],
+        "start_s": [entry["start"] for entry in entries],
+        "stop_s": [entry["stop"] for entry in entries],
+        "n_keys": [len(entry["keys"]) for entry in entries],
+    }
     # Entry by entry, Dask's own serialization takes 30 times as long.
-    return json.dumps(rows)
+    return json.dumps({"senders": list(places), **columns}, separators=(",", ":"))
 
 
 def count(dask_worker: Any) -> dict[str, int]:
@@ -88,12 +98,19 @@ def count(dask_worker: Any) -> dict[str, int]:
     # What is still in flight belongs to the next window, in which it will be logged.
     plugin.n_started_before = total - counts["n_in_flight"]
     plugin.outcomes.clear()
+    plugin.n_counted = counts["n_logged"]
     return counts
+
+
+def forget(dask_worker: Any) -> None:
+    """Forget what was logged and counted so far; runs on a worker."""
+    count(dask_worker)
+    dask_worker.transfer_incoming_log.clear()
 
 
 def collect(
     client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
-) -> Iterator[TransferRecord | LogCount]:
+) -> Iterator[LogCount | Lines]:
     """Yield all that the workers logged since the last collection: counts first, then transfers.
 
     Parameters
@@ -107,32 +124,47 @@ def collect(
     counts = client.run(count, workers=list(names))
     for address, name in names.items():
         yield LogCount(**where, worker=name, **counts[address])
-    for limits in portions({address: counts[address]["n_logged"] for address in names}):
-        for address, answer in client.run(drain, limits, workers=list(limits)).items():
-            for who, nbytes, start, stop, n_keys in json.loads(answer):
-                yield TransferRecord(
-                    **where, src=names.get(who, who), dst=names[address],
-                    nbytes=nbytes, start_s=start, stop_s=stop, n_keys=n_keys,
-                )  # fmt: skip
+    for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
+        columns = json.loads(answer)
+        senders = [names.get(who, who) for who in columns.pop("senders")]
+        src = [senders[place] for place in columns.pop("sender")]
+        yield lines.of(
+            TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
+        )
 
 
-def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[dict[str, int]]:
-    """Yield how many entries to ask which workers for, `most` of them at a time.
+def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the workers' entries by address; while one message is used, the next is on its way."""
+    with ThreadPoolExecutor(1) as asker:
+        on_its_way: Future[dict[str, str]] | None = None
+        for addresses in portions(n_entries):
+            last = on_its_way
+            on_its_way = asker.submit(client.run, drain, CHUNK, workers=addresses)
+            if last is not None:
+                yield from last.result().items()
+        if on_its_way is not None:
+            yield from on_its_way.result().items()
+
+
+def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[str]]:
+    """Yield which workers to ask together for up to `most` entries each, and `most` in all.
 
     Examples
     --------
-    >>> list(portions({"a": 1, "b": 0, "c": 4}, most=3))
-    [{'a': 1, 'c': 2}, {'c': 2}]
+    >>> list(portions({"a": 1, "b": 0, "c": 4, "d": 2}, most=3))
+    [['c'], ['a', 'c'], ['d']]
     """
-    portion: dict[str, int] = {}
+    some: list[str] = []
     room = most
-    for address, remaining in n_entries.items():
-        while remaining > 0:
-            portion[address] = min(remaining, room)
-            remaining -= portion[address]
-            room -= portion[address]
-            if room == 0:
-                yield portion
-                portion, room = {}, most
-    if portion:
-        yield portion
+    for address, n_left in n_entries.items():
+        while n_left > most:
+            yield [address]
+            n_left -= most
+        if n_left > room:
+            yield some
+            some, room = [], most
+        if n_left:
+            some.append(address)
+            room -= n_left
+    if some:
+        yield some

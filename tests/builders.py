@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from commbench import model
+from commbench.emitter import InMemory
+from commbench.lines import Lines
 from commbench.model import Case, ClusterSpec, Record, Run, Suite
 from commbench.store import RunStore
 
@@ -219,4 +221,12 @@ def launches(of: Case, medians: Iterable[float], n_samples: int = 3) -> list[Rec
             spread = 0.01 * (iteration - (n_samples - 1) / 2)
             records.append(sample(of, median * (1 + spread), launch=launch, iteration=iteration))
         records += [idle(of, launch=launch), end(of, launch=launch)]
+    return records
+
+
+def expanded(found: Iterable[Record | Lines]) -> list[Record]:
+    """Return the records in `found`, of which some come many at a time, one by one."""
+    records = InMemory()
+    for each in found:
+        records(each)
     return records

@@ -9,7 +9,17 @@ import pytest
 
 from commbench import runner
 from commbench.errors import ResultsError
-from commbench.model import Case, ClusterSpec, Failure, Launch, LaunchEnd, Sample, TransportUsed
+from commbench.lines import Lines
+from commbench.model import (
+    Case,
+    ClusterSpec,
+    Failure,
+    Launch,
+    LaunchEnd,
+    Sample,
+    TransferRecord,
+    TransportUsed,
+)
 
 PLUG_IN = """
 import os, subprocess, sys, time
@@ -103,6 +113,16 @@ def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
     assert not of(records, Failure)
     assert list(tmp_path.iterdir()) == []
     assert tag.processes() == []
+
+
+def test_many_records_come_as_lines(tmp_path):
+    """Transfers come as lines, each once and in order, and as nothing else."""
+    found = list(runner.run_plan(launches("fake"), tmp_path / "logs"))
+    many = [each for each in found if isinstance(each, Lines) and each.kind == "TransferRecord"]
+    assert [(one.iteration, one.src, one.dst) for each in many for one in each.records()] == [
+        (iteration, src, dst) for iteration in (-1, 0, 1) for src, dst in ("01", "10")
+    ]
+    assert not of(found, TransferRecord)
 
 
 FAULTS = {

@@ -10,6 +10,7 @@ import dask.array as da
 import distributed.worker
 import numpy as np
 import pytest
+from builders import expanded
 from distributed import wait
 from processes import until
 
@@ -44,7 +45,7 @@ def forget_log(dask_worker):
 
 def collect(cluster):
     """Return the records and the counts, by worker, since the last collection."""
-    found = list(transfers.collect(cluster.client, cluster.names, **WHERE))
+    found = expanded(transfers.collect(cluster.client, cluster.names, **WHERE))
     assert {(item.case_id, item.launch, item.iteration) for item in found} == {("a case", 3, 2)}
     counts = {item.worker: item for item in found if isinstance(item, LogCount)}
     return [item for item in found if isinstance(item, TransferRecord)], counts
@@ -130,15 +131,15 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
             sizes.extend(len(text) for text in answer.values() if isinstance(text, str))
             return answer
 
-    found = list(transfers.collect(Counting(), cluster.names, **WHERE))
-    records = [item for item in found if isinstance(item, TransferRecord)]
-    assert len(records) == count
-    assert [record.nbytes for record in records] == list(range(count))
-    assert {(record.src, record.dst, record.n_keys) for record in records} == {("0", "1", 2)}
+    collected = expanded(transfers.collect(Counting(), cluster.names, **WHERE))
+    found = [item for item in collected if isinstance(item, TransferRecord)]
+    assert len(found) == count
+    assert [record.nbytes for record in found] == list(range(count))
+    assert {(record.src, record.dst, record.n_keys) for record in found} == {("0", "1", 2)}
     assert len(sizes) >= 5
-    assert 1_000_000 < max(sizes) < 4_000_000
+    assert 500_000 < max(sizes) < 4_000_000
     # Shorter than the millisecond at which Dask's own duration ends.
-    assert {record.stop_s - record.start_s for record in records} == {2.0**-12}
+    assert {record.stop_s - record.start_s for record in found} == {2.0**-12}
 
 
 def test_the_made_up_entries_are_like_real_ones(cluster, client):

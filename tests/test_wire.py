@@ -12,6 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from builders import expanded
 from distributed import wait
 from distributed.comm.core import Comm
 from processes import BACKEND
@@ -126,7 +127,9 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
             shuffled = client.persist(x.rechunk((2000, 500)))
         wait(shuffled)
         between = {pair: n for pair, (n, _) in counted(cluster).items() if pair[0] != pair[1]}
-        records = transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0)
+        records = expanded(
+            transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0)
+        )
         # A block that was stolen before it was shuffled is fetched in the usual way, and logged.
         logged = sum(getattr(record, "nbytes", 0) for record in records)
     finally:

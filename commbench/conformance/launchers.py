@@ -8,10 +8,11 @@ from typing import Any
 
 from commbench import backends, registry, suite
 from commbench.conformance.promises import demand, refusal
+from commbench.emitter import InMemory
 from commbench.errors import UsageError
 from commbench.launchers.base import RunningCluster
 from commbench.measure.cluster import measure_cluster
-from commbench.model import ClusterSpec, Launch, Placement, Record, Sample
+from commbench.model import ClusterSpec, Launch, Placement, Sample
 from commbench.workloads.base import Context
 
 _SPIN_SECONDS = 0.3
@@ -65,9 +66,9 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         workload_kind = registry.load("workload", _WORKLOAD)
         context = Context(n_workers=spec.n_workers, device=spec.device, seed=0)
         params = suite.structure(dict(case.params), workload_kind.Params, _WORKLOAD)
-        records: list[Record] = []
+        records = InMemory()
         workload = workload_kind(params, context)
-        measure_cluster(launch, workload, talk, running, records.append)
+        measure_cluster(launch, workload, talk, running, records)
         adopted, outlives = running.adopted, running.outlives
     samples = [record for record in records if isinstance(record, Sample)]
     demand(len(samples) == 3, f"of 3 iterations {len(samples)} have a sample")

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from commbench import spill, transfers, wire
+from commbench import lines, spill, transfers, wire
 from commbench.backends.base import Backend
+from commbench.emitter import Emitter
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
+from commbench.lines import Lines
 from commbench.measure import instruments, traffic
-from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.idle import measure_idle
 from commbench.measure.profile import Profiler
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.workloads.base import ClusterWorkload
 
 _FORGET_SECONDS = 30.0
+_N_TASKS_KEPT = 100_000
+"""How many tasks the scheduler remembers between iterations: Dask's own limit."""
 
 
 def measure_cluster(
@@ -31,7 +36,7 @@ def measure_cluster(
     workload: ClusterWorkload,
     backend: Backend,
     cluster: RunningCluster,
-    emit: Emit,
+    emit: Emitter,
 ) -> None:
     """Run the warm-ups and iterations of one launch and emit their records as they come.
 
@@ -51,28 +56,33 @@ def _measure(
     workload: ClusterWorkload,
     backend: Backend,
     cluster: RunningCluster,
-    emit: Emit,
+    emit: Emitter,
 ) -> None:
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
     # The first call makes the scheduler record its task stream.
     client.get_task_stream()
+    client.run_on_scheduler(_keep_every_task)
     emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
     workload.prepare(client)
     profiler = Profiler(cluster)
     for iteration in range(-case.warmups, case.iterations):
         # What the preparation and the check of the last result moved is none of this window.
-        n_tasks_before = _drain(client, cluster)
+        n_tasks_before = _drain(client)
         spilled_before = client.run(spill.written)
-        sample, result, records = _time_once(launch, iteration, workload, cluster, profiler)
-        records += _collect(launch, iteration, n_tasks_before, cluster)
-        records += _spills(launch, iteration, spilled_before, cluster)
-        records += profiler.records(launch, iteration)
-        workload.check(client, result)
-        emit(sample)
-        for record in records:
-            emit(record)
+        sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
+        # A wrong result leaves nothing behind, not even what it moved.
+        with emit.held() as hold:
+            for record in chain(
+                [sample],
+                counted,
+                _collect(launch, iteration, n_tasks_before, cluster),
+                _spills(launch, iteration, spilled_before, cluster),
+                profiler.records(launch, iteration),
+            ):
+                hold(record)
+            workload.check(client, result)
         keys = [future.key for future in futures_of(result)]
         del result
         _until_forgotten(client, keys)
@@ -81,7 +91,7 @@ def _measure(
         emit(record)
     if cluster.outlives:
         # What is left in the logs is of the last check, and would be put into the workers' own.
-        _drain(client, cluster)
+        _drain(client)
 
 
 def _time_once(
@@ -103,7 +113,7 @@ def _time_once(
     ended = time.perf_counter()
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
-    records = list(traffic.network_bytes(launch, iteration, counters))
+    counted = list(traffic.network_bytes(launch, iteration, counters))
     _raise_if_failed(result)
     sample = Sample(
         case_id=launch.case.id,
@@ -119,7 +129,7 @@ def _time_once(
         build_seconds=build_seconds,
         submit_seconds=submitted - began,
     )
-    return sample, result, records
+    return sample, result, counted
 
 
 def _wait(result: Any) -> None:
@@ -157,18 +167,17 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
         time.sleep(0.01)
 
 
-def _drain(client: Any, cluster: RunningCluster) -> int:
+def _drain(client: Any) -> int:
     """Throw away what was logged so far and return how many tasks the scheduler has seen."""
-    for _ in transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0):
-        pass
+    client.run(transfers.forget)
     client.run(wire.forget)
-    n_tasks: int = client.run_on_scheduler(_n_tasks)
+    n_tasks: int = client.run_on_scheduler(_forget_tasks)
     return n_tasks
 
 
 def _collect(
     launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
-) -> Iterator[Record]:
+) -> Iterator[Record | Lines]:
     client, names = cluster.client, cluster.names
     common: dict[str, Any] = {
         "case_id": launch.case.id,
@@ -178,12 +187,9 @@ def _collect(
     # First of all: collecting makes messages of its own, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from transfers.collect(client, names, **common)
-    for address, thread, name, bars in _tasks(client, n_tasks_before):
-        for action, start_s, stop_s in bars:
-            yield TaskRecord(
-                **common, worker=names[address], thread=thread, name=name, action=action,
-                start_s=start_s, stop_s=stop_s,
-            )  # fmt: skip
+    for columns in _tasks(client, n_tasks_before):
+        workers = [names[address] for address in columns.pop("worker")]
+        yield lines.of(TaskRecord, **common, worker=workers, **columns)
 
 
 def _spills(
@@ -199,18 +205,29 @@ def _spills(
             )  # fmt: skip
 
 
-def _n_tasks(dask_scheduler: Any) -> int:
-    n_tasks: int = dask_scheduler.plugins["task-stream"].index
+def _keep_every_task(dask_scheduler: Any) -> None:
+    # As many as an iteration may have.
+    stream = dask_scheduler.plugins["task-stream"]
+    stream.buffer = deque(stream.buffer)
+
+
+def _forget_tasks(dask_scheduler: Any) -> int:
+    """Forget all but the last tasks, which a dashboard may show; return how many there were."""
+    stream = dask_scheduler.plugins["task-stream"]
+    while len(stream.buffer) > _N_TASKS_KEPT:
+        stream.buffer.popleft()
+    n_tasks: int = stream.index
     return n_tasks
 
 
-def _tasks(client: Any, number: int) -> Iterator[Any]:
+def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
     """Yield the tasks from this `number` on, which come in messages of bounded size."""
     while True:
-        number, rows = json.loads(client.run_on_scheduler(_tasks_from, number))
-        if not rows:
+        following, columns = json.loads(client.run_on_scheduler(_tasks_from, number))
+        if following == number:
             return
-        yield from rows
+        number = following
+        yield columns
 
 
 def _tasks_from(number: int, dask_scheduler: Any) -> str:
@@ -221,13 +238,14 @@ def _tasks_from(number: int, dask_scheduler: Any) -> str:
     stream = dask_scheduler.plugins["task-stream"]
     n_gone = stream.index - len(stream.buffer)
     first = max(number, n_gone) - n_gone
-    rows = [
-        (
-            task["worker"],
-            task["thread"] or 0,
-            str(key_split(task["key"])),
-            [(bar["action"], bar["start"], bar["stop"]) for bar in task["startstops"]],
-        )
-        for task in islice(stream.buffer, first, first + transfers.CHUNK)
-    ]
-    return json.dumps((n_gone + first + len(rows), rows))
+    tasks = list(islice(stream.buffer, first, first + transfers.CHUNK))
+    bars = [(task, bar) for task in tasks for bar in task["startstops"]]
+    columns = {
+        "worker": [task["worker"] for task, _ in bars],
+        "thread": [task["thread"] or 0 for task, _ in bars],
+        "name": [str(key_split(task["key"])) for task, _ in bars],
+        "action": [bar["action"] for _, bar in bars],
+        "start_s": [bar["start"] for _, bar in bars],
+        "stop_s": [bar["stop"] for _, bar in bars],
+    }
+    return json.dumps((n_gone + first + len(tasks), columns))

@@ -1,39 +1,30 @@
 """The timed loop of a workload that fetches blocks between all pairs of workers.
 
-A worker fetches by ``distributed.worker.get_data_from_worker``, as it does for what a task needs,
-and reads its clocks at the same two places as Dask's own transfer log, which sees nothing of it.
-What it fetched it keeps only until its bytes are checked, which happens after the clocks have
-stopped on all workers: no fetch is spared, and none waits for a check.
+What was fetched is checked after the clocks have stopped on all workers: none waits for a check.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from distributed.diagnostics.plugin import WorkerPlugin
-
-from commbench import wire
+from commbench import lines, transfers, wire
 from commbench.backends.base import Backend
+from commbench.emitter import Emit, Emitter
 from commbench.errors import LaunchError, VerificationError
 from commbench.launchers.base import RunningCluster
-from commbench.measure import clocks, instruments, traffic
-from commbench.measure.idle import Emit, measure_idle
+from commbench.measure import clocks, fetcher, instruments, traffic
+from commbench.measure.idle import measure_idle
 from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.workloads.base import FetchWorkload
 
 ALONE, TOGETHER = "alone", "together"
 _LEAD_SECONDS = 0.05
 """How long before all begin together they are told so."""
-_BUSY_SECONDS = 0.15
-"""How long Dask waits before it asks a busy sender again."""
-
-_Fetch = tuple[int, float, float, int]
-"""Number of the owner, start and stop in seconds since the epoch, busy answers before it."""
 
 
 @dataclass(frozen=True)
@@ -45,75 +36,12 @@ class _Member:
     address: str
 
 
-class Fetcher(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that fetches blocks, and holds them until they are checked."""
+class _Span(NamedTuple):
+    """From the first to the last of the fetches of one worker, and their time in all."""
 
-    name = "commbench-fetcher"
-
-    def __init__(self, workload: FetchWorkload) -> None:
-        self._workload = workload
-        self._fetched: list[tuple[int, int, Any]] = []
-
-    def setup(self, worker: Any) -> None:
-        """Remember whose fetches these are."""
-        self._worker = worker
-
-    async def fetch(self, owner: int, address: str, size: int) -> _Fetch:
-        """Fetch one block; a busy sender is asked again, and only the last answer is timed."""
-        from distributed.worker import get_data_from_worker
-
-        n_busy = 0
-        while True:
-            began_at, began = time.time(), time.perf_counter()
-            answer = await get_data_from_worker(
-                rpc=self._worker.rpc,
-                keys=[_key(owner, size)],
-                worker=address,
-                who=self._worker.address,
-            )
-            seconds = time.perf_counter() - began
-            if answer["status"] != "busy":
-                break
-            n_busy += 1
-            await asyncio.sleep(_BUSY_SECONDS)
-        self._fetched.append((owner, size, answer["data"][_key(owner, size)]))
-        return owner, began_at, began_at + seconds, n_busy
-
-    def check(self) -> str:
-        """Check all that was fetched, let go of it, and return what is wrong with it, if it is."""
-        fetched, self._fetched = self._fetched, []
-        try:
-            for block in fetched:
-                self._workload.check(*block)
-        except VerificationError as error:
-            return str(error)
-        return ""
-
-
-def _key(owner: int, size: int) -> str:
-    return f"commbench-block-{owner}-{size}"
-
-
-async def _in_turn(owners: Sequence[tuple[int, str]], size: int, dask_worker: Any) -> list[_Fetch]:
-    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    return [await fetcher.fetch(owner, address, size) for owner, address in owners]
-
-
-async def _at_once(
-    owners: Sequence[tuple[int, str]], size: int, begin_at_s: float, ahead: dict[str, float],
-    dask_worker: Any,
-) -> list[_Fetch]:  # fmt: skip
-    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    own = [address for _, address in owners].index(dask_worker.address)
-    # Each begins with its next one: else all would ask the same sender first.
-    others = (*owners[own + 1 :], *owners[:own])
-    await asyncio.sleep(begin_at_s + ahead.get(dask_worker.address, 0.0) - time.time())
-    return await asyncio.gather(*(fetcher.fetch(*owner, size) for owner in others))
-
-
-def _check(dask_worker: Any) -> str:
-    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    return fetcher.check()
+    start_s: float
+    stop_s: float
+    total_s: float
 
 
 def measure_fetches(
@@ -121,7 +49,7 @@ def measure_fetches(
     workload: FetchWorkload,
     backend: Backend,
     cluster: RunningCluster,
-    emit: Emit,
+    emit: Emitter,
 ) -> None:
     """Run the warm-ups and iterations of one launch and emit their records as they come.
 
@@ -132,7 +60,7 @@ def measure_fetches(
     VerificationError
         Where a block did not arrive as it was sent.
     """
-    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+    with instruments.installed(cluster, wire.WireMeter(), fetcher.Fetcher(workload)):
         _measure(launch, workload, backend, cluster, emit)
 
 
@@ -141,7 +69,7 @@ def _measure(
     workload: FetchWorkload,
     backend: Backend,
     cluster: RunningCluster,
-    emit: Emit,
+    emit: Emitter,
 ) -> None:
     client, case = cluster.client, launch.case
     members = _members(cluster)
@@ -156,8 +84,8 @@ def _measure(
             exchange.alone(size, emit)
             exchange.together(size, emit)
         exchange.count(emit)
-        for record in traffic.wire_bytes(launch, iteration, cluster):
-            emit(record)
+        for sent in traffic.wire_bytes(launch, iteration, cluster):
+            emit(sent)
         for record in traffic.network_bytes(launch, iteration, counters):
             emit(record)
     for record in traffic.links(launch, backend, cluster):
@@ -175,7 +103,7 @@ def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member
 
     futures = [
         client.submit(
-            workload.block, member.number, size, key=_key(member.number, size),
+            workload.block, member.number, size, key=fetcher.key(member.number, size),
             workers=[member.address], allow_other_workers=False,
         )
         for member in members
@@ -196,45 +124,52 @@ class _Exchange:
         self, launch: Launch, iteration: int, cluster: RunningCluster, members: list[_Member],
         order: random.Random,
     ) -> None:  # fmt: skip
-        self._launch, self._iteration = launch, iteration
+        self._iteration = iteration
         self._cluster, self._members, self._order = cluster, members, order
         self._ahead = clocks.ahead(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
+        self._place: dict[str, Any] = {
+            "case_id": launch.case.id, "launch": launch.index, "iteration": iteration,
+        }  # fmt: skip
 
-    def alone(self, size: int, emit: Emit) -> None:
+    def alone(self, size: int, emit: Emitter) -> None:
         """Let every pair fetch a block of that size, one after another."""
-        fetches, cpu_seconds = [], 0.0
-        for receiver in self._shuffled(self._members):
-            others = [member for member in self._members if member != receiver]
-            owners = _addresses(self._shuffled(others))
-            cpu_began = self._cluster.cpu_seconds()
-            fetches += self._run([receiver], _in_turn, owners, size)
-            cpu_seconds += self._cluster.cpu_seconds() - cpu_began
-            self._check([receiver])
-        mean_seconds = sum(stop - start for _, (_, start, stop, _) in fetches) / self._n_pairs
-        self._emit(ALONE, size, size, mean_seconds, cpu_seconds / self._n_pairs, fetches, emit)
+        cpu_seconds = 0.0
+        spans: list[_Span] = []
+        with emit.held() as hold:
+            for receiver in self._shuffled(self._members):
+                others = [member for member in self._members if member != receiver]
+                owners = _addresses(self._shuffled(others))
+                cpu_began = self._cluster.cpu_seconds()
+                self._run([receiver], fetcher.in_turn, owners, size)
+                cpu_seconds += self._cluster.cpu_seconds() - cpu_began
+                self._check([receiver])
+                spans += self._emit_fetches(ALONE, size, [receiver], hold)
+            mean_seconds = sum(span.total_s for span in spans) / self._n_pairs
+            self._emit_sample(ALONE, size, mean_seconds, cpu_seconds / self._n_pairs, spans, hold)
 
-    def together(self, size: int, emit: Emit) -> None:
+    def together(self, size: int, emit: Emitter) -> None:
         """Let every pair fetch a block of that size, all at once."""
         owners = _addresses(self._shuffled(self._members))
         cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
-        fetches = self._run(self._members, _at_once, owners, size, begin_at_s, self._ahead)
+        self._run(self._members, fetcher.at_once, owners, size, begin_at_s, self._ahead)
         cpu_seconds = self._cluster.cpu_seconds() - cpu_began
         self._check(self._members)
-        starts, stops = zip(*((start, stop) for _, (_, start, stop, _) in fetches), strict=True)
-        seconds = max(stops) - min(starts)
-        self._emit(TOGETHER, size, size * self._n_pairs, seconds, cpu_seconds, fetches, emit)
+        with emit.held() as hold:
+            spans = list(self._emit_fetches(TOGETHER, size, self._members, hold))
+            seconds = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
+            payload_bytes = size * self._n_pairs
+            self._emit_sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans, hold)
 
     def count(self, emit: Emit) -> None:
         """Tell how many fetches every worker began, and how they ended."""
         for member in self._members:
             emit(
                 LogCount(
-                    case_id=self._launch.case.id, launch=self._launch.index,
-                    iteration=self._iteration, worker=member.name,
+                    **self._place, worker=member.name,
                     n_started=self._n_fetched[member] + self._n_busy[member],
                     n_logged=self._n_fetched[member], n_busy=self._n_busy[member],
                     n_failed=0, n_in_flight=0,
@@ -244,53 +179,62 @@ class _Exchange:
     def _shuffled(self, members: Sequence[_Member]) -> list[_Member]:
         return self._order.sample(members, len(members))
 
-    def _run(
-        self, receivers: Sequence[_Member], ask: Any, *arguments: Any
-    ) -> list[tuple[_Member, _Fetch]]:
+    def _run(self, receivers: Sequence[_Member], ask: Any, *arguments: Any) -> None:
         addresses = [member.address for member in receivers]
         try:
-            answers = self._cluster.client.run(ask, *arguments, workers=addresses)
+            self._cluster.client.run(ask, *arguments, workers=addresses)
         except (OSError, KeyError) as error:
             names = ", ".join(member.name for member in receivers)
             raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
-        found: list[tuple[_Member, _Fetch]] = []
-        for receiver in receivers:
-            ahead_s = self._ahead.get(receiver.address, 0.0)
-            for owner, start, stop, n_busy in answers[receiver.address]:
-                found.append((receiver, (owner, start - ahead_s, stop - ahead_s, n_busy)))
-        return found
 
     def _check(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
-        for wrong in self._cluster.client.run(_check, workers=addresses).values():
+        for wrong in self._cluster.client.run(fetcher.check, workers=addresses).values():
             if wrong:
                 raise VerificationError(wrong)
 
-    def _emit(
-        self, channel: str, size: int, payload_bytes: int, seconds: float, cpu_seconds: float,
-        fetches: Iterable[tuple[_Member, _Fetch]], emit: Emit,
-    ) -> None:  # fmt: skip
-        place: dict[str, Any] = {
-            "case_id": self._launch.case.id,
-            "launch": self._launch.index,
-            "iteration": self._iteration,
-        }
-        first = float("inf")
-        for receiver, (owner, start, stop, n_busy) in fetches:
-            self._n_fetched[receiver] += 1
-            self._n_busy[receiver] += n_busy
-            first = min(first, start)
+    def _emit_fetches(
+        self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
+    ) -> Iterator[_Span]:
+        """Emit what the `receivers` fetched, and yield when each of them did."""
+        for receiver, fetches in self._taken(receivers):
+            ahead_s = self._ahead.get(receiver.address, 0.0)
+            start_s, stop_s = (
+                [read_s - ahead_s for read_s in fetches[name]] for name in ("start_s", "stop_s")
+            )
+            self._n_fetched[receiver] += len(start_s)
+            self._n_busy[receiver] += sum(fetches["n_busy"])
             emit(
-                TransferRecord(
-                    **place, src=self._members[owner].name, dst=receiver.name, nbytes=size,
-                    start_s=start, stop_s=stop, n_keys=1, channel=channel,
+                lines.of(
+                    TransferRecord, **self._place, dst=receiver.name, nbytes=size,
+                    src=[self._members[owner].name for owner in fetches["owner"]],
+                    start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,
                 )
             )  # fmt: skip
+            total_s = sum(stop - start for start, stop in zip(start_s, stop_s, strict=True))
+            yield _Span(min(start_s), max(stop_s), total_s)
+
+    def _taken(
+        self, receivers: Sequence[_Member]
+    ) -> Iterator[tuple[_Member, dict[str, list[Any]]]]:
+        """Yield what each of the `receivers` fetched, which comes in messages of bounded size."""
+        n_at_once = max(1, transfers.CHUNK // len(self._members))
+        for first in range(0, len(receivers), n_at_once):
+            some = receivers[first : first + n_at_once]
+            addresses = [member.address for member in some]
+            answers = self._cluster.client.run(fetcher.take, workers=addresses)
+            for receiver in some:
+                yield receiver, json.loads(answers[receiver.address])
+
+    def _emit_sample(
+        self, channel: str, payload_bytes: int, seconds: float, cpu_seconds: float,
+        spans: Iterable[_Span], emit: Emit,
+    ) -> None:  # fmt: skip
         emit(
             Sample(
-                **place, layer=channel, warmup=self._iteration < 0, started_at_s=first,
-                seconds=seconds, cpu_seconds=cpu_seconds, payload_bytes=payload_bytes,
-                verified=True,
+                **self._place, layer=channel, warmup=self._iteration < 0,
+                started_at_s=min(span.start_s for span in spans), seconds=seconds,
+                cpu_seconds=cpu_seconds, payload_bytes=payload_bytes, verified=True,
             )
         )  # fmt: skip
 

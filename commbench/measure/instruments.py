@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,9 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
 
     def __init__(self, client: str, worker_plugins: tuple[str, ...], scheduler: Any) -> None:
         self.client, self.worker_plugins = client, worker_plugins
-        self.had_task_stream = _TASK_STREAM in scheduler.plugins
+        stream = scheduler.plugins.get(_TASK_STREAM)
+        self.had_task_stream = stream is not None
+        self.n_tasks_kept = stream.buffer.maxlen if stream is not None else None
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         from tornado.ioloop import IOLoop
@@ -102,7 +105,10 @@ async def take_away(dask_scheduler: Any) -> None:
         if name in dask_scheduler.worker_plugins:
             await dask_scheduler.unregister_worker_plugin(None, name=name)
     profile.stop()
-    if not cleaner.had_task_stream and _TASK_STREAM in dask_scheduler.plugins:
+    stream = dask_scheduler.plugins.get(_TASK_STREAM)
+    if cleaner.had_task_stream:
+        stream.buffer = deque(stream.buffer, cleaner.n_tasks_kept)
+    elif stream is not None:
         dask_scheduler.remove_plugin(name=_TASK_STREAM)
     # Last: until then no other may begin.
     if _Cleaner.name in dask_scheduler.plugins:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from commbench import wire
+from commbench import lines, wire
 from commbench.backends.base import Backend
 from commbench.launchers.base import RunningCluster
+from commbench.lines import Lines
 from commbench.measure import places
 from commbench.model import (
     Launch,
@@ -44,13 +45,14 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
         )  # fmt: skip
 
 
-def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Record]:
+def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Lines]:
     """Yield what the workers wrote to each other since the last call."""
     for address, rows in _of_peers(cluster, wire.take):
-        for peer, nbytes, n_messages in rows:
-            yield WireBytes(
-                case_id=launch.case.id, launch=launch.index, iteration=iteration,
-                src=cluster.names[address], dst=peer, nbytes=nbytes, n_messages=n_messages,
+        if rows:
+            peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
+            yield lines.of(
+                WireBytes, case_id=launch.case.id, launch=launch.index, iteration=iteration,
+                src=cluster.names[address], dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def plot(run: RunData) -> Figure | None:
     for part, name in zip(parts, blocks, strict=True):
         block = pairs[pairs.case_id.isin(ids[name])]
         marked = slow[slow.case_id.isin(ids[name])]
-        counts = summaries.n_launches[summaries.case_id.isin(block.case_id)]
+        counts = summaries.n_launches[summaries.case_id.isin(block.case_id.unique())]
         title = f"{name} ({style.launches(counts)})"
         _block(
             part, title, notes, panels[name], block, marked, workers[name], shapes[name][:2], least
@@ -162,14 +162,37 @@ def _block(
 
 
 def _mark(ax: Axes, slow: pd.DataFrame, workers: list[str]) -> None:
-    place = {name: index for index, name in enumerate(workers)}
-    for row in slow.itertuples():
-        ax.add_patch(Rectangle((place[row.dst], place[row.src]), 1, 1, **SLOW, zorder=3))
+    """Frame the cells of the slow pairs."""
+    rows, columns = _places(slow, workers)
+    if len(workers) <= MEDIAN_UP_TO:
+        for row, column in zip(rows, columns, strict=True):
+            ax.add_patch(Rectangle((column, row), 1, 1, **SLOW, zorder=3))
+        return
+    # Many patches take a minute to lay out, a collection of them no time.
+    wide = _width(len(workers))
+    cells = np.unique(np.stack([rows // wide, columns // wide]), axis=1)
+    frames = PolyCollection(
+        _boxes(_edges(len(workers)), *cells), facecolor="none", edgecolor=SLOW["edgecolor"],
+        linewidth=SLOW["linewidth"], joinstyle="miter", zorder=3, rasterized=True,
+    )  # fmt: skip
+    ax.add_collection(frames, autolim=False)
 
 
 def _width(n_workers: int) -> int:
     """Return how many workers share a row or column of cells."""
     return math.ceil(n_workers / CELLS_UP_TO)
+
+
+def _edges(n_workers: int) -> np.ndarray:
+    """Return where each row or column of cells begins, and where the last one ends."""
+    return np.append(np.arange(0, n_workers, _width(n_workers)), n_workers)
+
+
+def _boxes(edges: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
+    """Return the corners of the cells in these rows and columns."""
+    x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
+    corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
+    return list(np.moveaxis(corners, 2, 0))
 
 
 def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
@@ -206,18 +229,15 @@ def _panel(
     factor: float, norm: Normalize,
 ) -> bool:  # fmt: skip
     """Draw one backend's matrix and return whether pairs are missing from it."""
-    n, wide = len(workers), _width(len(workers))
-    edges = np.append(np.arange(0, n, wide), n)
+    n, wide, edges = len(workers), _width(len(workers)), _edges(len(workers))
     ax.pcolormesh(edges, edges, cells * factor, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
     absent = np.ma.getmaskarray(cells)
     if wide == 1:
         absent = absent & ~np.eye(n, dtype=bool)
     top, left = np.nonzero(absent)
     if len(top):
-        x, y, right, bottom = edges[left], edges[top], edges[left + 1], edges[top + 1]
-        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
         hatched = PolyCollection(
-            list(np.moveaxis(corners, 2, 0)), **MISSING, linewidth=0, rasterized=n > MEDIAN_UP_TO
+            _boxes(edges, top, left), **MISSING, linewidth=0, rasterized=n > MEDIAN_UP_TO
         )
         ax.add_collection(hatched, autolim=False)
     if n <= MEDIAN_UP_TO:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends, suite
+from commbench.emitter import InMemory
 from commbench.launch import run_launch
 from commbench.measure import cluster, profile
 from commbench.model import ClusterSpec, Launch, Sample
@@ -57,8 +58,8 @@ def main(backend: str, scratch: Path) -> None:
     (case,) = suite.cases_for(
         "merge", [backend], {}, ClusterSpec(), iterations=2 * N_PAIRS, warmups=N_WARMUPS
     )
-    records: list[Any] = []
-    run_launch(Launch(case=case, index=0, block=0, position=0), scratch, records.append)
+    records = InMemory()
+    run_launch(Launch(case=case, index=0, block=0, position=0), scratch, records)
     samples = [record for record in records if isinstance(record, Sample)]
     found: dict[str, list[float]] = {"with": [], "without": []}
     for sample, profiled in zip(samples, EveryOther.profiled, strict=True):

@@ -25,11 +25,16 @@ def scheduler_state(dask_scheduler: Any) -> dict[str, Any]:
     return {
         "keys": sorted(map(str, dask_scheduler.tasks)),
         "plugins": sorted(dask_scheduler.plugins),
+        "task stream": _length(dask_scheduler.plugins.get("task-stream")),
         "worker plugins": sorted(dask_scheduler.worker_plugins),
         "extensions": sorted(dask_scheduler.extensions),
         "workers": sorted(dask_scheduler.workers),
         **_process_state(dask_scheduler),
     }
+
+
+def _length(task_stream: Any) -> int | None:
+    return None if task_stream is None else task_stream.buffer.maxlen
 
 
 def worker_state(dask_worker: Any) -> dict[str, Any]:

@@ -112,7 +112,10 @@ def test_a_killed_launch_leaves_nothing_either(
 
     Only the workers' logs, which are theirs again, may end with the launch's last fetches.
     """
+    # A task stream of the owner's is as long as before, too.
+    owner.get_task_stream()
     before = _without_entries(cluster_state.snapshot(owner))
+    assert before["scheduler"]["task stream"] == 100_000
     with processes.command_line(tmp_path) as line:
         running = line.start("run", *MERGE, "--iterations", "500", "--scheduler-file", theirs.file)
         running.until_record("Sample")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import deque
 from typing import ClassVar
 
 import dask
@@ -10,6 +11,7 @@ import pytest
 from distributed import wait
 
 from commbench import transfers, wire
+from commbench.emitter import InMemory
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import cluster as measuring
 from commbench.measure.idle import measure_idle
@@ -161,9 +163,9 @@ def measure(cluster, monkeypatch):
     def measure(kind, *, iterations=2, warmups=1, records=None):
         case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
         launch = Launch(case=case, index=4, block=0, position=0)
-        records = [] if records is None else records
+        records = InMemory() if records is None else records
         workload = kind(cluster.addresses)
-        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records.append)
+        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records)
         return records
 
     yield measure
@@ -176,10 +178,8 @@ def moves(cluster):
     """Return the records of a workload that moves three megabytes in every iteration."""
     case = Case(workload="test", backend="tcp", iterations=3, warmups=2)
     launch = Launch(case=case, index=4, block=0, position=0)
-    records = []
-    measuring.measure_cluster(
-        launch, Moves(cluster.addresses), cluster.backend, cluster, records.append
-    )
+    records = InMemory()
+    measuring.measure_cluster(launch, Moves(cluster.addresses), cluster.backend, cluster, records)
     for plugin in (transfers.TransferLog, wire.WireMeter):
         cluster.client.unregister_worker_plugin(plugin.name)
     assert {(record.case_id, record.launch) for record in records} == {(case.id, 4)}
@@ -252,6 +252,19 @@ def test_the_tasks_of_an_iteration_are_its_own_and_all_computed(moves, iteration
         assert task.stop_s < sample.started_at_s + sample.seconds + 0.1
 
 
+def forgetful(dask_scheduler):
+    """Let the scheduler remember no more than two tasks."""
+    dask_scheduler.plugins["task-stream"].buffer = deque(maxlen=2)
+
+
+def test_an_iteration_may_have_more_tasks_than_dask_remembers(measure, cluster):
+    """Dask's task stream has a limit, by default 100,000 tasks; no task is lost by it."""
+    cluster.client.get_task_stream()
+    cluster.client.run_on_scheduler(forgetful)
+    tasks = of(measure(Moves, warmups=0, iterations=1), TaskRecord)
+    assert len([task for task in tasks if task.action == "compute"]) == 2 * N_ARRAYS
+
+
 def test_the_kernels_counters_are_read_around_each_iteration(moves):
     """The loopback interface saw at least the bytes that the workers exchanged."""
     for iteration in range(3):
@@ -308,7 +321,7 @@ def test_cpu_seconds_are_what_the_threads_used(measure):
 
 def test_a_failed_task_is_no_sample(measure, cluster):
     """Where a task raised, the launch ends with its name and error; earlier samples stay."""
-    records = []
+    records = InMemory()
     with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*the dice show 6"):
         measure(Fails, warmups=0, iterations=3, records=records)
     assert [sample.iteration for sample in of(records, Sample)] == [0]
@@ -317,7 +330,7 @@ def test_a_failed_task_is_no_sample(measure, cluster):
 
 def test_a_wrong_result_is_no_sample(measure):
     """Where the check fails, the launch ends, and neither sample nor record tells of the call."""
-    records = []
+    records = InMemory()
     with pytest.raises(VerificationError, match="expected 1, found 2"):
         measure(Wrong, warmups=0, iterations=3, records=records)
     assert [sample.iteration for sample in of(records, Sample)] == [0]

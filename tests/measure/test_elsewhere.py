@@ -13,6 +13,7 @@ import pytest
 from distributed import wait
 
 from commbench import cores, cpu, registry, suite
+from commbench.emitter import InMemory
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
 from commbench.measure import clocks, conditions
@@ -108,10 +109,10 @@ def test_threads_elsewhere_are_read_there(far, monkeypatch):
     kind = registry.load("workload", "transpose-sum")
     params = suite.structure(dict(case.params), kind.Params, "transpose-sum")
     workload = kind(params, Context(n_workers=2, device="cpu", seed=0))
-    records = []
+    records = InMemory()
     launch = Launch(case=case, index=0, block=0, position=0)
     try:
-        measure_cluster(launch, workload, far.backend, far, records.append)
+        measure_cluster(launch, workload, far.backend, far, records)
     finally:
         for name in ("commbench-transfer-log", "commbench-wire-meter"):
             far.client.unregister_worker_plugin(name)

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from commbench import wire
+from commbench import transfers, wire
+from commbench.emitter import InMemory
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import fetches
+from commbench.measure import fetcher, fetches
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -69,7 +70,7 @@ def work(kind=AllToAll, sizes=SIZES):
 
 def unregister(cluster):
     """Take the plugins off the workers again."""
-    for plugin in (fetches.Fetcher, wire.WireMeter):
+    for plugin in (fetcher.Fetcher, wire.WireMeter):
         cluster.client.unregister_worker_plugin(plugin.name)
 
 
@@ -81,9 +82,9 @@ def measure(cluster, monkeypatch):
     monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
 
     def measure(workload, records=None):
-        records = [] if records is None else records
+        records = InMemory() if records is None else records
         launch = Launch(case=CASE, index=4, block=0, position=0)
-        fetches.measure_fetches(launch, workload, cluster.backend, cluster, records.append)
+        fetches.measure_fetches(launch, workload, cluster.backend, cluster, records)
         return records
 
     yield measure
@@ -94,8 +95,8 @@ def measure(cluster, monkeypatch):
 def exchange(cluster):
     """Return the records of one warm-up and two iterations between two workers."""
     launch = Launch(case=CASE, index=4, block=0, position=0)
-    records = []
-    fetches.measure_fetches(launch, work(), cluster.backend, cluster, records.append)
+    records = InMemory()
+    fetches.measure_fetches(launch, work(), cluster.backend, cluster, records)
     unregister(cluster)
     assert {(record.case_id, record.launch) for record in records} == {(CASE.id, 4)}
     return records
@@ -197,9 +198,20 @@ def test_links_and_the_idle_cost_are_told(exchange):
     }
 
 
+def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
+    """Where a message holds no more than one worker's fetches, none is lost by that."""
+    monkeypatch.setattr(transfers, "CHUNK", 1)
+    records = measure(work(sizes=(1000,)))
+    found = [(r.iteration, r.channel, r.src, r.dst) for r in of(records, TransferRecord)]
+    assert sorted(found) == [
+        (iteration, channel, *pair)
+        for iteration in (-1, 0, 1) for channel in ("alone", "together") for pair in PAIRS
+    ]  # fmt: skip
+
+
 def test_a_block_that_arrives_wrong_voids_the_launch(measure):
     """No sample of the wrong fetch is emitted, and the error says what was wrong."""
-    records = []
+    records = InMemory()
     with pytest.raises(VerificationError, match="a block of worker 1 is wrong"):
         measure(work(Wrong), records)
     assert of(records, Sample) == []

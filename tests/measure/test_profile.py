@@ -12,6 +12,7 @@ import pytest
 from distributed import get_worker
 
 from commbench import cpu, stats
+from commbench.emitter import InMemory
 from commbench.measure import cluster as measuring
 from commbench.measure import profile
 from commbench.model import Activity, Case, Launch, Sample, ThreadTime
@@ -89,9 +90,9 @@ def profiled(cluster, recorded, monkeypatch):
     def measure(function):
         case = Case(workload="test", backend="tcp", iterations=2, warmups=0)
         launch = Launch(case=case, index=0, block=0, position=0)
-        records = []
+        records = InMemory()
         workload = One(function, cluster.addresses["0"])
-        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records.append)
+        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records)
         profiles = stats.worker_profiles(recorded([case], [*records, builders.end(case)]))
         return records, profiles.set_index(["worker", "iteration"])
 
