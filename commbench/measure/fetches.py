@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from commbench import wire
+from commbench import gpu, wire
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.launchers.base import RunningCluster
@@ -71,6 +71,7 @@ class Fetcher(WorkerPlugin):  # type: ignore[misc]
                 worker=address,
                 who=self._worker.address,
             )
+            gpu.synchronize(self._workload.context.device)
             seconds = time.perf_counter() - began
             if answer["status"] != "busy":
                 break

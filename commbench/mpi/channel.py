@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from commbench.mpi import wire
@@ -113,10 +113,11 @@ class Channel:
 
     # -- sending
 
-    def send(self, frames: Sequence[Buffer]) -> int:
+    def send(self, frames: Sequence[Buffer], on_device: Collection[int] = ()) -> int:
         """Send one message and return its bytes; it need not be received for that.
 
-        The frames must stay unchanged until they have left.
+        The frames must stay unchanged until they have left. Those at the places `on_device` arrive
+        in GPU memory.
 
         Raises
         ------
@@ -125,7 +126,7 @@ class Channel:
         """
         if self._closing or self._peer_closed or self._ended is not None:
             raise ChannelClosedError(self._ended or "the connection is closed")
-        header, large, nbytes = wire.pack(frames)
+        header, large, nbytes = wire.pack(frames, on_device)
         send, rank, tag, byte = self.communicator.Isend, self.rank, self._send_tag, self._byte
         requests = []
         try:
