@@ -19,11 +19,11 @@ from rich.text import Text
 from commbench import backends, environment, programs, registry
 from commbench import cores as core_times
 from commbench.errors import CommbenchError, UnavailableError
+from commbench.gpu.examined import examined
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
 CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi")
-_TIMEOUT_S = 20.0
-_MIN_SHM_BYTES = 1e9
+_TIMEOUT_S, _MIN_SHM_BYTES = 20.0, 1e9
 _MIN_CORES = 4  # scheduler, client and two workers
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _UCX_TCP_DEFAULT_BPS = 100e6 / 8
@@ -93,6 +93,7 @@ class Examination:
     transports: tuple[UcxTransport, ...] = ()
     ucx_error: str = ""
     mpiexec: str | None = None
+    gpu_memory: tuple[tuple[str, str], ...] = ()
     advice: tuple[Advice, ...] = ()
 
 
@@ -101,14 +102,15 @@ def examine() -> Examination:
     machine = environment.collect()
     devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
     names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
+    mpiexec = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which("mpiexec")
     transports, ucx_error = ucx_transports()
-    beside_python = shutil.which("mpiexec", path=Path(sys.executable).parent)
     examination = Examination(
         machine=machine,
         backends=tuple(check(name, device) for name in names for device in devices),
         transports=transports,
         ucx_error=ucx_error,
-        mpiexec=beside_python or shutil.which("mpiexec"),
+        mpiexec=mpiexec,
+        gpu_memory=tuple(examined()),
     )
     advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
     return replace(examination, advice=tuple(advice))
@@ -287,7 +289,7 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
         facts += rows or [(kind, "none")]
     versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
     facts.append(("software", ", ".join([machine["python"], *versions])))
-    return [*facts, ("mpiexec", examination.mpiexec or "not found")]
+    return [*facts, ("mpiexec", examination.mpiexec or "not found"), *examination.gpu_memory]
 
 
 def _worded(key: str, value: Any) -> str:

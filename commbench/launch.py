@@ -21,7 +21,7 @@ from commbench.backends.base import Backend
 from commbench.backends.fake import FakeBackend
 from commbench.emitter import Emitter
 from commbench.errors import CommbenchError, VerificationError
-from commbench.measure import conditions
+from commbench.measure import conditions, gpus
 from commbench.model import Failure, Launch
 from commbench.workloads.base import (
     ClusterWorkload,
@@ -56,6 +56,7 @@ def _measure(
         launcher = registry.load("launcher", case.cluster.launcher)()
         running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
         with running as cluster, found.on(cluster):
+            gpus.check(launch, cluster, emit)
             measure_cluster(launch, workload, backend, cluster, emit)
     elif isinstance(workload, FetchWorkload):
         from commbench.measure.fetches import measure_fetches
@@ -63,6 +64,7 @@ def _measure(
         launcher = registry.load("launcher", case.cluster.launcher)()
         running = launcher.start(case.cluster, backend.protocol, scratch)
         with running as cluster, found.on(cluster):
+            gpus.check(launch, cluster, emit)
             measure_fetches(launch, workload, backend, cluster, emit)
     elif isinstance(workload, PairWorkload):
         from commbench.measure.pair import measure_pair

@@ -16,6 +16,7 @@ from commbench.parsed import BYTES, SECONDS, SHARE, Parsed, key_and_value, liste
 from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
+_GPU = ("workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
@@ -66,7 +67,7 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
         show_default=True, help="auto: gpu where there is one and CuPy.",
     )  # fmt: skip
     if issubclass(workload, PairWorkload):
-        return [device]
+        return [device, *_gpu_options(spec)]
     return [
         click.Option(["--workers"], type=click.INT, default=spec.n_workers, show_default=True,
                      help="Worker processes."),
@@ -75,6 +76,22 @@ def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
         *_launcher_options(spec),
         _placement("none"),
         device,
+        *_gpu_options(spec),
+    ]  # fmt: skip
+
+
+def _gpu_options(spec: ClusterSpec) -> list[click.Parameter]:
+    return [
+        click.Option(["--workers-per-gpu"], type=click.INT, default=spec.workers_per_gpu,
+                     show_default=True,
+                     help="With --device gpu: processes that share a GPU, on machines with few."),
+        click.Option(["--rmm-pool"], metavar="SIZE", default=spec.rmm_pool,
+                     help="RMM pool of each worker: 10GB, or 0.5 of the GPU's memory "
+                          "(dask-cuda's --rmm-pool-size).  [default: none]"),
+        click.Option(["--rmm-async"], is_flag=True,
+                     help="RMM by CUDA's asynchronous allocator (dask-cuda's --rmm-async)."),
+        click.Option(["--rmm-managed"], is_flag=True,
+                     help="RMM with managed memory (dask-cuda's --rmm-managed-memory)."),
     ]  # fmt: skip
 
 
@@ -218,7 +235,8 @@ def available(suite: Suite, *, skip: bool) -> Suite:
         if problem is None:
             kept.append(case)
             continue
-        error = UnavailableError(f"backend {case.backend}", problem.reason, problem.remedy)
+        what = problem.what or f"backend {case.backend}"
+        error = UnavailableError(what, problem.reason, problem.remedy)
         missing.setdefault(str(error), []).append(case)
     if missing and not skip:
         raise UsageError(_refusal(missing, kept))
@@ -260,8 +278,10 @@ def cluster(given: dict[str, Any]) -> ClusterSpec:
         launcher_options=dict(given.get("launcher_option") or ()),
         scheduler=_scheduler(given),
         start_timeout_s=given.get("start_timeout", spec.start_timeout_s),
+        **{name: given.get(name, getattr(spec, name)) for name in _GPU},
     )
-    placement = place(given.get("placement") or "none", asked.n_workers, asked.device)
+    choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
+    placement = place(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
     return replace(asked, placement=placement)
 
 

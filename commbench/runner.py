@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, lines, process, store
+from commbench import backends, gpu, lines, process, store
 from commbench.errors import UnwritableError
 from commbench.launch import LOG
 from commbench.lines import Lines
@@ -167,6 +167,7 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
         **os.environ,
         **config,
         **backend.environment(case.cluster.device, scratch),
+        **gpu.environment(case.cluster, backend.protocol),
         **case.cluster.env,
     }
 

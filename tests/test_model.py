@@ -44,6 +44,10 @@ CHANGES = {
     "another placement": {
         "cluster": dataclasses.replace(CASE.cluster, placement=(Placement(cpus="1"),))
     },
+    "RMM's pool": {"cluster": dataclasses.replace(CASE.cluster, rmm_pool="1GB")},
+    "RMM's allocator": {"cluster": dataclasses.replace(CASE.cluster, rmm_async=True)},
+    "managed memory": {"cluster": dataclasses.replace(CASE.cluster, rmm_managed=True)},
+    "shared GPUs": {"cluster": dataclasses.replace(CASE.cluster, workers_per_gpu=2)},
 }
 REPLICATION = {"launches": 7, "iterations": 9, "warmups": 0, "seed": 3, "timeout_s": 1.0}
 
@@ -98,7 +102,7 @@ def test_every_field_of_a_case_was_judged() -> None:
     assert {field.name for field in dataclasses.fields(ClusterSpec)} == {
         "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
         "launcher_options", "scheduler", "start_timeout_s",
-        "placement",
+        "placement", "workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed",
     }  # fmt: skip
 
 

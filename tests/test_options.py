@@ -119,7 +119,8 @@ def test_auto_is_gpu_only_where_it_can_be(
 ) -> None:
     """``--device auto`` needs a GPU and CuPy; what is named outright is taken as it is."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if cupy else None)
-    monkeypatch.setattr(environment, "gpus", lambda: [{}] * gpus)
+    monkeypatch.setattr(environment, "gpus", lambda: [{"index": 0, "uuid": "GPU-0"}] * gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert options.cluster({"device": "auto"}).device == device
     assert options.cluster({"device": "gpu", "workers": 3}).device == "gpu"
     assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Unavailability:
-    """Why a backend can't be used here, and what would change that."""
+    """Why a backend can't be used here, or ``what`` is named, and what would change that."""
 
     reason: str
     remedy: str
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Transport:
 
     name: str
     evidence: str
+
+
+STAGED = ", staged"
+"""What ends the name of a transport that GPU memory reaches by way of host memory."""
 
 
 class Backend(ABC):

@@ -12,10 +12,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from commbench import gpu
 from commbench.backends import ucx_log
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.environment import package_version
 from commbench.errors import UsageError
+from commbench.mpi import device
 
 
 class MpiBackend(Backend):
@@ -51,26 +53,43 @@ class MpiBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the lanes that UCX logged for peers where this one is, if MPI uses UCX."""
-        from distributed.comm import get_address_host
-
-        info = comm.extra_info
-        local, peer = get_address_host(comm.local_address), get_address_host(comm.peer_address)
-        where = "intra-node" if local == peer else "inter-node"
-        evidence = f"{info['library']}, mode {info['mode']}, {where}"
-        logged = [line for line in ucx_log.endpoints() if f" {where} " in line]
-        if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
-            # Ranks of one world on one host don't pass through MPICH's network module.
-            return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory, not observed")
-        if not logged:
-            return Transport("mpi", f"{evidence}: this MPI doesn't tell its path")
-        lanes = re.search(r"tag\(([^)]*)\)", logged[-1])
-        name = "+".join(lanes[1].split()) if lanes else "mpi"
-        return Transport(name, f"{evidence}; UCX's log: {logged[-1]}")
+        used = _lanes(comm)
+        if not gpu.in_use():
+            return used
+        path = comm.extra_info["gpu_memory"]
+        how = {
+            device.DIRECT: "this MPI takes GPU memory as it is",
+            device.STAGED: "this MPI is not CUDA-aware: GPU memory is staged in pinned host memory",
+            device.HOST: "an end had no CuPy when they met: Dask copies GPU memory to the host",
+        }[path]
+        name = used.name if path == device.DIRECT else used.name + STAGED
+        return Transport(name, f"{used.evidence}; {how}")
 
     def contradiction(self, transport: str) -> str:  # noqa: D102
-        if all(lane.startswith("tcp/") for lane in transport.split("+")) and "tcp/lo" in transport:
+        lanes = transport.removesuffix(STAGED)
+        if all(lane.startswith("tcp/") for lane in lanes.split("+")) and "tcp/lo" in lanes:
             return "mpi moves its bytes over tcp/lo, where shared memory would do"
+        if transport.endswith(STAGED):
+            return "mpi moves GPU memory by way of host memory (see the evidence of transports)"
         return ""
 
     def settings(self) -> str:  # noqa: D102
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
+
+
+def _lanes(comm: Any) -> Transport:
+    from distributed.comm import get_address_host
+
+    info = comm.extra_info
+    local, peer = get_address_host(comm.local_address), get_address_host(comm.peer_address)
+    where = "intra-node" if local == peer else "inter-node"
+    evidence = f"{info['library']}, mode {info['mode']}, {where}"
+    logged = [line for line in ucx_log.endpoints() if f" {where} " in line]
+    if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
+        # Ranks of one world on one host don't pass through MPICH's network module.
+        return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory, not observed")
+    if not logged:
+        return Transport("mpi", f"{evidence}: this MPI doesn't tell its path")
+    lanes = re.search(r"tag\(([^)]*)\)", logged[-1])
+    name = "+".join(lanes[1].split()) if lanes else "mpi"
+    return Transport(name, f"{evidence}; UCX's log: {logged[-1]}")

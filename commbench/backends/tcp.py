@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench import gpu
+from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
 
@@ -31,20 +32,28 @@ class TcpBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the interface that the kernel routes the socket over."""
-        import psutil
-        from distributed.comm import get_address_host
-
-        local = get_address_host(comm.local_address)
-        peer = get_address_host(comm.peer_address)
-        evidence = f"socket {comm.local_address} ↔ {comm.peer_address}"
-        if local == peer:
-            # Linux routes a host's traffic with itself over lo, whatever the address.
-            return Transport("tcp/lo", evidence)
-        for interface, addresses in psutil.net_if_addrs().items():
-            # An address on lo, as routed clusters have it, is not what carries bytes elsewhere.
-            if interface != "lo" and any(address.address == local for address in addresses):
-                return Transport(f"tcp/{interface}", evidence)
-        return Transport("tcp", evidence)
+        used = _route(comm)
+        if not gpu.in_use():
+            return used
+        # Sockets take host memory only.
+        return Transport(used.name + STAGED, f"{used.evidence}; GPU memory is copied to the host")
 
     def settings(self) -> str:  # noqa: D102
         return "nothing: Dask's default"
+
+
+def _route(comm: Any) -> Transport:
+    import psutil
+    from distributed.comm import get_address_host
+
+    local = get_address_host(comm.local_address)
+    peer = get_address_host(comm.peer_address)
+    evidence = f"socket {comm.local_address} ↔ {comm.peer_address}"
+    if local == peer:
+        # Linux routes a host's traffic with itself over lo, whatever the address.
+        return Transport("tcp/lo", evidence)
+    for interface, addresses in psutil.net_if_addrs().items():
+        # An address on lo, as routed clusters have it, is not what carries bytes elsewhere.
+        if interface != "lo" and any(address.address == local for address in addresses):
+            return Transport(f"tcp/{interface}", evidence)
+    return Transport("tcp", evidence)

@@ -13,7 +13,8 @@ name               what it sets in every process of the cluster
 ``…polling``       ``UCXPY_PROGRESS_MODE=polling``; also ``blocking`` (Dask's default), ``thread``
                    and ``thread-polling``, and ``thread-future``: ``thread`` and
                    ``UCXPY_ENABLE_PYTHON_FUTURE=1``, which alone does not poll
-``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all
+``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all, and a CUDA context
+                   made before UCX begins (``distributed-ucxx.create-cuda-context``)
 =================  ==========================================================================
 
 UCX's own log goes to the launch's scratch folder at level ``info``, where it names the lanes of
@@ -91,6 +92,8 @@ class UcxBackend(Backend):
         settings = {"UCXPY_PROGRESS_MODE": mode} if mode else {}
         if future:
             settings["UCXPY_ENABLE_PYTHON_FUTURE"] = "1"
+        if device == "gpu":
+            settings["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] = "True"
         if not self._transports:
             return settings
         tls = ["tcp", *(name for option in self._transports for name in _TLS[option])]

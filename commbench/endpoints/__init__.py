@@ -22,6 +22,9 @@ class Endpoint(ABC):
     Besides, it has what the backend's ``transport`` reads from one of Dask's comms.
     """
 
+    takes_gpu: bool = False
+    """Whether buffers may lie in GPU memory."""
+
     @abstractmethod
     async def send(self, buffer: Any) -> None:
         """Send the bytes of an array; it may be written to again when this returns."""

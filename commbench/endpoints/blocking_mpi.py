@@ -16,6 +16,7 @@ from distributed.comm import listen as dask_listen
 
 from commbench.endpoints import Endpoint, Handler, compiled
 from commbench.errors import LaunchError, VerificationError
+from commbench.mpi import device
 from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
 
@@ -44,6 +45,7 @@ class BlockingMpiEndpoint(Endpoint):
         self._comm = comm
         self._tag = receive_tag
         self.extra_info = comm.extra_info
+        self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
         mpi, channel = runtime().mpi, comm.channel
         (library,) = loaded("libmpi")
@@ -73,7 +75,9 @@ class BlockingMpiEndpoint(Endpoint):
         for known, address in self._addresses:
             if known is buffer:
                 return ctypes.c_void_p(address)
-        self._addresses = [(buffer, buffer.ctypes.data), *self._addresses[:2]]
+        on_gpu = device.is_device(buffer)
+        address = buffer.data.ptr if on_gpu else buffer.ctypes.data
+        self._addresses = [(buffer, address), *self._addresses[:2]]
         return self._address(buffer)
 
     def _done(self, error: int) -> None:

@@ -10,6 +10,7 @@ from distributed.comm import connect as dask_connect
 from distributed.comm import listen as dask_listen
 
 from commbench.endpoints import Endpoint, Handler
+from commbench.mpi import device
 from commbench.mpi.endpoint import MPIEndpoint
 
 
@@ -20,6 +21,7 @@ class MpiEndpoint(Endpoint):
         self._comm = comm
         self._endpoint = endpoint
         self.extra_info = comm.extra_info
+        self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
 
     async def send(self, buffer: Any) -> None:  # noqa: D102

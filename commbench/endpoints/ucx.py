@@ -13,6 +13,8 @@ from commbench.endpoints import Endpoint, Handler
 class UcxEndpoint(Endpoint):
     """One of ucxx's endpoints, with tagged messages."""
 
+    takes_gpu = True
+
     def __init__(self, ep: Any) -> None:
         self.ep = ep
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench import cpu, process
+from commbench import cpu, gpu, process
 from commbench.errors import UsageError
 from commbench.model import ClusterSpec, Placement
 
@@ -72,21 +72,27 @@ class RunningCluster(ABC):
 
 
 def bound_to(place: Placement) -> dict[str, str]:
-    """Return the environment variables that bind a process which ``bound`` starts.
+    """Return the variables that bind a process which ``bound`` starts to its CPUs and its NIC.
+
+    Its GPU is the business of :mod:`commbench.gpu`.
 
     Examples
     --------
-    >>> bound_to(Placement(cpus="0-3", gpu=1, nic="mlx5_0:1"))  # doctest: +NORMALIZE_WHITESPACE
-    {'COMMBENCH_CPUS': '0-3', 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'CUDA_VISIBLE_DEVICES': '1',
-     'UCX_NET_DEVICES': 'mlx5_0:1'}
+    >>> bound_to(Placement(cpus="0-3", nic="mlx5_0:1"))
+    {'COMMBENCH_CPUS': '0-3', 'UCX_NET_DEVICES': 'mlx5_0:1'}
     """
     variables = {process.CPUS: place.cpus} if place.cpus else {}
-    if place.gpu is not None:
-        # The order in which nvidia-smi counts them; CUDA's own begins with the fastest.
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(place.gpu)}
     if place.nic:
         variables["UCX_NET_DEVICES"] = place.nic
     return variables
+
+
+def of_workers(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
+    """Return the modules that workers import before they communicate, where all import `preload`.
+
+    Scheduler and client do without the set-up of a GPU: RMM's pool would be lost there.
+    """
+    return [*([gpu.PRELOAD] if spec.device == "gpu" else []), *preload]
 
 
 class Launcher(ABC):

@@ -90,6 +90,11 @@ class ExternalLauncher(Launcher):
                 f"the settings of {backend} can't be set on a cluster that is running; say "
                 f"--backends {protocol}, and the report tells the settings and the transport found"
             )
+        if spec.rmm:
+            raise UsageError(
+                f"RMM ({spec.rmm}) can't be set up on a cluster that is running; leave it out: it "
+                "is measured with what its workers have"
+            )
         if spec.env:
             raise UsageError(
                 "env can't be set on a cluster that is running; leave it out, or start the cluster "

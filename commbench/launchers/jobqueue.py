@@ -23,12 +23,13 @@ from typing import Any, ClassVar
 from commbench import process
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
 
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset({"scheduler", "name", "cores", "protocol", "security", "nanny", "config_name"})
 _LISTS = (
@@ -113,6 +114,9 @@ class JobLauncher(Launcher):
         # It is for the launch's own host; a node has its own, and the results' disk may be slow.
         if variables.get(_TEMPORARY, "").startswith(str(scratch)):
             del variables[_TEMPORARY]
+        if _VISIBLE not in spec.env:
+            # A job's GPUs are those that the queue gives it, and not this process's.
+            variables.pop(_VISIBLE, None)
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         per_job = self._processes(spec)
         try:
@@ -126,7 +130,11 @@ class JobLauncher(Launcher):
                 job_extra_directives=list(extra),
                 # After what the site needs, such as its modules: the case has the last word.
                 job_script_prologue=[*prologue, *exports],
-                worker_extra_args=[*arguments, "--no-dashboard", *preload_options(preload)],
+                worker_extra_args=[
+                    *arguments,
+                    "--no-dashboard",
+                    *preload_options(of_workers(spec, preload)),
+                ],
                 **{key: value for key, value in options.items() if key != "processes"},
             )
         except (TypeError, ValueError) as error:

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commbench import process
+from commbench import gpu, process
 from commbench.errors import LaunchError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, bound_to
+from commbench.launchers.base import Launcher, RunningCluster, bound_to, of_workers
 from commbench.model import ClusterSpec, Placement
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
@@ -47,16 +47,17 @@ class LocalCluster(RunningCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        preloads = preload_options(preload)
-        self._spawn_scheduler(contact, protocol, "--host", "127.0.0.1", *preloads)
+        self._spawn_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
+        preloads = preload_options(of_workers(spec, preload))
         places = spec.placement or (Placement(),) * spec.n_workers
+        gpus = gpu.of_workers(spec, os.environ)
         for index in range(spec.n_workers):
             self._spawn(
                 f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
                 "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
                 "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
                 "--memory-limit", str(memory_limit(spec.n_workers)), *preloads,
-                **bound_to(places[index]),
+                **gpus[index], **bound_to(places[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))

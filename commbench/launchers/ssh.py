@@ -23,10 +23,10 @@ from concurrent.futures import TimeoutError as ResultTimeoutError
 from pathlib import Path
 from typing import Any
 
-from commbench import process
+from commbench import gpu, process
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.surroundings import handed_on, without_paths_in
 from commbench.model import ClusterSpec
@@ -76,7 +76,9 @@ class SshCluster(RunningCluster):
                 {
                     "name": str(index), "nthreads": self._spec.threads_per_worker,
                     "memory_limit": 1 / crowd[host],
+                    "preload": of_workers(self._spec, self._preload),
                 },
+                self._gpu(places[:index].count(host), crowd[host]),
             )
             for index, host in enumerate(places)
         }  # fmt: skip
@@ -94,15 +96,22 @@ class SshCluster(RunningCluster):
         for name in self._ends:
             self._submit(self._follow(name))
 
+    def _gpu(self, number: int, n_workers: int) -> Mapping[str, str]:
+        """Return the variables that give worker `number` of the `n_workers` on a host its GPU."""
+        if self._spec.device != "gpu":
+            return {}
+        return gpu.of_crowd(number, n_workers, self._spec.workers_per_gpu, os.environ)
+
     async def _start_end(
-        self, name: str, host: str, scheduler: str, options: Mapping[str, Any]
-    ) -> None:
+        self, name: str, host: str, scheduler: str, options: Mapping[str, Any],
+        own: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         from distributed.deploy import ssh
 
         connect = {key: _value(text) for key, text in self._options.items() if key in _CONNECT}
         python = self._options.get("python", sys.executable)
         chosen = handed_on(os.environ, self._spec.env, nanny_environment())
-        variables = without_paths_in(self._scratch, chosen)
+        variables = {**without_paths_in(self._scratch, chosen), **(own or {})}
         common: dict[str, Any] = {
             "address": host,
             "connect_options": {"connect_timeout": self._left(), **connect},

@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from commbench import endpoints
+from commbench import endpoints, gpu
 from commbench.backends.base import Backend
+from commbench.endpoints.on_device import on_device
+from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
 """How much of a window's last message the acknowledgement holds."""
@@ -104,7 +106,18 @@ def _comm_answers(backend: Backend) -> Any:
     return answer
 
 
+def _blank(size: int) -> Any:
+    """Return an array of zeros where this process's messages lie."""
+    found = byte_array(bytes(size))
+    if gpu.in_use():
+        found = array_library("gpu").asarray(found)
+        gpu.synchronize()
+    return found
+
+
 async def _endpoint_answers(endpoint: endpoints.Endpoint) -> None:
+    if gpu.in_use():
+        endpoint = on_device(endpoint)
     header = byte_array(bytes(ROUND.size))
     buffer = theirs = header[:0]
     while True:
@@ -116,7 +129,7 @@ async def _endpoint_answers(endpoint: endpoints.Endpoint) -> None:
             await endpoint.send(buffer)
             continue
         if buffer.size != size:
-            buffer, theirs = byte_array(bytes(size)), byte_array(bytes(size))
+            buffer, theirs = _blank(size), _blank(size)
         acknowledgement = buffer[:STAMP_BYTES]
         if kind == Kind.CROSS:
             await endpoint.receive(theirs)

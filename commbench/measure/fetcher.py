@@ -15,6 +15,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from commbench import gpu
 from commbench.errors import VerificationError
 from commbench.workloads.base import FetchWorkload
 
@@ -49,6 +50,7 @@ class Fetcher(WorkerPlugin):  # type: ignore[misc]
                 worker=address,
                 who=self._worker.address,
             )
+            gpu.synchronize(self._workload.context.device)
             seconds = time.perf_counter() - began
             if answer["status"] != "busy":
                 break

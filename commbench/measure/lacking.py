@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 
-from commbench import endpoints, environment
+from commbench import endpoints, environment, gpu
 from commbench.backends.base import Backend, Unavailability
 from commbench.endpoints import compiled
 from commbench.measure import perftest
 from commbench.model import Case
-from commbench.workloads.base import PairWorkload
+from commbench.workloads.base import PairWorkload, Workload
+
+_ON_THIS_HOST = ("local", "mpirun")
+"""The launchers whose workers all are here."""
 
 
 def lacking(case: Case, backend: Backend) -> Unavailability | None:
     """Return what this machine or commbench lacks to measure `case`, or None."""
     from commbench import registry
 
-    if case.cluster.device == "gpu" and (problem := _lacking_gpu()):
+    kind = registry.load("workload", case.workload)
+    if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, kind)):
         return problem
-    if not issubclass(registry.load("workload", case.workload), PairWorkload):
+    if not issubclass(kind, PairWorkload):
         return None
     layers, mode = case.params.get("layers", ()), case.params.get("mode", "latency")
     if "raw" in layers and (problem := _lacking_raw(backend, mode)):
@@ -31,18 +35,14 @@ def lacking(case: Case, backend: Backend) -> Unavailability | None:
     return None
 
 
-def _lacking_gpu() -> Unavailability | None:
-    if not environment.gpus():
-        return Unavailability(
-            "no NVIDIA GPU is visible, and the case is one of GPU memory",
-            "run on a machine with GPUs, or with the device cpu",
-        )
-    if importlib.util.find_spec("cupy") is None:
-        return Unavailability(
-            "the package cupy is not installed, and the case is one of GPU memory",
-            "pip install cupy-cuda12x, or run with the device cpu",
-        )
-    return None
+def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
+    # The client of a cluster on other hosts needs a GPU, too: it makes empty arrays and frames.
+    n_processes, here = case.cluster.n_workers, case.cluster.launcher in _ON_THIS_HOST
+    if issubclass(kind, PairWorkload):
+        multiple = case.params.get("mode") == "multi-pair"
+        n_processes = 2 * case.params["pairs"] if multiple else 2
+    problem = gpu.missing(case.cluster, n_processes, kind.gpu_packages, os.environ, here=here)
+    return Unavailability(*problem, what="device gpu") if problem else None
 
 
 def _lacking_raw(backend: Backend, mode: str) -> Unavailability | None:

@@ -12,8 +12,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
-from commbench import endpoints
+from commbench import endpoints, gpu
 from commbench.backends.base import Backend, Transport
+from commbench.endpoints.on_device import on_device
 from commbench.measure.answers import (
     ROUND,
     STAMP_BYTES,
@@ -57,33 +58,6 @@ class Exchange(ABC):
         """Return what must be equal after the last exchange, in every byte."""
 
 
-class Copy(Exchange):
-    """Copies within this process, between two buffers that stay: the floor under all layers."""
-
-    def __init__(self) -> None:
-        self._copy: Any = None
-
-    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
-        del count
-        if self._copy is None or self._copy.shape != payload.shape:
-            self._copy = ~payload
-
-    async def exchange(self, payload: Any) -> Any:  # noqa: D102
-        source, target = memoryview(payload), memoryview(self._copy)
-        for _ in range(self.messages(payload.nbytes)):
-            target[:] = source
-        return self._copy
-
-    def messages(self, size: int) -> int:  # noqa: D102
-        return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
-
-    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        return [(payload, answer)]
-
-    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        return [(payload, answer)]
-
-
 class Conversation(Exchange):
     """The initiator's end of a connection.
 
@@ -108,6 +82,7 @@ class Conversation(Exchange):
         await self._tell(payload.size, count, self._kind)
         if self._kind == Kind.CROSS:
             self._theirs = payload.copy()
+            gpu.synchronize(self._workload.context.device)
             await self._send(self._theirs)
 
     async def exchange(self, payload: Any) -> Any:  # noqa: D102
@@ -133,7 +108,9 @@ class Conversation(Exchange):
         if self._kind == Kind.PING:
             return [(payload, answer)]
         await self._tell(payload.size, 1, Kind.SHOW)
-        found = [(payload, await self._receive(~payload))]
+        other = ~payload
+        gpu.synchronize(self._workload.context.device)
+        found = [(payload, await self._receive(other))]
         if self._kind == Kind.CROSS:
             found.append((self._theirs, self._reply))
         return found
@@ -271,7 +248,7 @@ class EndpointConversation(Conversation):
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         # Both ends are of one kind: the lanes of the one are those of the other.
-        own = self._backend.transport(self._endpoint)
+        own = self._backend.transport(getattr(self._endpoint, "carrier", self._endpoint))
         return own, own
 
     async def close(self) -> None:  # noqa: D102
@@ -292,4 +269,7 @@ async def open_conversation(
 
         return CommConversation(await connect(address), backend, workload, mode)
     _, connect_endpoint = endpoints.of(layer, backend.protocol)
-    return EndpointConversation(await connect_endpoint(address), backend, workload, mode)
+    endpoint = await connect_endpoint(address)
+    if workload.context.device == "gpu":
+        endpoint = on_device(endpoint)
+    return EndpointConversation(endpoint, backend, workload, mode)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from commbench import cpu, process
+from commbench import cpu, gpu, process
 from commbench.backends.base import Backend, Transport
-from commbench.measure import peer, perftest, places, worker
+from commbench.measure import gpus, peer, perftest, places, worker
+from commbench.measure.floor import Copy, DeviceCopy
 from commbench.measure.idle import Emit, measure_idle
-from commbench.measure.layers import Conversation, Copy, Exchange, open_conversation
+from commbench.measure.layers import Conversation, Exchange, open_conversation
 from commbench.measure.load import under_load
 from commbench.measure.pairs import measure_pairs
 from commbench.model import Launch, Load, Sample, TransportUsed
@@ -42,6 +44,8 @@ def measure_pair(
         Where a reply is not what was sent.
     """
     pair = _Pair(launch, workload, backend, scratch, emit)
+    # Before anything of CUDA is in this process, which is one end of the pair.
+    os.environ.update(pair.ends[0])
     if workload.mode == "multi-pair":
         for layer in workload.layers:
             used = measure_pairs(launch, workload, backend, layer, scratch, emit)
@@ -74,16 +78,30 @@ class _Pair:
     def loaded(self) -> bool:
         return self.workload.mode == "loaded-latency"
 
+    @cached_property
+    def ends(self) -> tuple[Mapping[str, str], ...]:
+        """What the two processes have in their environment besides."""
+        return gpu.of_ends(self.launch.case.cluster, 2, os.environ)
+
     async def measure(self, layers: list[str]) -> None:
+        if layers and self.workload.context.device == "gpu":
+            gpu.set_up()
+            gpus.tell(self.launch, gpu.told(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
-                await self._measure_sizes(layer, Copy(), (os.getpid(),))
+                await self._measure_sizes(layer, self._floor(), (os.getpid(),))
             else:
                 await self._measure_layer(layer)
 
+    def _floor(self) -> Copy:
+        if self.workload.context.device == "gpu":
+            # The peer's GPU follows this process's own, if they don't share one.
+            return DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
+        return Copy()
+
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
-        with peer.started(self.backend.name, layer, log) as (other, address):
+        with peer.started(self.backend.name, layer, log, self.ends[1]) as (other, address):
             conversation = None
             try:
                 process.watch("peer", other, log)
@@ -163,6 +181,7 @@ class _Pair:
         # Large windows that were announced in vain would take long.
         ahead = _MIN_SAMPLES if workload.one_by_one or size <= _SMALL else 1
         clock = time.perf_counter
+        on_gpu = workload.context.device == "gpu"
 
         timings: list[tuple[int, float, float]] = []
         epoch = time.time() - clock()
@@ -183,8 +202,12 @@ class _Pair:
                 await exchange.announce(payload, announced)
             announced -= 1
             workload.stamp(payload, number & 0xFFFF_FFFF)
+            if on_gpu:
+                gpu.synchronize()
             began = clock()
             answer = await exchange.exchange(payload)
+            if on_gpu:
+                gpu.synchronize()
             ended = clock()
             for sent, found in exchange.checks(payload, answer):
                 workload.check(sent, found, whole=False)

@@ -6,16 +6,17 @@ The launch's own process only tells the pairs when to begin and to stop, and sle
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from commbench import cpu, process
+from commbench import cpu, gpu, process
 from commbench.backends.base import Backend, Transport
 from commbench.errors import LaunchError
 from commbench.measure import peer, places
@@ -44,13 +45,14 @@ def measure_pairs(
     with ExitStack() as running:
         pairs = _Pairs(launch, workload, layer, emit)
         try:
+            ends = gpu.of_ends(launch.case.cluster, 2 * workload.params.pairs, os.environ)
             for number in range(workload.params.pairs):
-                log = scratch / f"pair-{number}.log"
+                log, peers_log = scratch / f"pair-{number}.log", scratch / f"peer-{number}.log"
                 other, address = running.enter_context(
-                    peer.started(backend.name, layer, scratch / f"peer-{number}.log")
+                    peer.started(backend.name, layer, peers_log, ends[2 * number + 1])
                 )
-                one, told = running.enter_context(_started(log))
-                process.watch(f"peer {number}", other, scratch / f"peer-{number}.log")
+                one, told = running.enter_context(_started(log, ends[2 * number]))
+                process.watch(f"peer {number}", other, peers_log)
                 process.watch(f"pair {number}", one, log)
                 pairs.add(told, (one.pid, other.pid))
                 told.send(
@@ -69,7 +71,9 @@ def measure_pairs(
 
 
 @contextmanager
-def _started(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+def _started(
+    log: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     told, end = multiprocessing.Pipe()
     with log.open("ab") as output, end:
         one = subprocess.Popen(
@@ -77,6 +81,7 @@ def _started(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
             stdout=output,
             stderr=output,
             pass_fds=[end.fileno()],
+            env={**os.environ, **environ},
         )
     try:
         yield one, told

@@ -7,20 +7,23 @@ it is ended.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from commbench import backends, process
+from commbench import backends, gpu, process
 from commbench.errors import LaunchError
 from commbench.measure import answers
 
 
 @contextmanager
-def started(backend: str, layer: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start such a process, give it and its address, and end it.
+def started(
+    backend: str, layer: str, log: Path, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start such a process, with `environ` besides, give it and its address, and end it.
 
     Raises
     ------
@@ -32,6 +35,7 @@ def started(backend: str, layer: str, log: Path) -> Iterator[tuple[subprocess.Po
             [sys.executable, "-m", "commbench.measure.peer", backend, layer],
             stdout=subprocess.PIPE,
             stderr=errors,
+            env={**os.environ, **(environ or {})},
         )
     assert peer.stdout is not None
     try:
@@ -50,6 +54,7 @@ def started(backend: str, layer: str, log: Path) -> Iterator[tuple[subprocess.Po
 
 async def main(backend: str, layer: str) -> None:
     """Serve and print the address."""
+    gpu.set_up()
     async with answers.serve(layer, backends.parse(backend)) as address:
         print(address, flush=True)  # noqa: T201
         await asyncio.Event().wait()

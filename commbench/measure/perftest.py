@@ -12,12 +12,12 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from commbench import environment
+from commbench import environment, gpu
 from commbench.backends import ucx, ucx_log
 from commbench.backends.base import Transport
 from commbench.errors import LaunchError
@@ -81,6 +81,7 @@ def measure_raw(
     """
     case = launch.case
     test = TESTS[workload.mode]
+    ends = gpu.of_ends(case.cluster, 2, os.environ)
     used: tuple[Transport, Transport] | None = None
     for size in workload.sizes:
         per_sample = 1 if workload.mode == "latency" else workload.window
@@ -88,12 +89,12 @@ def measure_raw(
         count = _MORE * workload.n_samples(size, case.iterations) * per_sample
         warmups = _MORE * workload.n_samples(size, case.warmups) * per_sample
         if size > _SMALL:
-            probe, _ = _run(test, size, few, 0, workload, scratch)
+            probe, _ = _run(test, size, few, 0, workload, scratch, ends)
             fit = workload.params.seconds_per_size / max(probe.overall_s, 1e-9)
             count = max(few, min(count, int(fit / (2 if workload.mode == "latency" else 1))))
             warmups = min(warmups, count // 10)
         started_at_s = time.time()
-        result, transports = _run(test, size, count, warmups, workload, scratch)
+        result, transports = _run(test, size, count, warmups, workload, scratch, ends)
         used = used or transports
         emit(
             Sample(
@@ -116,19 +117,28 @@ def measure_raw(
 
 
 def _run(
-    test: str, size: int, count: int, warmups: int, workload: PairWorkload, scratch: Path
+    test: str,
+    size: int,
+    count: int,
+    warmups: int,
+    workload: PairWorkload,
+    scratch: Path,
+    ends: Sequence[Mapping[str, str]],
 ) -> tuple[Result, tuple[Transport, Transport]]:
     options = [
         "-t", test, "-s", str(size), "-n", str(count), "-w", str(warmups), "-e", "-f", "-v",
     ]  # fmt: skip
     if test == "tag_bw":
         options += ["-O", str(workload.window)]
+    if workload.context.device == "gpu":
+        options += ["-m", "cuda"]
     deadline = time.monotonic() + _CONNECT_SECONDS + (count + warmups) * _SLOWEST_MESSAGE_S
-    with _server(options, scratch) as (server, port):
+    with _server(options, scratch, ends[1]) as (server, port):
         while True:
             client = subprocess.Popen(
                 [_program(), "127.0.0.1", "-p", str(port), *options],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environ(),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env=_environ(ends[0]),
             )  # fmt: skip
             try:
                 said, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
@@ -145,12 +155,14 @@ def _run(
 
 
 @contextmanager
-def _server(options: list[str], scratch: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _server(
+    options: list[str], scratch: Path, own: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     with socket.create_server(("127.0.0.1", 0)) as chosen:
         port = chosen.getsockname()[1]
     with (scratch / "ucx_perftest-server.log").open("ab") as log:
         server = subprocess.Popen(
-            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ()
+            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(own)
         )
     try:
         yield server, port
@@ -165,12 +177,12 @@ def _program() -> str:
     return str(tools / TOOL)
 
 
-def _environ() -> dict[str, str]:
+def _environ(own: Mapping[str, str]) -> dict[str, str]:
     tools = environment.ucx_tools()
     assert tools is not None
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    return {**os.environ, "LD_LIBRARY_PATH": path}
+    return {**os.environ, **own, "LD_LIBRARY_PATH": path}
 
 
 def _transport(pid: int) -> Transport:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from commbench import backends, process
+from commbench import backends, gpu, process
 from commbench.errors import CommbenchError, LaunchError
 from commbench.measure.layers import open_conversation
 from commbench.measure.windows import Timing, Windows
@@ -48,6 +48,7 @@ async def stream(told: Connection) -> None:
 
     job: Job = await asyncio.wrap_future(word())
     workload = job.workload
+    gpu.set_up()
     conversation = await open_conversation(
         job.layer, job.address, backends.parse(job.backend), workload, workload.mode
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from commbench import gpu
 from commbench.measure.layers import Conversation
 from commbench.workloads.base import PairWorkload
 
@@ -47,8 +48,11 @@ class Windows:
         self._announced -= 1
         self._workload.stamp(self._payload, self._number)
         self._number += 1
+        device = self._workload.context.device
+        gpu.synchronize(device)
         began = time.perf_counter()
         acknowledgement = await self._conversation.exchange(self._payload)
+        gpu.synchronize(device)
         ended = time.perf_counter()
         for sent, found in self._conversation.checks(self._payload, acknowledgement):
             self._workload.check(sent, found, whole=False)

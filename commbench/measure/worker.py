@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commbench import cpu
+from commbench import cpu, gpu
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.launchers.local import LocalLauncher
-from commbench.measure import places
+from commbench.measure import gpus, places
 from commbench.measure.idle import Emit, measure_idle
-from commbench.model import ClusterSpec, Launch, Sample
+from commbench.model import Launch, Sample
 from commbench.workloads.base import PairWorkload
 
 _MIN_FETCHES = 10
@@ -42,8 +43,9 @@ def measure_worker(
     VerificationError
         Where what was fetched is not what the key stands for.
     """
-    spec = ClusterSpec(n_workers=2, device=launch.case.cluster.device)
+    spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
     with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
+        gpus.check(launch, cluster, emit)
         client, case = cluster.client, launch.case
         address = {name: address for address, name in cluster.names.items()}
         if workload.layers == ("worker",):
@@ -98,6 +100,7 @@ def _payload(workload: PairWorkload, size: int, number: int) -> Any:
     # Another content of the same size, in its first byte and all others.
     payload ^= 0x55 * number
     workload.stamp(payload, number)
+    gpu.synchronize(workload.context.device)
     return payload
 
 
@@ -126,6 +129,7 @@ async def _fetch(
         answer = await get_data_from_worker(
             rpc=dask_worker.rpc, keys=[key], worker=sender, who=dask_worker.address
         )
+        gpu.synchronize(workload.context.device)
         ended = clock()
         if answer["status"] != "OK":
             raise LaunchError(f"the worker that holds {key} answered {answer['status']!r}")

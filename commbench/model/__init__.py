@@ -16,6 +16,7 @@ from commbench.model.derived import (
     Summary,
 )
 from commbench.model.observed import (
+    GPU_MEMORY,
     Activity,
     CoreUse,
     Failure,
@@ -49,6 +50,7 @@ from commbench.model.plan import (
 )
 
 __all__ = [
+    "GPU_MEMORY",
     "LAYERS",
     "RIGOROUS_LAUNCHES",
     "SCHEMA_VERSION",

@@ -195,6 +195,10 @@ class Spill:
     nbytes: int
 
 
+GPU_MEMORY = "gpu.memory"
+"""The name of the setting that tells where the memory of GPUs comes from."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """A setting of Dask that was in effect, as live processes tell it; not what was asked for."""

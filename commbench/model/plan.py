@@ -14,6 +14,10 @@ from commbench.model.places import Placement
 SCHEMA_VERSION = 1
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
+_LATER = (
+    "launcher_options", "placement", "workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed",
+)  # fmt: skip
+"""Fields that an older commbench did not know: the ids of its cases must stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,9 @@ class ClusterSpec:
     ``launcher_options`` are what a launcher takes besides, each a text. ``scheduler`` is the
     address or the file of a running scheduler, and ``start_timeout_s`` the deadline for all
     workers to be there. ``placement`` has what each worker is bound to, in the order of their
-    names; where it is empty, none is.
+    names; where it is empty, none is. With ``device="gpu"`` up to ``workers_per_gpu`` workers share
+    a GPU, and RMM gives them its memory: from a pool of at first ``rmm_pool`` (bytes or a share of
+    the GPU's memory, as text), by CUDA's asynchronous allocator, or managed.
     """
 
     n_workers: int = 2
@@ -38,11 +44,28 @@ class ClusterSpec:
     scheduler: str = ""
     start_timeout_s: float = 60.0
     placement: tuple[Placement, ...] = ()
+    workers_per_gpu: int = 1
+    rmm_pool: str = ""
+    rmm_async: bool = False
+    rmm_managed: bool = False
 
     @property
     def placed(self) -> str:
         """The placement in words; nothing where no worker is bound."""
         return " / ".join(map(str, self.placement))
+
+    @property
+    def rmm(self) -> str:
+        """What RMM is asked for, in words; nothing where it is left as it is.
+
+        Examples
+        --------
+        >>> ClusterSpec(rmm_pool="10GB", rmm_async=True).rmm, ClusterSpec().rmm
+        ('pool 10GB async', '')
+        """
+        pool = f"pool {self.rmm_pool}" * bool(self.rmm_pool)
+        words = (pool, "async" * self.rmm_async, "managed" * self.rmm_managed)
+        return " ".join(filter(None, words))
 
     def measured(self) -> dict[str, Any]:
         """Return the fields that say what is measured, and not where it is found or how patiently.
@@ -52,8 +75,8 @@ class ClusterSpec:
         """
         told = asdict(self)
         del told["scheduler"], told["start_timeout_s"]
-        for later in ("launcher_options", "placement"):
-            if not told[later]:
+        for later, given in asdict(ClusterSpec()).items():
+            if later in _LATER and told[later] == given:
                 del told[later]
         return told
 

@@ -25,6 +25,7 @@ from distributed.comm.utils import ensure_concrete_host
 from tornado import netutil
 
 from commbench.errors import UnavailableError
+from commbench.mpi import device
 from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.engine import Engine
@@ -40,17 +41,14 @@ logger = logging.getLogger(__name__)
 PREFIX = "mpi://"
 
 
-async def _introduce(line: Line, own: Runtime, tag: int, *, connects: bool) -> tuple[Hello, str]:
+async def _introduce(
+    line: Line, own: Runtime, tag: int, gpu_memory: str, *, connects: bool
+) -> tuple[Hello, str]:
     """Exchange greetings; return the peer's, and the mode that both ends have in common."""
     greeting = Hello(
-        process=own.process,
-        mode=own.mode,
-        library=own.library,
-        world=own.world,
-        rank=own.rank,
-        pid=own.pid,
-        tag=tag,
-    )
+        process=own.process, mode=own.mode, library=own.library, world=own.world,
+        rank=own.rank, pid=own.pid, tag=tag, gpu_memory=gpu_memory,
+    )  # fmt: skip
     if connects:
         line.send(Kind.HELLO, **vars(greeting))
     peer = Hello.parse((await line.receive(Kind.HELLO))[1])
@@ -70,9 +68,9 @@ async def _establish(
     line: Line, *, connects: bool, local: str, peer: str, deserialize: bool
 ) -> MPIComm:
     own = runtime()
-    tag = own.tags.allocate()
+    tag, gpu_memory = own.tags.allocate(), device.path()
     try:
-        hello, mode = await _introduce(line, own, tag, connects=connects)
+        hello, mode = await _introduce(line, own, tag, gpu_memory, connects=connects)
         if mode == "self":
             communicator, rank = own.own, 0
             if connects:
@@ -102,6 +100,7 @@ async def _establish(
         deserialize=deserialize,
         mode=mode,
         library=own.library,
+        gpu_memory=device.agreed(gpu_memory, hello.gpu_memory),
     )
 
 

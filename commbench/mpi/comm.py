@@ -12,6 +12,7 @@ from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 from distributed.utils import ensure_memoryview
 
+from commbench.mpi import device
 from commbench.mpi.channel import Channel, ChannelClosedError
 
 __all__ = ["MPIComm"]
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 10.0
 """How long an orderly close waits for a peer that doesn't read."""
+
+_ON_GPUS = ("cuda", "dask", "pickle", "error")
+"""Serializers that leave GPU memory where it is; those that distributed has for UCX."""
 
 UNSPLIT = 2**62
 """MPI takes any size: frames that are not split need not be merged, which would copy them."""
@@ -40,6 +44,8 @@ class MPIComm(Comm):  # type: ignore[misc]
         How the two processes came together: ``"elastic"``, ``"world"`` or ``"self"``.
     library
         The MPI library.
+    gpu_memory
+        How GPU memory travels, as in :mod:`commbench.mpi.device`.
 
     Attributes
     ----------
@@ -56,13 +62,15 @@ class MPIComm(Comm):  # type: ignore[misc]
         deserialize: bool,
         mode: str,
         library: str,
+        gpu_memory: str = device.HOST,
     ) -> None:
         super().__init__(deserialize=deserialize)
         # distributed.comm.core reads these two by their private names.
         self._local_addr = local_address
         self._peer_addr = peer_address
         self.channel = channel
-        self._extra_info = {"mode": mode, "library": library}
+        self._extra_info = {"mode": mode, "library": library, "gpu_memory": gpu_memory}
+        self._serializers = None if gpu_memory == device.HOST else _ON_GPUS
         loop = asyncio.get_running_loop()
         self._finalizer = weakref.finalize(self, _close_dangling, channel, loop, repr(self))
         self._finalizer.atexit = False
@@ -79,7 +87,7 @@ class MPIComm(Comm):  # type: ignore[misc]
 
     @property
     def extra_info(self) -> dict[str, Any]:
-        """The mode and the MPI library."""
+        """The mode, the MPI library and the path of GPU memory."""
         return self._extra_info
 
     async def read(self, deserializers: Any = None) -> Any:
@@ -123,7 +131,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         frames = await to_frames(
             msg,
             allow_offload=self.allow_offload,
-            serializers=serializers,
+            serializers=serializers or self._serializers,
             on_error=on_error,
             context={
                 "sender": self.local_info,
@@ -133,6 +141,8 @@ class MPIComm(Comm):  # type: ignore[misc]
             frame_split_size=UNSPLIT,
         )
         try:
+            if self._serializers is not None:
+                return self._send_marked(frames)
             return self.channel.send(
                 [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
             )
@@ -141,6 +151,19 @@ class MPIComm(Comm):  # type: ignore[misc]
         except BaseException:
             self.abort()
             raise
+
+    def _send_marked(self, frames: list[Any]) -> int:
+        """Send frames, of which some may lie in GPU memory."""
+        on_device = {place for place, frame in enumerate(frames) if device.is_device(frame)}
+        return self.channel.send(
+            [
+                device.outgoing(frame) if place in on_device
+                else frame if type(frame) is bytes
+                else ensure_memoryview(frame)
+                for place, frame in enumerate(frames)
+            ],
+            on_device,
+        )  # fmt: skip
 
     async def close(self) -> None:
         """Close after everything written has left this process."""

@@ -119,7 +119,7 @@ class Engine:
         self._breathe_at = now + BREATH_S
 
     async def complete(self, request: Any, buffer: Any, *, receives: bool) -> None:
-        """Wait for one request of MPI, which reads or writes `buffer`.
+        """Wait for one request of MPI, which reads or writes the array `buffer`.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class Engine:
             if not done.done():
                 done.set_result(None) if error is None else done.set_exception(error)
 
-        self.start(Transfer([request], buffer, memoryview(buffer).nbytes, receives, on_done))
+        self.start(Transfer([request], buffer, buffer.nbytes, receives, on_done))
         await done
 
     def park(self, transfer: Transfer) -> None:

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MAGIC = b"DMPI"
-VERSION = 1
+VERSION = 2
 MAX_BODY = 4096
 HEADER = struct.Struct("<4sHHI")
 
@@ -71,6 +71,8 @@ class Hello:
         Of this process.
     tag
         The tag that this end receives on.
+    gpu_memory
+        What this end does with GPU memory, as in :mod:`commbench.mpi.device`.
     """
 
     process: str
@@ -80,6 +82,7 @@ class Hello:
     rank: int
     pid: int
     tag: int
+    gpu_memory: str
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Hello:
@@ -118,7 +121,7 @@ def encode(kind: Kind, body: dict[str, Any]) -> bytes:
     Examples
     --------
     >>> encode(Kind.READY, {})
-    b'DMPI\x01\x00\x05\x00\x02\x00\x00\x00{}'
+    b'DMPI\x02\x00\x05\x00\x02\x00\x00\x00{}'
     """
     text = json.dumps(body).encode()
     if len(text) > MAX_BODY:

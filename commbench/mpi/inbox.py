@@ -7,6 +7,7 @@ from typing import Any
 
 from commbench.mpi import survival, wire
 from commbench.mpi.buffers import BUFFERS
+from commbench.mpi.device import Incoming
 from commbench.mpi.engine import Engine
 from commbench.mpi.transfer import Transfer
 
@@ -115,13 +116,17 @@ class Inbox:
     def _on_header(self, header: memoryview) -> None:
         try:
             layout = wire.Layout(header)
-            buffers = [BUFFERS.take(size) for size in layout.large_sizes]
+            parts = [
+                Incoming(size) if on_device else BUFFERS.take(size)
+                for size, on_device in zip(layout.large_sizes, layout.on_device, strict=True)
+            ]
         except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
             self._on_failure(f"what arrived can't be read: {error!r}")
             return
-        if not buffers:
+        if not parts:
             self._on_message(layout.frames(()))
             return
+        buffers = [part.buffer if isinstance(part, Incoming) else part for part in parts]
         n_failures = survival.n_failures(self._peer_pid)
         nbytes = sum(layout.large_sizes)
         receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
@@ -140,6 +145,14 @@ class Inbox:
             requests,
             buffers,
             nbytes,
-            lambda received: self._on_message(layout.frames(received)),
+            lambda _: self._on_parts(layout, parts),
             n_failures,
         )
+
+    def _on_parts(self, layout: wire.Layout, parts: list[Any]) -> None:
+        try:
+            frames = [part.finish() if isinstance(part, Incoming) else part for part in parts]
+        except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
+            self._on_failure(f"what arrived can't be copied to the GPU: {error!r}")
+            return
+        self._on_message(layout.frames(frames))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from commbench.mpi import wire
@@ -69,10 +69,11 @@ class Outbox:
         self.n_sent = 0
         self.peer_rests = True
 
-    def send(self, frames: Sequence[wire.Buffer]) -> int:
+    def send(self, frames: Sequence[wire.Buffer], on_device: Collection[int] = ()) -> int:
         """Send one message and return its bytes; it need not be received for that.
 
-        The frames must stay unchanged until they have left.
+        The frames must stay unchanged until they have left. Those at the places `on_device` arrive
+        in GPU memory.
 
         Raises
         ------
@@ -81,7 +82,7 @@ class Outbox:
         """
         if self._closed is not None:
             raise ChannelClosedError(self._closed)
-        header, large, nbytes = wire.pack(frames)
+        header, large, nbytes = wire.pack(frames, on_device)
         send, rank, tag, byte = self._communicator.Isend, self._rank, self._tag, self._byte
         requests = []
         try:

@@ -7,22 +7,27 @@ whose order MPI keeps::
     bundle   all frames under 32 KiB, end to end
 
 The bundle travels in the header while that stays within 64 KiB, else as the first large frame.
-Which frames are large is a function of the sizes alone, so both ends work it out by themselves.
+A frame of GPU memory is large whatever its size, and marked by the highest bit of that.
+Which frames are large is a function of these numbers alone, so both ends work it out by themselves.
 Little-endian, as every machine that Dask and MPI share today.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
-__all__ = ["LARGE", "MAX_HEADER", "Layout", "pack"]
+__all__ = ["DEVICE", "LARGE", "MAX_HEADER", "Layout", "pack"]
 
 LARGE = 32 * 1024
 """A frame of at least so many bytes travels by itself, without a copy."""
 
 MAX_HEADER = 64 * 1024
 """The bundle travels in the header while the whole has at most so many bytes."""
+
+DEVICE = 1 << 63
+"""The mark of a frame of GPU memory."""
 
 _COUNT = struct.Struct("<Q")
 
@@ -36,13 +41,17 @@ def _prelude(n_frames: int) -> struct.Struct:
 _PRELUDES = [struct.Struct(f"<{n + 1}Q") for n in range(32)]
 
 
-def pack(frames: Sequence[Buffer]) -> tuple[bytes, list[Buffer], int]:
+def pack(
+    frames: Sequence[Buffer], on_device: Collection[int] = ()
+) -> tuple[bytes, list[Buffer], int]:
     """Return the header, what travels by itself after it, and the bytes of both.
 
     Parameters
     ----------
     frames
         Contiguous, one-dimensional, of bytes.
+    on_device
+        The places of those that are to arrive in GPU memory.
 
     Examples
     --------
@@ -51,6 +60,8 @@ def pack(frames: Sequence[Buffer]) -> tuple[bytes, list[Buffer], int]:
     (27, [32768], 32795)
     """
     sizes = [len(frame) for frame in frames]
+    if on_device:
+        return _pack_marked(frames, sizes, on_device)
     prelude = _prelude(len(sizes)).pack(len(sizes), *sizes)
     nbytes = len(prelude) + sum(sizes)
     if nbytes <= LARGE:
@@ -60,6 +71,19 @@ def pack(frames: Sequence[Buffer]) -> tuple[bytes, list[Buffer], int]:
     if sum(map(len, small)) + len(prelude) <= MAX_HEADER:
         return b"".join([prelude, *small]), large, nbytes
     return prelude, [b"".join(small), *large], nbytes
+
+
+def _pack_marked(
+    frames: Sequence[Buffer], sizes: list[int], on_device: Collection[int]
+) -> tuple[bytes, list[Buffer], int]:
+    marked = [size | DEVICE if place in on_device else size for place, size in enumerate(sizes)]
+    prelude = _prelude(len(sizes)).pack(len(sizes), *marked)
+    small = b"".join(frame for frame, size in zip(frames, marked, strict=True) if size < LARGE)
+    large = [frame for frame, size in zip(frames, marked, strict=True) if size >= LARGE]
+    nbytes = len(prelude) + sum(sizes)
+    if len(small) + len(prelude) <= MAX_HEADER:
+        return prelude + small, large, nbytes
+    return prelude, [small, *large], nbytes
 
 
 class Layout:
@@ -74,6 +98,8 @@ class Layout:
     ----------
     large_sizes
         The sizes of what travels by itself, in order.
+    on_device
+        Of each of these, whether it is to arrive in GPU memory.
 
     Raises
     ------
@@ -87,7 +113,7 @@ class Layout:
     ([], [b'abc', b''])
     """
 
-    __slots__ = ("_bundle", "_sizes", "large_sizes")
+    __slots__ = ("_bundle", "_sizes", "large_sizes", "on_device")
 
     def __init__(self, header: memoryview) -> None:
         try:
@@ -100,20 +126,26 @@ class Layout:
             raise ValueError(f"a header of {len(header)} B is too short") from error
         start = (n_frames + 1) * 8
         in_bundle = sum([size for size in self._sizes if size < LARGE])
-        self.large_sizes = [size for size in self._sizes if size >= LARGE]
+        large = [size for size in self._sizes if size >= LARGE]
+        self.large_sizes = [size & ~DEVICE for size in large]
+        self.on_device = [size >= DEVICE for size in large]
         self._bundle: memoryview | None = header[start:]
         if start + in_bundle > MAX_HEADER:
             self._bundle = None
             self.large_sizes.insert(0, in_bundle)
+            self.on_device.insert(0, False)
             in_bundle = 0
         if len(header) != start + in_bundle:
             raise ValueError(f"a header of {len(header)} B should have {start + in_bundle} B")
 
-    def frames(self, large: Sequence[memoryview]) -> list[memoryview]:
-        """Return all frames in order, given the buffers that `large_sizes` asked for."""
+    def frames(self, large: Sequence[Any]) -> list[Any]:
+        """Return all frames in order, given the buffers that `large_sizes` asked for.
+
+        Those in GPU memory are what they were given as, all others buffers of host memory.
+        """
         received = iter(large)
         bundle = next(received) if self._bundle is None else self._bundle
-        frames = []
+        frames: list[Any] = []
         start = 0
         for size in self._sizes:
             if size >= LARGE:

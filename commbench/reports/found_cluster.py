@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from commbench.model import GPU_MEMORY
 from commbench.reports.disturbances import COMPRESSION
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ EXTERNAL = "external"
 
 def find(data: RunData, tasks: Mapping[str, str]) -> Iterator[str]:
     """Yield one warning per case that was measured on a running cluster."""
-    settings = data.settings[data.settings["name"] != COMPRESSION]
+    settings = data.settings[~data.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
     measured = set(data.samples["case_id"])
     for case in data.run.suite.cases:
         if case.cluster.launcher != EXTERNAL or case.id not in measured:

@@ -122,7 +122,9 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
         "device": cluster.device, "launcher": cluster.launcher, "hosts": cluster.hosts,
-        **cluster.launcher_options, "placement": cluster.placed, **cluster.env,
+        **cluster.launcher_options, "placement": cluster.placed, "rmm": cluster.rmm,
+        "workers_per_gpu": cluster.workers_per_gpu if cluster.workers_per_gpu > 1 else "",
+        **cluster.env,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from commbench import registry
+from commbench import gpu, registry
 from commbench.errors import SuiteError, UnknownNameError
 from commbench.model import Case, ClusterSpec, Suite
 from commbench.suite.strict import structure
@@ -54,6 +54,8 @@ def cases_for(
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
+    for backend in parsed:
+        gpu.check(cluster, backend.name)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(

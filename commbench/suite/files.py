@@ -32,6 +32,10 @@ class ClusterOverrides:
     scheduler: str | None = None
     start_timeout_s: float | None = None
     placement: str | None = None
+    workers_per_gpu: int | None = None
+    rmm_pool: str | None = None
+    rmm_async: bool | None = None
+    rmm_managed: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +172,9 @@ def _placed(
     own = _first(entry.cluster.placement, file.cluster.placement, "none")
     choice, folder = (own, path.parent) if given is None else (given, Path())
     for cluster in clusters:
-        placement = place(choice, cluster.n_workers, cluster.device, folder)
+        placement = place(
+            choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
+        )
         yield replace(cluster, placement=placement)
 
 

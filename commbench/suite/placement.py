@@ -40,7 +40,9 @@ class _RackFile:
     racks: dict[str, tuple[str, ...]]
 
 
-def place(choice: str, n_workers: int, device: str, folder: Path = Path()) -> tuple[Placement, ...]:
+def place(
+    choice: str, n_workers: int, device: str, folder: Path = Path(), workers_per_gpu: int = 1
+) -> tuple[Placement, ...]:
     """Return what ``none``, ``auto`` or a file, relative to `folder`, binds the workers to.
 
     Raises
@@ -52,9 +54,8 @@ def place(choice: str, n_workers: int, device: str, folder: Path = Path()) -> tu
         return ()
     if choice == "auto":
         host = topology.this_host()
-        return topology.auto(
-            replace(host, gpus=topology.visible(host.gpus, os.environ)), n_workers, device
-        )
+        host = replace(host, gpus=topology.visible(host.gpus, os.environ))
+        return topology.auto(host, n_workers, device, workers_per_gpu)
     path = folder / choice
     file: _PlacementFile = structure(
         _content(path, "auto, none or a placement file"), _PlacementFile, str(path)

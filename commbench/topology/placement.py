@@ -18,11 +18,14 @@ from commbench.topology.hosts import Host, Nic
 from commbench.topology.links import UNKNOWN, rank
 
 
-def auto(host: Host, n_workers: int, device: str) -> tuple[Placement, ...]:
+def auto(
+    host: Host, n_workers: int, device: str, workers_per_gpu: int = 1
+) -> tuple[Placement, ...]:
     """Return what each of the workers on `host` should be bound to.
 
-    With ``device="gpu"`` worker i gets the i-th GPU, the CPUs near it and the nearest of the RDMA
-    devices; of several that are equally near the one that fewest workers have. With ``"cpu"``
+    With ``device="gpu"`` worker i gets the i-th GPU (of `workers_per_gpu` = k workers that share
+    one, the i // k-th), the CPUs near it and the nearest of the RDMA devices; of several that are
+    equally near the one that fewest workers have. With ``"cpu"``
     the workers take the NUMA nodes in blocks of equal size, and the RDMA device that is nearest to
     their node. CPUs that this process may not use are left out.
 
@@ -33,12 +36,13 @@ def auto(host: Host, n_workers: int, device: str) -> tuple[Placement, ...]:
     """
     used: Counter[str] = Counter()
     if device == "gpu":
-        if n_workers > len(host.gpus):
+        if n_workers > len(host.gpus) * workers_per_gpu:
             why = f" ({'; '.join(host.notes)})" if host.notes and not host.gpus else ""
+            share = "a GPU of its own" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
             raise UsageError(
-                f"placement auto gives each of the {n_workers} workers a GPU of its own, and "
-                f"{host.name} has {len(host.gpus)}{why}; take fewer workers, or a placement file, "
-                "which may name a GPU twice"
+                f"placement auto gives each of the {n_workers} workers {share}, and "
+                f"{host.name} has {len(host.gpus)}{why}; take fewer workers, let them share GPUs "
+                "(--workers-per-gpu), or take a placement file, which may name a GPU twice"
             )
         near: dict[int | None, str] = {node.number: node.cpus for node in host.nodes}
         return tuple(
@@ -47,7 +51,7 @@ def auto(host: Host, n_workers: int, device: str) -> tuple[Placement, ...]:
                 gpu=gpu.index,
                 nic=_nearest(host, gpu.name, used),
             )
-            for gpu in host.gpus[:n_workers]
+            for gpu in (host.gpus[number // workers_per_gpu] for number in range(n_workers))
         )
     nodes = [node for node in host.nodes if _usable(host, node.cpus)]
     if not nodes:

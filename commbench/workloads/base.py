@@ -44,6 +44,8 @@ class Workload(ABC):
     """One line for ``commbench list``."""
     defaults: ClassVar[Mapping[str, int]] = {}
     """Launches, iterations and warm-ups where they differ from those of ``Case``."""
+    gpu_packages: ClassVar[tuple[str, ...]] = ()
+    """What it imports for data in GPU memory, besides CuPy."""
     Params: ClassVar[type[Any]]
     """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
 

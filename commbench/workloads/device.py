@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from commbench import environment
+from commbench import gpu
 from commbench.errors import LaunchError, UnavailableError, VerificationError
 
 _LIBRARIES = {("cpu", "array"): "numpy", ("gpu", "array"): "cupy",
@@ -23,7 +24,7 @@ def _library(device: str, kind: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = {"cupy": "cupy-cuda12x", "cudf": "cudf-cu12 dask-cudf-cu12"}.get(name, name)
+        package = "'commbench[gpu]'" if device == "gpu" else name
         raise UnavailableError(
             f"device {device}", f"{name} can't be imported ({error})", f"pip install {package}"
         ) from error
@@ -52,9 +53,9 @@ def frame_library(device: str) -> Any:
 
 
 def detect() -> str:
-    """Return ``"gpu"`` where there are a GPU and CuPy, else ``"cpu"``."""
+    """Return ``"gpu"`` where there are CuPy and a GPU that is not hidden, else ``"cpu"``."""
     has_cupy = importlib.util.find_spec("cupy") is not None
-    return "gpu" if has_cupy and environment.gpus() else "cpu"
+    return "gpu" if has_cupy and gpu.devices(os.environ) else "cpu"
 
 
 def uniform_block(device: str, seed: int, place: Sequence[int], shape: Sequence[int]) -> Any:

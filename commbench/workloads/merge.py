@@ -38,6 +38,7 @@ class Merge(ClusterWorkload):
     name = "merge"
     summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
     preload = ("dask.dataframe",)
+    gpu_packages = ("cudf", "dask_cudf")
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

@@ -105,12 +105,6 @@ class PingPong(PairWorkload):
                 raise UnknownNameError("layer", layer, _ASKED_FOR)
         if not params.layers or len(set(params.layers)) < len(params.layers):
             raise UsageError("pingpong: layers names none, or one twice; for example --layers comm")
-        for layer in ("raw", "coroutine"):
-            if layer in params.layers and context.device == "gpu":
-                raise UsageError(
-                    f"pingpong: the layer {layer} knows host memory only; "
-                    "--device cpu, or --layers comm,worker"
-                )
         if "worker" in params.layers and params.mode != "latency":
             raise UsageError(
                 f"pingpong: a worker fetches one key at a time, so the layer worker has no mode "

@@ -147,9 +147,13 @@ SETTINGS = {
 def test_the_name_decides_the_environment(
     place: tuple[str, str], variables: dict[str, str]
 ) -> None:
-    """Each combination sets exactly its transports, and logs; plain ucx sets no transport."""
+    """Each combination sets exactly its transports, and logs; plain ucx sets no transport.
+
+    On GPUs, distributed-ucxx makes the CUDA context before UCX begins.
+    """
     name, device = place
-    assert parse(name).environment(device, SCRATCH) == LOG | variables
+    context = {"DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT": "True"} if device == "gpu" else {}
+    assert parse(name).environment(device, SCRATCH) == LOG | variables | context
 
 
 def test_every_list_of_transports_has_a_listener() -> None:

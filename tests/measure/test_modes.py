@@ -144,8 +144,6 @@ def test_memcpy_comes_with_raw_and_first(measure):
         ({"load_size": 0}, "cpu", "a load of messages of 0 B; at least 1"),
         ({"pairs": 0, "mode": "multi-pair"}, "cpu", "0 pairs of processes; at least 1"),
         ({"window": 0, "mode": "bandwidth"}, "cpu", "a window of 0 messages; at least 1"),
-        ({"layers": ("raw",)}, "gpu", "the layer raw knows host memory only"),
-        ({"layers": ("coroutine",)}, "gpu", "the layer coroutine knows host memory only"),
         ({"layers": ("memcpy",)}, "cpu", "unknown layer 'memcpy'"),
         ({"layers": ("raw", "raw")}, "cpu", "names none, or one twice"),
     ],

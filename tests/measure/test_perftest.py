@@ -202,7 +202,7 @@ def test_raw_ucx_is_ucx_perftest_by_hand(size, mode, tmp_path, pinned):
         PingPong.Params(sizes=(size,), mode=mode), Context(n_workers=2, device="cpu", seed=0)
     )
     case = Case(workload="pingpong", backend="ucx:shm", iterations=1000, warmups=100)
-    tools = perftest._environ() | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
+    tools = perftest._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
     options = f"-t {perftest.TESTS[mode]} -s {size} -e -f"
     options += " -n 10000 -w 1000" if mode == "latency" else " -n 1280 -w 640 -O 64"
 

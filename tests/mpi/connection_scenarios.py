@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -194,7 +193,7 @@ def strange_inputs(number: int) -> list[bytes]:
     hello = handshake.encode(
         handshake.Kind.HELLO,
         {"process": "ff" * 16, "mode": "elastic", "library": "MPICH 9", "world": "", "rank": 0,
-         "pid": 1, "tag": 1},
+         "pid": 1, "tag": 1, "gpu_memory": "host"},
     )  # fmt: skip
     inputs: list[bytes] = []
     while len(inputs) < number:
@@ -205,13 +204,14 @@ def strange_inputs(number: int) -> list[bytes]:
             b"",
             rng.randbytes(rng.randint(1, 300)),
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-            struct.pack("<4sHHI", b"DMPI", 1, 1, rng.randint(4097, 2**32 - 1)) + b"x" * 50,
+            handshake.HEADER.pack(b"DMPI", handshake.VERSION, 1, rng.randint(4097, 2**32 - 1))
+            + b"x" * 50,
             hello[: rng.randint(1, len(hello) - 1)],
             bytes(mutated),
             hello,
             hello + rng.randbytes(40),
             handshake.encode(handshake.Kind(rng.randint(2, 5)), {}),
-            handshake.HEADER.pack(b"DMPI", 1, 1, 4) + rng.randbytes(4),
+            handshake.HEADER.pack(b"DMPI", handshake.VERSION, 1, 4) + rng.randbytes(4),
         ]
     return inputs[:number]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench import stats
-from commbench.model import Placement, Run
+from commbench.model import GPU_MEMORY, Placement, Run
 from commbench.reports.content import Content
 from commbench.reports.tables import links
 from commbench.reports.tables.cells import Table
@@ -46,6 +46,7 @@ def tables(content: Content) -> Iterator[Table]:
         "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
         "launches": _stopping(content),
         "placement": _placement(run),
+        "GPU memory": _gpu_memory(content),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
@@ -66,6 +67,12 @@ def _placement(run: Run) -> str:
     """Return what the workers of each case were bound to; nothing where none were."""
     placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
     return " · ".join(map(_bound, placements)) if any(placements) else ""
+
+
+def _gpu_memory(content: Content) -> str:
+    """Return where GPU memory came from, as the processes told."""
+    settings = content.data.settings
+    return " · ".join(sorted(set(settings[settings["name"] == GPU_MEMORY]["value"])))
 
 
 def _bound(placement: tuple[Placement, ...]) -> str:

@@ -61,11 +61,13 @@ def _describe(case: Case) -> str:
     params = ", ".join(f"{key}={value}" for key, value in case.params.items())
     launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
     placed = ("placed",) * bool(cluster.placement)
+    shared = (f"{cluster.workers_per_gpu} per GPU",) * (cluster.workers_per_gpu > 1)
+    rmm = (f"RMM {cluster.rmm}",) * bool(cluster.rmm)
     env = (f"{name}={value}" for name, value in cluster.env.items())
     return (
         f"{case.workload} ({params}) on {cluster.n_workers} workers × "
         f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
-        + ", ".join((cluster.device, *launcher, *cluster.hosts, *placed, *env))
+        + ", ".join((cluster.device, *shared, *rmm, *launcher, *cluster.hosts, *placed, *env))
     )
 
 

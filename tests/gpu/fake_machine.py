@@ -1,0 +1,48 @@
+"""A machine with two GPUs, for processes that import the fakes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trees
+
+from commbench import environment, runner, suite
+from commbench.model import ClusterSpec, Failure, Record
+
+FAKES = Path(__file__).parent / "fakes"
+ROWS = """\
+0, Fake GPU, GPU-aaaa, 00000000:00:00.0, 81559, 570.86
+1, Fake GPU, GPU-bbbb, 00000000:01:00.0, 81559, 570.86
+"""
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-1\nGPU1\tNV2\t X \t0-1\n"
+
+
+def two_gpus(folder: Path, patch: pytest.MonkeyPatch, rows: str = ROWS) -> None:
+    """Let nvidia-smi tell of two GPUs, and the processes that this one starts import the fakes."""
+    trees.nvidia_smi(folder / "bin", patch, rows, MATRIX)
+    patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fakes = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    patch.setenv("PYTHONPATH", fakes.rstrip(os.pathsep))
+    environment._ask_nvidia_smi.cache_clear()
+
+
+def launch(
+    folder: Path, workload: str, backend: str, params: dict[str, Any], **cluster: Any
+) -> list[Record]:
+    """Measure a case once, in one launch, and return its records."""
+    spec = ClusterSpec(device="gpu", **cluster)
+    cases = suite.cases_for(
+        workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=150
+    )
+    plan = suite.plan(suite.suite_of("fake", cases), seed=0)
+    return [record for record in runner.run_plan(plan, folder / "logs") if record is not None]
+
+
+def of_kind(kind: type[Any], records: list[Record]) -> list[Any]:
+    """Return those of a kind, where the launch ended well."""
+    failures = [record.message for record in records if isinstance(record, Failure)]
+    assert not failures, failures
+    return [record for record in records if isinstance(record, kind)]

@@ -1,0 +1,3 @@
+"""What commbench takes of dask-cuda."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""What distributed asks of Numba for RMM's buffers."""
+
+from __future__ import annotations

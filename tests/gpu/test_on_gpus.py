@@ -1,0 +1,73 @@
+"""On real GPUs: every workload over every backend, and NVLink against a copy between two GPUs.
+
+Where there is one GPU, its two workers share it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commbench import backends, gpu, load
+from commbench.model import ClusterSpec
+from commbench.store import RunData
+
+N_GPUS = len(gpu.devices(os.environ))
+SHARED = ClusterSpec(device="gpu", workers_per_gpu=1 if N_GPUS > 1 else 2, rmm_pool="1GB")
+LACKING = gpu.missing(SHARED, 2, ("cudf", "dask_cudf"), os.environ, here=True)
+BACKENDS = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:tcp+nvlink", "ucx:ib", "mpi")
+WORKLOADS = {
+    "pingpong": ("--sizes", "8,1MiB,16MiB", "--layers", "raw,coroutine,comm,worker"),
+    "transpose-sum": ("--size", "4000", "--chunk", "1000"),
+    "svd": (),
+    "merge": ("--rows", "1000000"),
+    "all-to-all": ("--sizes", "1MiB,64MiB"),
+}
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(LACKING is not None, reason=LACKING[0] if LACKING else ""),
+]
+
+
+def measured(folder: Path, workload: str, backend: str, *arguments: str) -> RunData:
+    """Run a workload with two workers and an RMM pool, and return what it left behind."""
+    if problem := backends.parse(backend).unavailable("gpu"):
+        pytest.skip(f"{backend}: {problem.reason}")
+    done = subprocess.run(
+        [sys.executable, "-m", "commbench.cli", "run", workload, "--backends", backend,
+         "--device", "gpu", "--rmm-pool", SHARED.rmm_pool,
+         "--workers-per-gpu", str(SHARED.workers_per_gpu),
+         "--launches", "1", "--output", str(folder / "results"), *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (folder / "results").iterdir()
+    return load(path)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_workload_over_a_backend(workload: str, backend: str, tmp_path: Path) -> None:
+    """Every result is verified, each worker has the GPU it should have, and RMM is as asked for."""
+    found = measured(tmp_path, workload, backend, *WORKLOADS[workload])
+    # Nobody can look into the memory of ucx_perftest.
+    assert found.samples[found.samples["tool"] == ""]["verified"].all()
+    assert len(set(found.places["gpu_uuid"])) == min(2, N_GPUS)
+    assert all("PoolMemoryResource" in text for text in found.settings["value"] if "RMM" in text)
+
+
+@pytest.mark.skipif(N_GPUS < 2, reason="NVLink joins two GPUs, and fewer are visible")
+def test_nvlink_and_the_floor(tmp_path: Path) -> None:
+    """What cuda_ipc moves is no faster than a copy between the two GPUs, and not far slower."""
+    sizes = ("--sizes", "256MiB", "--layers", "raw,comm", "--iterations", "200")
+    found = measured(tmp_path, "pingpong", "ucx:tcp+nvlink", *sizes)
+    assert all(name.startswith("cuda_ipc") for name in found.transports["transport"])
+    medians = found.samples[~found.samples["warmup"]].groupby("layer")["seconds"].median()
+    assert 0.9 * medians["memcpy"] < medians["raw"] < 3 * medians["memcpy"]
+    assert 0.9 * medians["memcpy"] < medians["comm"]

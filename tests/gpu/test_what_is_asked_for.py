@@ -1,0 +1,183 @@
+"""What a measurement of GPU memory needs is looked at before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fake_machine
+import pytest
+
+from commbench import backends, environment, gpu, suite
+from commbench.errors import UsageError
+from commbench.measure.lacking import lacking
+from commbench.model import Case, ClusterSpec, Placement
+
+SPEC = ClusterSpec(device="gpu")
+EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the names of the packages that count as installed, to be changed."""
+    found, find_spec = set(EVERYTHING), importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> Any:
+        if name in EVERYTHING:
+            return find_spec("json") if name in found else None
+        return find_spec(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    return found
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a machine of two GPUs."""
+    fake_machine.two_gpus(tmp_path, monkeypatch)
+
+
+def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params: Any) -> str:
+    """Return what is lacking for a case, in words."""
+    case = Case(workload=workload, backend="tcp", cluster=cluster, params=params)
+    found = lacking(case, backends.parse("tcp"))
+    return f"{found.what}: {found.reason}; {found.remedy}" if found else ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "backend", "says"),
+    [
+        (ClusterSpec(rmm_pool="1GB"), "tcp", "--rmm-pool.*that is about GPUs; add --device gpu"),
+        (ClusterSpec(rmm_managed=True), "tcp", "--rmm-managed: that is about GPUs"),
+        (ClusterSpec(workers_per_gpu=2), "tcp", "--workers-per-gpu: that is about GPUs"),
+        (replace(SPEC, workers_per_gpu=0), "tcp", "0 workers per GPU; at least 1"),
+        (replace(SPEC, rmm_pool="lots"), "tcp", "RMM pool of 'lots'.*e 10GB, or .* 0.5"),
+        (replace(SPEC, rmm_pool="0"), "tcp", "RMM pool of '0'"),
+        (replace(SPEC, rmm_pool="-0.5"), "tcp", "RMM pool of '-0.5'"),
+        (replace(SPEC, rmm_pool="nan"), "tcp", "RMM pool of 'nan'"),
+        (replace(SPEC, rmm_async=True, rmm_managed=True), "tcp", "--rmm-async or --rmm-man"),
+        (replace(SPEC, rmm_managed=True), "ucx:tcp+nvlink", "peer can't map managed memory"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: str) -> None:
+    """On whatever machine, and with what to do instead."""
+    with pytest.raises(UsageError, match=says):
+        suite.cases_for("transpose-sum", [backend], {}, spec)
+
+
+@pytest.mark.parametrize(
+    "given", [{"rmm_pool": "10GB", "rmm_async": True}, {"rmm_pool": "0.5", "rmm_managed": True}]
+)
+def test_what_dask_cuda_takes_is_taken(given: dict[str, Any]) -> None:
+    """A pool goes with the asynchronous allocator, and with managed memory."""
+    gpu.check(replace(SPEC, **given), "ucx")
+
+
+def test_rmm_is_part_of_a_case() -> None:
+    """A case with another pool, allocator or share of a GPU is another; the plain one stays."""
+    others: list[dict[str, Any]] = [
+        {}, {"rmm_pool": "1GB"}, {"rmm_pool": "2GB"}, {"rmm_async": True}, {"rmm_managed": True},
+        {"workers_per_gpu": 2},
+    ]  # fmt: skip
+    ids = {Case(workload="merge", backend="tcp", cluster=replace(SPEC, **o)).id for o in others}
+    assert len(ids) == len(others)
+    # What it was before these fields were known.
+    assert Case(workload="merge", backend="tcp").cluster.measured().keys() == {
+        "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("workload", "absent", "says"),
+    [
+        ("transpose-sum", "cupy", "cupy is not installed: the arrays are CuPy's"),
+        ("pingpong", "rmm", "rmm is not installed"),
+        ("svd", "numba", "numba is not installed"),
+        ("merge", "cudf", "cudf is not installed"),
+        ("merge", "dask_cudf", "dask_cudf is not installed"),
+    ],
+)
+def test_a_missing_package_is_named(
+    workload: str, absent: str, says: str, installed: set[str]
+) -> None:
+    """With what it is for, and the command that brings it."""
+    installed.remove(absent)
+    told = problem(workload)
+    assert told.startswith(f"device gpu: the package {says}")
+    assert told.endswith("pip install 'commbench[gpu]'")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_only_what_is_used_must_be_there(installed: set[str]) -> None:
+    """Arrays do without cuDF, and nobody without an RMM pool needs dask-cuda."""
+    installed -= {"cudf", "dask_cudf", "dask_cuda"}
+    assert problem("transpose-sum") == ""
+    assert "dask_cuda is not installed: it sets up RMM (asked for: pool 1GB async)" in problem(
+        "transpose-sum", replace(SPEC, rmm_pool="1GB", rmm_async=True)
+    )
+
+
+@pytest.mark.usefixtures("two_gpus", "installed")
+def test_hidden_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where CUDA_VISIBLE_DEVICES leaves none, it is named, and so is what it might name."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert problem() == (
+        "device gpu: CUDA_VISIBLE_DEVICES=-1 leaves none of the 2 GPUs visible; unset it, or name "
+        "some of 0, 1"
+    )
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nvidia-smi complains of is passed on; a driver without a GPU says no more than that."""
+    fake_machine.two_gpus(tmp_path, monkeypatch, "")
+    assert problem() == (
+        "device gpu: no NVIDIA GPU is visible; run on a machine with GPUs, or with the device cpu"
+    )
+    script = tmp_path / "bin" / "nvidia-smi"
+    script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
+    environment._ask_nvidia_smi.cache_clear()
+    assert "is visible (nvidia-smi failed (exit status 9): NVIDIA-SMI has failed" in problem()
+
+
+@pytest.mark.usefixtures("two_gpus", "installed")
+@pytest.mark.parametrize(
+    ("workload", "cluster", "params", "says"),
+    [
+        ("merge", {"n_workers": 4}, {}, "4 processes want 4 GPUs.*2 are visible; .*-per-gpu 2$"),
+        ("merge", {"n_workers": 5, "workers_per_gpu": 2}, {}, "5 processes want 3.*-per-gpu 3$"),
+        ("merge", {"n_workers": 4, "launcher": "mpirun"}, {}, "4 processes want 4"),
+        ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes want 4"),
+    ],
+)
+def test_too_few_gpus_are_told(
+    workload: str, cluster: dict[str, Any], params: dict[str, Any], says: str
+) -> None:
+    """With both counts, and how many workers would have to share a GPU."""
+    assert re.search(says, problem(workload, replace(SPEC, **cluster), **params))
+
+
+@pytest.mark.usefixtures("two_gpus", "installed")
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"n_workers": 2},
+        {"n_workers": 4, "workers_per_gpu": 2},
+        {"n_workers": 16, "launcher": "slurm"},
+        {"n_workers": 3, "placement": (Placement(gpu=0),) * 3},
+    ],
+)
+def test_enough_gpus_are_enough(cluster: dict[str, Any]) -> None:
+    """Also where workers share them, are on other hosts, or are placed by hand."""
+    assert problem("merge", replace(SPEC, **cluster)) == ""
+
+
+def test_a_running_cluster_keeps_its_memory() -> None:
+    """RMM can't be set up by a guest."""
+    spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
+    with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
+        suite.cases_for("merge", ["tcp"], {}, spec)

@@ -1,0 +1,90 @@
+"""Whole launches on two GPUs that are none: what is started, copied, verified and labelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fake_machine
+import pytest
+from fake_machine import launch, of_kind
+
+from commbench.model import Failure, Sample, Setting, TransportUsed, WorkerPlace
+
+pytest.importorskip("mpi4py", reason="the backend mpi needs mpi4py")
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a machine of two GPUs."""
+    fake_machine.two_gpus(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("backend", ["tcp", "mpi"])
+def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Path) -> None:
+    """Workers are on different GPUs, RMM is as asked for, and what is staged is labelled so."""
+    found = launch(tmp_path, "transpose-sum", backend, {"size": 400, "chunk": 100}, rmm_pool="1GB")
+    assert all(sample.verified for sample in of_kind(Sample, found))
+    places = of_kind(WorkerPlace, found)
+    assert {place.worker: place.gpu for place in places} == {"0": "0", "1": "1"}
+    assert {place.gpu_links for place in places} == {"GPU1=NV2", "GPU0=NV2"}
+    (memory,) = [one.value for one in of_kind(Setting, found) if one.name == "gpu.memory"]
+    assert memory.endswith("PoolMemoryResource(CudaMemoryResource); CuPy by rmm_cupy_allocator")
+    transports = of_kind(TransportUsed, found)
+    assert all(used.transport.endswith(", staged") for used in transports)
+    warned = {used.contradiction for used in transports if used.contradiction}
+    assert len(warned) == (1 if backend == "mpi" else 0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "evidence"),
+    [("tcp", "GPU memory is copied to the host"), ("mpi", "staged in pinned host memory")],
+)
+def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> None:
+    """From the copy between two GPUs up, staged where they can't do otherwise."""
+    layers = ("raw", "coroutine", "comm", "worker")
+    params = {"sizes": (8, 65536), "layers": layers, "seconds_per_size": 0.2}
+    found = launch(tmp_path, "pingpong", backend, params)
+    samples = of_kind(Sample, found)
+    assert {sample.layer for sample in samples} == {"memcpy", *layers}
+    assert all(sample.verified for sample in samples)
+    transports = of_kind(TransportUsed, found)
+    assert all(used.transport.endswith(", staged") for used in transports)
+    assert all(evidence in used.evidence for used in transports)
+    assert {place.worker: place.gpu for place in of_kind(WorkerPlace, found)} == {
+        "0": "0",
+        "1": "1",
+    }
+
+
+@pytest.mark.parametrize("backend", ["tcp", "mpi"])
+def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
+    """Streams both ways at once arrive whole."""
+    params = {
+        "sizes": (1024,), "layers": ("raw", "coroutine", "comm"), "mode": "bidirectional",
+        "window": 4, "seconds_per_size": 0.2,
+    }  # fmt: skip
+    assert all(s.verified for s in of_kind(Sample, launch(tmp_path, "pingpong", backend, params)))
+
+
+def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
+    """Both ends of a pair work on GPUs of their own, and two pairs on two GPUs."""
+    params = {"sizes": (1024,), "mode": "multi-pair", "pairs": 2, "seconds_per_size": 0.2}
+    found = launch(tmp_path, "pingpong", "tcp", params, workers_per_gpu=2)
+    assert [place.gpu for place in of_kind(WorkerPlace, found)] == ["0", "0", "1", "1"]
+
+
+def test_a_single_gpu_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is asked for."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    found = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)}, workers_per_gpu=2)
+    assert {place.gpu for place in of_kind(WorkerPlace, found)} == {"1"}
+
+
+def test_a_worker_without_its_gpu_ends_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that promises more than it keeps fails the launch, with CUDA's words."""
+    monkeypatch.setenv("FAKE_GPUS", "0")
+    found = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)})
+    (failure,) = [record for record in found if isinstance(record, Failure)]
+    assert "first of CUDA_VISIBLE_DEVICES=1,0: cudaErrorNoDevice" in failure.message

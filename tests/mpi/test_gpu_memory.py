@@ -1,0 +1,116 @@
+"""GPU memory over mpi:// goes as it is where MPI takes it, else through pinned host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commbench.mpi import device
+from commbench.mpi.wire import DEVICE, LARGE, Layout, pack
+
+HERE = Path(__file__).parent
+FAKES = HERE.parent / "gpu" / "fakes"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+@pytest.mark.parametrize("name", ["staged", "direct", "host", "no_memory"])
+def test_arrays_on_gpus(name: str) -> None:
+    """What the scenario's docstring says."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(HERE / "gpu_memory_scenarios.py"), name],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def of_mpich(answer: int, error: int = 0) -> Any:
+    """Return a library that is asked as MPICH is."""
+
+    def query(kind: int, supported: Any) -> int:
+        assert kind == 0
+        supported._obj.value = answer
+        return error
+
+    return SimpleNamespace(MPIX_GPU_query_support=query, MPIX_Query_cuda_support=lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("library", "environ", "aware"),
+    [
+        (of_mpich(1), {}, True),
+        (of_mpich(0), {}, False),
+        (of_mpich(1, error=17), {}, False),
+        (SimpleNamespace(MPIX_Query_cuda_support=lambda: 1), {}, True),
+        (SimpleNamespace(MPIX_Query_cuda_support=lambda: 0), {"MV2_USE_CUDA": "1"}, False),
+        (SimpleNamespace(), {}, False),
+        (SimpleNamespace(), {"MV2_USE_CUDA": "1"}, True),
+        (SimpleNamespace(), {"MV2_USE_CUDA": "0"}, False),
+        (SimpleNamespace(), {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
+    ],
+)
+def test_the_library_is_asked_first(
+    library: Any, environ: dict[str, str], aware: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPICH's question, then Open MPI's; variables count only where nobody can be asked."""
+    for name in ("MV2_USE_CUDA", "MPICH_GPU_SUPPORT_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert device._says_aware(library) is aware
+
+
+def test_a_library_of_c_can_be_asked() -> None:
+    """One without the questions is not aware; ctypes raises no error for that."""
+    assert device._says_aware(ctypes.CDLL(None)) is False
+
+
+def test_a_process_without_gpu_libraries_sends_host_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be a scheduler that has no GPU; who has loaded CuPy asks its MPI."""
+    for name in ("cupy", "rmm", "cudf"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert device.path() == device.HOST
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    for aware, path in ((True, device.DIRECT), (False, device.STAGED)):
+        monkeypatch.setattr(device, "is_cuda_aware", lambda aware=aware: aware)
+        assert device.path() == path
+
+
+def test_frames_of_gpu_memory_travel_by_themselves() -> None:
+    """Whatever their size, in their order, and with their mark; the others are bundled."""
+    frames = [b"small", b"gpu", bytes(LARGE), b"", b"more"]
+    header, large, nbytes = pack(frames, {1, 3})
+    assert [bytes(frame) for frame in large] == [b"gpu", bytes(LARGE), b""]
+    assert nbytes == 6 * 8 + sum(map(len, frames))
+    layout = Layout(memoryview(bytearray(header)))
+    assert (layout.large_sizes, layout.on_device) == ([3, LARGE, 0], [True, False, True])
+    found = layout.frames(["on the GPU", memoryview(large[1]), "empty"])
+    assert [found[1], found[3]] == ["on the GPU", "empty"]
+    assert [bytes(found[place]) for place in (0, 2, 4)] == [b"small", bytes(LARGE), b"more"]
+
+
+def test_a_bundle_that_is_too_large_for_the_header_has_no_mark() -> None:
+    """It comes first, and the frames of GPU memory after it."""
+    frames = [bytes(LARGE - 1)] * 3
+    header, large, _ = pack([*frames, b"gpu"], {3})
+    layout = Layout(memoryview(bytearray(header)))
+    assert layout.large_sizes == [3 * (LARGE - 1), 3]
+    assert layout.on_device == [False, True]
+    assert [len(frame) for frame in large] == layout.large_sizes
+    assert len(layout.frames([memoryview(large[0]), "gpu"])) == 4
+
+
+def test_a_mark_alone_is_no_size() -> None:
+    """A stranger's header can't make a receiver allocate more than it says."""
+    header = bytearray(b"\1" + bytes(7) + (DEVICE | 7).to_bytes(8, "little"))
+    assert Layout(memoryview(header)).large_sizes == [7]
