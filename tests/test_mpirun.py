@@ -23,17 +23,24 @@ def start(protocol, tmp_path):
     return registry.load("launcher", "mpirun")().start(ClusterSpec(), protocol, tmp_path)
 
 
-@needs_mpi
-@pytest.mark.parametrize("backend", ["tcp", "mpi"])
-def test_a_workload_on_a_world(backend, tmp_path):
-    """Ranks merge, the result is right, and mpi's connections are of world mode."""
+# Over tcp, a workload on a world is what the kit for launchers measures.
+@pytest.fixture(scope="module", params=["mpi", pytest.param("tcp", marks=pytest.mark.slow)])
+def merged(request, tmp_path_factory):
+    """Return a backend and the records of a merge on the ranks of a world."""
     params = {"rows": 10_000, "partitions": 0, "frac_match": 0.3, "shuffle": "tasks"}
     cluster = ClusterSpec(n_workers=2, launcher="mpirun")
-    case = Case(workload="merge", backend=backend, params=params, cluster=cluster,
+    case = Case(workload="merge", backend=request.param, params=params, cluster=cluster,
                 iterations=2, timeout_s=120.0)  # fmt: skip
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path / "logs"))
+    records = list(run_plan(plan, tmp_path_factory.mktemp("world") / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records
+    return request.param, records
+
+
+@needs_mpi
+def test_a_workload_on_a_world(merged):
+    """Ranks merge, the result is right, and mpi's connections are of world mode."""
+    backend, records = merged
     samples = [record for record in records if isinstance(record, Sample)]
     assert len(samples) == 3
     assert all(sample.verified for sample in samples)
@@ -63,15 +70,9 @@ def test_what_is_missing_is_told(tmp_path, monkeypatch):
 
 
 @needs_mpi
-def test_the_ranks_cpu_time_is_the_launch_s_own(tmp_path):
+def test_the_ranks_cpu_time_is_the_launch_s_own(merged):
     """What ``mpiexec`` started, and its children, do not pass for other processes."""
-    params = {"rows": 10_000, "partitions": 0, "frac_match": 0.3, "shuffle": "tasks"}
-    cluster = ClusterSpec(n_workers=2, launcher="mpirun")
-    case = Case(workload="merge", backend="tcp", params=params, cluster=cluster,
-                iterations=4, timeout_s=120.0)  # fmt: skip
-    plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path / "logs"))
-    assert not [record for record in records if isinstance(record, Failure)], records
+    _, records = merged
     (use,) = [record for record in records if isinstance(record, CoreUse)]
     in_samples = sum(record.cpu_seconds for record in records if isinstance(record, Sample))
     # Starting three ranks takes more than a second each, mostly on imports.

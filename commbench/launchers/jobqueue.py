@@ -236,10 +236,10 @@ class JobCluster(LocalCluster):
                 yield f"--{key}"
                 yield str(options[key])
 
-    def _stop(self) -> None:
+    def _stop(self, patience_s: float = 0.0) -> None:
         process.unwatch()
         self._cancel()
-        super()._stop()
+        super()._stop(patience_s)
 
     def _cancel(self) -> None:
         jobs, self._jobs = self._jobs, []

@@ -24,7 +24,8 @@ from commbench.launchers.base import Launcher, RunningCluster, bound_to, of_work
 from commbench.model import ClusterSpec, Placement
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+_END_SECONDS = 2.5
 
 
 class LocalCluster(RunningCluster):
@@ -108,18 +109,21 @@ class LocalCluster(RunningCluster):
         """Ask the scheduler to end all, then make sure of it."""
         process.unwatch()
         self.shut_down()
-        self._stop()
+        self._stop(_CLOSE_SECONDS)
 
-    def _stop(self) -> None:
+    def _stop(self, patience_s: float = 0.0) -> None:
+        """Give those who were asked to end `patience_s` for it, then make sure of it."""
         process.unwatch()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        for sent in (None, signal.SIGTERM, signal.SIGKILL):
+        for sent, seconds in (
+            (None, patience_s), (signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)
+        ):  # fmt: skip
             for child in self._processes:
                 if sent is not None and child.poll() is None:
                     child.send_signal(sent)
+            deadline = time.monotonic() + seconds
             for child in self._processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(timeout=max(0.1, (deadline - time.monotonic()) / 2))
+                    child.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 class LocalLauncher(Launcher):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,29 @@ def spec(cluster: Started | str, **given: Any) -> ClusterSpec:
     return ClusterSpec(launcher="external", scheduler=address, **given)
 
 
-def test_a_cluster_is_measured_and_left_as_it_was(
-    theirs: Started, owner: Client, tmp_path: Path
-) -> None:
-    """Keys, plugins, configuration, logs, classes, loops and workers are the same afterwards."""
+@dataclass(frozen=True)
+class Visit:
+    """A run on somebody's cluster: how that was before and afterwards, and what came of it."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    samples: list[dict[str, Any]]
+    core_use: dict[str, Any]
+    report: Any
+
+
+@pytest.fixture(scope="module")
+def visit(theirs: Started, tmp_path_factory: pytest.TempPathFactory) -> Visit:
+    """Return a run while the cluster's owner has data there."""
+    with (
+        Client(theirs.address, set_as_default=False) as owner,
+        processes.command_line(tmp_path_factory.mktemp("visit")) as line,
+    ):
+        owner.wait_for_workers(2)
+        return _visit(theirs, owner, line)
+
+
+def _visit(theirs: Started, owner: Client, line: processes.CommandLine) -> Visit:
     here, there = owner.scheduler_info(n_workers=-1)["workers"]
     # What moved before is in a worker's log, and stays.
     data = owner.submit(bytes, 1_000_000, workers=[here], key="their-data")
@@ -76,33 +96,41 @@ def test_a_cluster_is_measured_and_left_as_it_was(
     processes.until(lambda: len(owner.who_has([data])[data.key]) == 1, "one of the data")
     before = cluster_state.snapshot(owner)
     assert any(entry["log"][1] for entry in before["workers"].values())
-    with processes.command_line(tmp_path) as line:
-        ended = line.run(*MERGE, "--iterations", "2", "--scheduler-file", theirs.file)
-        assert ended.status == 0, ended.said
-        assert line.tag.processes() == []
-        samples = processes.records(ended.run, "Sample")
-        report = line.report(ended.run)
-    assert cluster_state.snapshot(owner) == before
-    assert len(samples) == 3
-    assert all(sample["verified"] and sample["cpu_seconds"] > 0 for sample in samples)
-    pairs = {(row["src"], row["dst"]) for row in report["transports"]}
+    ended = line.run(*MERGE, "--iterations", "8", "--scheduler-file", theirs.file)
+    assert ended.status == 0, ended.said
+    assert line.tag.processes() == []
+    (core_use,) = processes.records(ended.run, "CoreUse")
+    return Visit(
+        before,
+        cluster_state.snapshot(owner),
+        processes.records(ended.run, "Sample"),
+        core_use,
+        line.report(ended.run),
+    )
+
+
+def test_a_cluster_is_left_as_it_was(visit: Visit) -> None:
+    """Keys, plugins, configuration, logs, classes, loops and workers are the same afterwards."""
+    assert visit.after == visit.before
+
+
+def test_a_cluster_is_measured(visit: Visit) -> None:
+    """Samples are right and have a CPU time, and pairs and coverage are those of its workers."""
+    assert len(visit.samples) == 9
+    assert all(sample["verified"] and sample["cpu_seconds"] > 0 for sample in visit.samples)
+    pairs = {(row["src"], row["dst"]) for row in visit.report["transports"]}
     assert pairs == {("their-0", "their-1"), ("their-1", "their-0")}
-    (coverage,) = report["coverage"]
+    (coverage,) = visit.report["coverage"]
     assert coverage["coverage"] > 0.9
     assert coverage["n_lost"] == 0
-    assert any("one running cluster" in warning for warning in report["warnings"])
+    assert any("one running cluster" in warning for warning in visit.report["warnings"])
 
 
-def test_the_cpu_time_of_the_cluster_is_the_launch_s_own(
-    theirs: Started, owner: Client, tmp_path: Path
-) -> None:
+def test_the_cpu_time_of_the_cluster_is_the_launch_s_own(visit: Visit) -> None:
     """What its processes burn while they are measured does not pass for that of others."""
-    with processes.command_line(tmp_path) as line:
-        ended = line.run(*MERGE, "--iterations", "8", "--scheduler-file", theirs.file)
-        (use,) = processes.records(ended.run, "CoreUse")
-        samples = processes.records(ended.run, "Sample")
     # Those of the client are in the time of the launch's own process anyway.
-    assert use["own_cpu_seconds"] > sum(sample["cpu_seconds"] for sample in samples)
+    in_samples = sum(sample["cpu_seconds"] for sample in visit.samples)
+    assert visit.core_use["own_cpu_seconds"] > in_samples
 
 
 def test_a_killed_launch_leaves_nothing_either(

@@ -43,6 +43,8 @@ echo $! >> {folder}/submitted
 CANCEL = """#!/bin/bash
 echo $1 >> {folder}/cancelled
 kill -- -$1
+# As queues do: a worker that closes already when its signal comes may wait for ever.
+(sleep 2; kill -KILL -- -$1) > /dev/null 2>&1 < /dev/null &
 """
 NEVER = "#!/bin/bash\necho Job 7 is queued\n"
 

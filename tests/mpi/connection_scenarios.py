@@ -68,7 +68,7 @@ async def kill_sender() -> None:
     """The sender of 1 GiB is killed: the receiver learns it, and goes on with others."""
     killed_in_the_middle = 0
     async with peers(1) as (other,):
-        for delay in (0.02, 0.05, 0.1, 0.01):
+        for delay in (0.02, 0.1):
             async with peers(1) as (victim,):
                 await works(other)
                 comm = await connect(victim.address)
@@ -98,7 +98,7 @@ async def kill_sender() -> None:
 
 
 async def stop_peer() -> None:
-    """A peer that stands still for 5 s loses nothing, and costs next to no CPU meanwhile."""
+    """A peer that stands still for 3 s loses nothing, and costs next to no CPU meanwhile."""
     async with peers(1) as (peer,):
         await works(peer)
         comm = await connect(peer.address)
@@ -109,8 +109,8 @@ async def stop_peer() -> None:
             await comm.write({"op": "echo", "number": number})
         reading = asyncio.ensure_future(comm.read())
         began = time.process_time()
-        await asyncio.sleep(5)
-        assert time.process_time() - began < 1, "busy while the peer stands still"
+        await asyncio.sleep(3)
+        assert time.process_time() - began < 0.6, "busy while the peer stands still"
         assert not reading.done()
         os.kill(peer.process.pid, signal.SIGCONT)
         assert await asyncio.wait_for(reading, 10) == x.sum(dtype="u8")
@@ -176,8 +176,8 @@ async def aborted_transfers() -> None:
 
 
 async def pairing_storm() -> None:
-    """Eight processes that all connect to all others at once come through."""
-    async with peers(8) as group:
+    """Six processes that all connect to all others at once come through."""
+    async with peers(6) as group:
         addresses = [peer.address for peer in group]
         comms = await asyncio.gather(*map(connect, addresses))
         for comm in comms:

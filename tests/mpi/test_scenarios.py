@@ -73,4 +73,4 @@ def test_workers_join_and_leave() -> None:
 @pytest.mark.timeout(900)
 def test_soak() -> None:
     """Mixed traffic with checked payloads runs for long without an error or growth."""
-    run_scenario("soak", os.environ.get("COMMBENCH_SOAK_SECONDS", "10"), 800)
+    run_scenario("soak", os.environ.get("COMMBENCH_SOAK_SECONDS", "3"), 800)
