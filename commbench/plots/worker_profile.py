@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.patches import Patch
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 PANEL_IN = 2.3
+BARS_UP_TO = 256
+"""Processes up to which a panel has room for a gap between their bars."""
 SHORT = {"scheduler": "S", "client": "C"}
 
 Parts = Mapping[str, tuple[str, str]]
@@ -122,7 +124,12 @@ def _panel(
     x, bottom = np.arange(len(rows)), np.zeros(len(rows))
     for column, (colour, _) in kind.items():
         height = rows[column].fillna(0.0).to_numpy() * factor
-        ax.bar(x, height, 0.8, bottom, color=colour, linewidth=0, gid=f"{case.backend} {column}")
+        kept: dict[str, Any] = {"color": colour, "linewidth": 0, "gid": f"{case.backend} {column}"}
+        if len(rows) <= BARS_UP_TO:
+            ax.bar(x, height, 0.8, bottom, **kept)
+        else:
+            low, high = (np.append(edge, edge[-1:]) for edge in (bottom, bottom + height))
+            ax.fill_between(np.append(x, len(x)) - 0.5, low, high, step="post", **kept)
         bottom = bottom + height
     style.entitle(ax, case.backend, format_seconds(rows.wall_s.max()), width_in)
     step = math.ceil(0.24 * len(rows) / width_in)

@@ -31,6 +31,25 @@ def test_the_parts_are_stacked_up_to_the_wall_time(place, parts):
     np.testing.assert_allclose(top, times.wall_s.max())
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_many_bars_are_as_high_without_a_gap(place, monkeypatch):
+    """Where bars are as thin as lines, each part is one area with the same steps."""
+    run = together(workload("tcp", n_workers=5))
+    bars = worker_profile.plot(run).axes[place].patches
+    monkeypatch.setattr(worker_profile, "BARS_UP_TO", 4)
+    axes = worker_profile.plot(run).axes[place]
+    assert not axes.patches
+    for area in axes.collections:
+        expected = [bar for bar in bars if bar.get_gid() == area.get_gid()]
+        (path,) = area.get_paths()
+        corners = {(round(x, 6), round(y, 9)) for x, y in path.vertices}
+        for number, bar in enumerate(expected):
+            for y in (bar.get_y(), bar.get_y() + bar.get_height()):
+                assert (number - 0.5, round(y, 9)) in corners
+                assert (number + 0.5, round(y, 9)) in corners
+    assert len(axes.collections) == len((TASKS, LOOPS)[place])
+
+
 def test_scheduler_and_client_stand_behind_the_workers():
     """Task threads are the workers' alone; event loops have the others' too."""
     run = together(workload("tcp", n_workers=11, launches=1))
