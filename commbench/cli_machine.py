@@ -14,9 +14,10 @@ def doctor() -> None:
     """Tell what this machine can measure, why not the rest, and what would disturb it."""
     from rich.console import Console
 
-    from commbench import doctor as doctors
+    from commbench import doctor_report
+    from commbench.doctor import examine
 
-    doctors.render(doctors.examine(), Console())
+    doctor_report.render(examine(), Console())
 
 
 @click.command()

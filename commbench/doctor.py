@@ -12,38 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from commbench import backends, environment, programs, registry
 from commbench import cores as core_times
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.gpu.examined import examined
-from commbench.units import format_bandwidth, format_bytes, format_seconds
+from commbench.units import format_bytes
 
 CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi")
-_TIMEOUT_S, _MIN_SHM_BYTES = 20.0, 1e9
+_TIMEOUT_S = 20.0
+_MIN_SHM_BYTES = 1e9
 _MIN_CORES = 4  # scheduler, client and two workers
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _UCX_TCP_DEFAULT_BPS = 100e6 / 8
-_STYLES = {"yes": "green", "no": "red", "warning": "yellow", "note": "cyan"}
-_FACTS = (
-    ("host", "{name}, {os}, {kernel}, {architecture}; hypervisor {hypervisor}"),
-    ("processor", "{model}, governor {governors}, turbo {turbo}, clock source {clock_source}"),
-    ("cores", "{usable_cores} of {logical_cores} usable (numbers {allowed_cpus}), SMT {smt}"),
-    ("memory", "{total_bytes}, {available_bytes} available, swap {swap_bytes}"),
-    ("pages", "transparent huge pages {transparent_huge_pages}, /dev/shm {shm_bytes}"),
-    ("cgroup", "quota of cores {cgroup_quota_cores}, limit of memory {cgroup_limit_bytes}"),
-    ("limits", "locked memory {memlock_bytes}, open files {open_files}"),
-)
-_NIC = "link {state}, {speed_Mbps} Mb/s, MTU {mtu_bytes}, driver {driver}, numa {numa_node}"
-_LISTS = (
-    ("numa", "numa {node}", "cores {cpus}, {memory_bytes}"),
-    ("network", "nic {name}", _NIC),
-    ("rdma", "rdma {name}:{port}", "{state}, {rate}, {link_layer}, numa {numa_node}"),
-    ("gpus", "gpu {index}", "{name}, {memory_bytes}, driver {driver}, {pci}, {uuid}"),
-)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
@@ -196,9 +176,9 @@ def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Itera
 def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
     shm, limit, locked = (memory[f"{name}_bytes"] for name in ("shm", "cgroup_limit", "memlock"))
     if shm is None or shm < _MIN_SHM_BYTES:
-        yield _warning(f"/dev/shm has {_worded('_bytes', shm)}: too little. Docker: --shm-size=8g")  # noqa: S108
+        yield _warning(f"/dev/shm has {worded('_bytes', shm)}: too little. Docker: --shm-size=8g")  # noqa: S108
     if rdma and locked != "unlimited":
-        yield _warning(f"RDMA may lock only {_worded('_bytes', locked)}: ulimit -l unlimited")
+        yield _warning(f"RDMA may lock only {worded('_bytes', locked)}: ulimit -l unlimited")
     if isinstance(limit, int) and limit < (memory["total_bytes"] or limit):
         yield _note(f"the control group kills what takes more than {format_bytes(limit)} of memory")
     if (pages := memory["transparent_huge_pages"]) in ("always", "never"):
@@ -246,55 +226,10 @@ def _about_software(examination: Examination) -> Iterator[Advice]:
         yield _note(f"UCX takes {', '.join(assumed)} for 100 Mb/s: Linux does not tell the speed")
 
 
-def render(examination: Examination, console: Console) -> None:
-    """Draw the examination on `console`; long facts wrap, none is cut."""
-    _section(console, "Machine", _facts(examination))
-    checks = [("backend", "device", "runs", "what it sets, or why it does not run")]
-    for item in examination.backends:
-        remedy = f". To have it: {item.remedy}" if item.remedy else ""
-        why = f"sets {item.settings}" if item.available else f"{item.reason}{remedy}"
-        checks.append((item.name, item.device, "yes" if item.available else "no", why))
-    _section(console, "Backends", checks)
-    lanes: dict[tuple[str, str, str, str], list[str]] = {}
-    for lane in examination.transports:
-        rate = "—" if lane.bandwidth_Bps is None else format_bandwidth(lane.bandwidth_Bps)
-        delay = "—" if lane.latency_s is None else format_seconds(lane.latency_s)
-        lanes.setdefault((lane.name, lane.kind, rate, delay), []).append(lane.device)
-    if lanes:
-        header = ("transport", "kind", "bandwidth", "latency", "devices")
-        rows = [(*lane, " ".join(devices)) for lane, devices in lanes.items()]
-        _section(console, "UCX's transports, as UCX assumes and nobody measured", [header, *rows])
-    _section(console, "Advice", examination.advice or [("none", "nothing to be said against it")])
-
-
-def _section(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in rows[0]:
-        table.add_column(overflow="fold")
-    for row in rows:
-        # As Text, no fact is taken for markup or an emoji.
-        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-    console.print(Text(f"\n{title}", "bold"))
-    console.print(table)
-
-
-def _facts(examination: Examination) -> list[tuple[str, str]]:
-    machine = examination.machine
-    of_host = machine["host"] | machine["cpu"] | machine["memory"]
-    words = {key: _worded(key, value) for key, value in of_host.items()}
-    facts = [(label, template.format(**words)) for label, template in _FACTS]
-    for kind, label, template in _LISTS:
-        items = [{key: _worded(key, item[key]) for key in item} for item in machine[kind]]
-        rows = [(label.format(**item), template.format(**item)) for item in items]
-        facts += rows or [(kind, "none")]
-    versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
-    facts.append(("software", ", ".join([machine["python"], *versions])))
-    return [*facts, ("mpiexec", examination.mpiexec or "not found"), *examination.gpu_memory]
-
-
-def _worded(key: str, value: Any) -> str:
+def worded(key: str, value: Any) -> str:
+    """Return what was found under `key` in words; nothing is left empty."""
     if isinstance(value, dict):
-        return ", ".join(sorted({_worded(key, item) for item in value.values()}))
+        return ", ".join(sorted({worded(key, item) for item in value.values()}))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int | float) and key.endswith("_bytes") and key != "mtu_bytes":

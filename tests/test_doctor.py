@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from commbench import doctor, environment
+from commbench import doctor, doctor_report, environment
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.doctor import BackendCheck, Examination, UcxTransport
 from commbench.errors import UnavailableError, UsageError
@@ -135,7 +135,7 @@ def advice(examination: Examination) -> list[str]:
 def drawn(examination: Examination, width: int) -> str:
     """Return what the doctor draws on a console of that width."""
     stream = io.StringIO()
-    doctor.render(examination, Console(file=stream, width=width, force_terminal=False))
+    doctor_report.render(examination, Console(file=stream, width=width, force_terminal=False))
     return stream.getvalue()
 
 

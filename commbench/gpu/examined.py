@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from commbench import environment
+from commbench import environment, programs
 from commbench.gpu import visible
 from commbench.gpu.asked import INSTALL, PACKAGES
 
@@ -42,7 +42,7 @@ def examined() -> Iterator[tuple[str, str]]:
 def _mpi() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
-    text, error = environment.ask((sys.executable, "-c", _ASK_MPI), _MPI_SECONDS)
+    text, error = programs.ask((sys.executable, "-c", _ASK_MPI), _MPI_SECONDS)
     if error or len(lines := text.split("\n")) < 2:
         return f"not known: {error or 'it said nothing'}"
     if lines[1] == "True":

@@ -84,7 +84,7 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 def _nodes_of_hwloc() -> tuple[NumaNode, ...]:
     lstopo = shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
     if lstopo is not None:
-        text, _ = environment.ask((lstopo, "--of", "xml"), _TIMEOUT_S)
+        text, _ = programs.ask((lstopo, "--of", "xml"), _TIMEOUT_S)
         with suppress(UsageError):
             return hwloc.parse(text).nodes
     return ()
