@@ -56,6 +56,7 @@ def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tcp", "mpi"])
 def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
     """Streams both ways at once arrive whole."""
@@ -66,6 +67,7 @@ def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
     assert all(s.verified for s in of_kind(Sample, launch(tmp_path, "pingpong", backend, params)))
 
 
+@pytest.mark.slow
 def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
     """Both ends of a pair work on GPUs of their own, and two pairs on two GPUs."""
     params = {"sizes": (1024,), "mode": "multi-pair", "pairs": 2, "seconds_per_size": 0.2}
@@ -73,6 +75,7 @@ def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
     assert [place.gpu for place in of_kind(WorkerPlace, found)] == ["0", "0", "1", "1"]
 
 
+@pytest.mark.slow
 def test_a_single_gpu_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that is asked for."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
