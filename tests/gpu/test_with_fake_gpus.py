@@ -19,7 +19,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("backend", ["tcp", "mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])
 def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Path) -> None:
     """Workers are on different GPUs, RMM is as asked for, and what is staged is labelled so."""
     found = launch(tmp_path, "transpose-sum", backend, {"size": 400, "chunk": 100}, rmm_pool="1GB")
@@ -37,7 +37,10 @@ def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("backend", "evidence"),
-    [("tcp", "GPU memory is copied to the host"), ("mpi", "staged in pinned host memory")],
+    [
+        pytest.param("tcp", "GPU memory is copied to the host", marks=pytest.mark.slow),
+        ("mpi", "staged in pinned host memory"),
+    ],
 )
 def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> None:
     """From the copy between two GPUs up, staged where they can't do otherwise."""
