@@ -19,6 +19,9 @@ from commbench.reports import content
 from commbench.reports.content import Content
 from commbench.store import RunData
 
+collect_ignore = ["gpu/fakes"]
+"""Packages with names of real ones, for processes that are told to import them."""
+
 
 @pytest.fixture
 def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import fake_machine
 import pytest
 
 from commbench import gpu, runner
@@ -15,6 +17,22 @@ from commbench.measure import gpus
 from commbench.model import Case, ClusterSpec, Launch, Record, Setting
 
 SPEC = ClusterSpec(device="gpu", rmm_pool="1GB")
+_NAMES = ("cupy", "cupyx", "rmm", "numba", "dask_cuda")
+
+
+def _loaded() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in _NAMES]
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return the fake CuPy, which this process imports, as it does the other fakes."""
+    kept = {name: sys.modules.pop(name) for name in _loaded()}
+    monkeypatch.syspath_prepend(fake_machine.FAKES)
+    yield importlib.import_module("cupy")
+    for name in _loaded():
+        del sys.modules[name]
+    sys.modules.update(kept)
 
 
 @pytest.fixture

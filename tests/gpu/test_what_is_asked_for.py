@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import builders
 import fake_machine
 import pytest
+from packaging.requirements import Requirement
 
-from commbench import backends, environment, gpu, suite
+from commbench import backends, environment, gpu, registry, suite
+from commbench.comparability import match
 from commbench.errors import UsageError
 from commbench.measure.lacking import lacking
-from commbench.model import Case, ClusterSpec, Placement
+from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement
+from commbench.topology import Gpu, Host, auto
 
 SPEC = ClusterSpec(device="gpu")
 EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"}
@@ -181,3 +186,62 @@ def test_a_running_cluster_keeps_its_memory() -> None:
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
         suite.cases_for("merge", ["tcp"], {}, spec)
+
+
+def test_runs_that_differ_in_rmm_are_not_compared() -> None:
+    """The difference is named with both values, also where one of them is none."""
+    plain = builders.run([Case(workload="merge", backend="tcp", cluster=SPEC)])
+    pooled = replace(SPEC, rmm_pool="1GB", workers_per_gpu=2)
+    other = builders.run([Case(workload="merge", backend="tcp", cluster=pooled)])
+    differences = list(map(str, match(plain, other).differences))
+    assert differences == [
+        "merge over tcp: cluster.rmm_pool: none against 1GB",
+        "merge over tcp: cluster.workers_per_gpu: 1 against 2",
+    ]
+    assert not match(plain, plain).differences
+
+
+def test_a_suite_asks_for_rmm_too(tmp_path: Path) -> None:
+    """In its cluster table, by the names of the options."""
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        'cluster = { device = "gpu", rmm_pool = "0.5", rmm_async = true, workers_per_gpu = 2 }\n'
+        '[[case]]\nworkload = "merge"\n'
+    )
+    (case,) = suite.read_suite(path).cases
+    assert case.cluster.rmm == "pool 0.5 async"
+    assert case.cluster.workers_per_gpu == 2
+
+
+def test_placement_follows_the_share_of_a_gpu() -> None:
+    """Workers that share a GPU are bound to the same one, and so to the same CPUs."""
+    host = Host(name="node1", gpus=(Gpu(index=0, cpus="0-3"), Gpu(index=1, cpus="4-7")))
+    assert [place.gpu for place in auto(host, 3, "gpu", 2)] == [0, 0, 1]
+    with pytest.raises(UsageError, match="each of the 5 workers 1/2 of a GPU, and node1 has 2"):
+        auto(host, 5, "gpu", 2)
+
+
+def test_the_report_tells_where_memory_came_from(reported: Any) -> None:
+    """As the processes told it, in the provenance; what was asked for, above the times."""
+    case = Case(workload="merge", backend="tcp", cluster=replace(SPEC, rmm_pool="1GB"))
+    records = [
+        builders.sample(case, 1.0), builders.end(case),
+        builders.setting(case, GPU_MEMORY, "RMM 26.10 PoolMemoryResource; CuPy by rmm"),
+    ]  # fmt: skip
+    text = " ".join(registry.load("report", "terminal")(reported([case], records)).split())
+    assert "GPU memory RMM 26.10 PoolMemoryResource; CuPy by rmm" in text
+    assert "gpu, RMM pool 1GB" in text
+
+
+def test_the_extra_names_packages_of_one_cuda() -> None:
+    """Its requirements can be parsed, and none is for another CUDA than ucx's."""
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extras = pyproject["project"]["optional-dependencies"]
+    wanted = {Requirement(text).name for text in extras["gpu"]}
+    assert wanted == {
+        "commbench", "cudf-cu12", "cupy-cuda12x", "dask-cuda", "dask-cudf-cu12", "numba-cuda",
+        "rmm-cu12",
+    }  # fmt: skip
+    assert {Requirement(text).name for text in extras["ucx"]} == {
+        "ucxx-cu12", "distributed-ucxx-cu12",
+    }  # fmt: skip

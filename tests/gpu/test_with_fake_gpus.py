@@ -19,7 +19,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("backend", ["tcp", "mpi"])
+@pytest.mark.parametrize("backend", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])
 def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Path) -> None:
     """Workers are on different GPUs, RMM is as asked for, and what is staged is labelled so."""
     found = launch(tmp_path, "transpose-sum", backend, {"size": 400, "chunk": 100}, rmm_pool="1GB")
@@ -37,7 +37,10 @@ def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("backend", "evidence"),
-    [("tcp", "GPU memory is copied to the host"), ("mpi", "staged in pinned host memory")],
+    [
+        pytest.param("tcp", "GPU memory is copied to the host", marks=pytest.mark.slow),
+        ("mpi", "staged in pinned host memory"),
+    ],
 )
 def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> None:
     """From the copy between two GPUs up, staged where they can't do otherwise."""
@@ -56,6 +59,7 @@ def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tcp", "mpi"])
 def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
     """Streams both ways at once arrive whole."""
@@ -66,6 +70,7 @@ def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
     assert all(s.verified for s in of_kind(Sample, launch(tmp_path, "pingpong", backend, params)))
 
 
+@pytest.mark.slow
 def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
     """Both ends of a pair work on GPUs of their own, and two pairs on two GPUs."""
     params = {"sizes": (1024,), "mode": "multi-pair", "pairs": 2, "seconds_per_size": 0.2}
@@ -73,6 +78,7 @@ def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
     assert [place.gpu for place in of_kind(WorkerPlace, found)] == ["0", "0", "1", "1"]
 
 
+@pytest.mark.slow
 def test_a_single_gpu_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that is asked for."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

@@ -16,8 +16,7 @@ import pytest
 from commbench.mpi import device
 from commbench.mpi.wire import DEVICE, LARGE, Layout, pack
 
-HERE = Path(__file__).parent
-FAKES = HERE.parent / "gpu" / "fakes"
+FAKES = Path(__file__).parents[1] / "gpu" / "fakes"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
@@ -25,7 +24,7 @@ FAKES = HERE.parent / "gpu" / "fakes"
 def test_arrays_on_gpus(name: str) -> None:
     """What the scenario's docstring says."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(HERE / "gpu_memory_scenarios.py"), name],
+        [sys.executable, "-W", "error", str(FAKES / "mpi_scenarios.py"), name],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path])},
     )  # fmt: skip
