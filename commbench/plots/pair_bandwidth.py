@@ -78,7 +78,7 @@ def plot(run: RunData) -> Figure | None:
         )
         + (
             " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
-            * ("alone" in set(pairs.channel))
+            * ("alone" in pairs.channel.unique())
         )
         + style.not_shown(run, _but_pingpong(groups), shown),
     )
