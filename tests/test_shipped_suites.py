@@ -248,7 +248,7 @@ def test_gpu_memory_takes_a_gpu(tmp_path: Path, bare: None) -> None:
     path.write_text('[cluster]\ndevice = "gpu"\n[[case]]\nworkload = "merge"\n')
     result = CliRunner().invoke(main, ["run", str(path), "--output", str(tmp_path / "results")])
     assert result.exit_code == 2
-    assert "backend tcp is unavailable: no NVIDIA GPU is visible" in result.stderr
+    assert "device gpu is unavailable: no NVIDIA GPU is visible" in result.stderr
     assert "Nothing else is left to measure" in result.stderr
 
 

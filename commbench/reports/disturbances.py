@@ -163,11 +163,13 @@ def _clock_steps(
     alone = {c.id for c in data.run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
     rows = summaries[summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
+    source = (data.run.environment.get("cpu") or {}).get("clock_source")
+    remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
         yield (
             f"{labels[str(case_id)]}: {format_seconds(short['median_s'].min())} is less than "
             f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
-            "by more than 1 %; compare larger messages, or use the clock source tsc"
+            f"by more than 1 %; {remedy}"
         )
 
 

@@ -287,6 +287,12 @@ def test_durations_of_a_few_clock_steps_are_told(
     assert bool(warning) == told
     if told:
         assert "less than 100 steps of the clock (50.0 ns each)" in warning
+        # Who has the best clock already is not told to take it.
+        others = warned(
+            builders.ended(records), cases=[case],
+            environment={"cpu": QUIET["cpu"] | {"clock_source": "tsc"}},
+        )  # fmt: skip
+        assert ("clock source tsc" in warning, "clock source tsc" in others) == (True, False)
 
 
 # --- Dask ------------------------------------------------------------------------------------
