@@ -14,6 +14,9 @@ _KEPT = 4
 class DirectEndpoint(Endpoint):
     """An endpoint that takes GPU memory, one message or one window at a time.
 
+    It has a ``ping`` and ``pong`` of single messages, whatever the carrier's are: the loop of C
+    around many of MPI's compares what has come, which the host can't read.
+
     Parameters
     ----------
     endpoint

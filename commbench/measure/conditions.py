@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench import cores, cpu
+from commbench.emitter import Emit
 from commbench.launchers.base import SCHEDULER, RunningCluster
-from commbench.measure.idle import Emit
 from commbench.model import CoreUse, Launch
 
 _LOCAL = "local"

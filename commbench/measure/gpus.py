@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import Any
 
 from commbench import gpu
+from commbench.emitter import Emit
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
-from commbench.measure.idle import Emit
 from commbench.model import GPU_MEMORY, ClusterSpec, Launch, Setting
 
 _CUPYS = "rmm_cupy_allocator"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from commbench.model import IdleCost, Launch, Record
-
-Emit = Callable[[Record], None]
+from commbench.model import IdleCost, Launch
 
 _SETTLE_SECONDS = 0.5
 

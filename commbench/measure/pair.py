@@ -17,9 +17,10 @@ from pathlib import Path
 
 from commbench import cpu, gpu, process
 from commbench.backends.base import Backend, Transport
+from commbench.emitter import Emit
 from commbench.measure import gpus, peer, perftest, places, worker
 from commbench.measure.floor import Copy, DeviceCopy
-from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.idle import measure_idle
 from commbench.measure.layers import Conversation, Exchange, open_conversation
 from commbench.measure.load import under_load
 from commbench.measure.pairs import measure_pairs

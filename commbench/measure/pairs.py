@@ -18,9 +18,10 @@ from typing import Any
 
 from commbench import cpu, gpu, process
 from commbench.backends.base import Backend, Transport
+from commbench.emitter import Emit
 from commbench.errors import LaunchError
 from commbench.measure import peer, places
-from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.idle import measure_idle
 from commbench.measure.stream import Job
 from commbench.measure.windows import Timing
 from commbench.model import Launch, Sample

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from commbench import environment, gpu
 from commbench.backends import ucx, ucx_log
 from commbench.backends.base import Transport
+from commbench.emitter import Emit
 from commbench.errors import LaunchError
-from commbench.measure.idle import Emit
 from commbench.model import Launch, Sample
 from commbench.workloads.base import PairWorkload
 

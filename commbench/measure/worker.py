@@ -16,10 +16,11 @@ from typing import Any
 
 from commbench import cpu, gpu
 from commbench.backends.base import Backend
+from commbench.emitter import Emit
 from commbench.errors import LaunchError
 from commbench.launchers.local import LocalLauncher
 from commbench.measure import gpus, places
-from commbench.measure.idle import Emit, measure_idle
+from commbench.measure.idle import measure_idle
 from commbench.model import Launch, Sample
 from commbench.workloads.base import PairWorkload
 
