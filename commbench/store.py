@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from commbench import lines, model, records, tables
 from commbench.errors import ResultsError, UnwritableError
@@ -255,19 +255,11 @@ class RunData:
         """Read everything that the directory holds, also of a run that was cut short."""
         run = read_run(path)
         notes: list[str] = []
-        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in records.KINDS}
-        for fields in records.read(path / "samples.jsonl", rows.keys() - _TABLES.keys(), notes):
-            rows[fields.pop("record")].append(fields)
-        frames = {
-            kind: tables.frame(tables.read(path / _TABLES[kind], kind, notes), kind)
-            if kind in _TABLES
-            else tables.frame_of_rows(rows[kind], kind)
-            for kind in records.KINDS
-        }
+        frames = tables.frames(path, _TABLES, notes)
         cases = {case.id: case for case in run.suite.cases}
         for kind, frame in frames.items():
-            foreign = ~frame["case_id"].isin(list(cases))
-            if foreign.any():
+            if others := {*frame["case_id"].unique()} - cases.keys():
+                foreign = frame["case_id"].isin(others)
                 notes.append(
                     f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,36 @@ def _plain_memory() -> Iterator[None]:
         pa.set_memory_pool(pool)
 
 
+def frames(path: Path, large: Mapping[str, str], notes: list[str]) -> dict[str, pd.DataFrame]:
+    """Return the records of every kind in the run at `path`, each kind as a frame.
+
+    Parameters
+    ----------
+    large
+        The files of the kinds that have one of their own, by kind, without their suffix.
+    notes
+        Takes a sentence about each line that is left out.
+
+    Raises
+    ------
+    ResultsError
+        Where a file exists but can't be read.
+    """
+    more: list[str] = []
+    rows: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in records.KINDS if kind not in large
+    }
+    # Arrow reads the many records while Python reads the few, and imports pandas.
+    with ThreadPoolExecutor(1) as reader:
+        found = reader.map(lambda kind: read(path / large[kind], kind, more), large)
+        for fields in records.read(path / "samples.jsonl", rows.keys(), notes):
+            rows[fields.pop("record")].append(fields)
+        of_few = {kind: frame_of_rows(few, kind) for kind, few in rows.items()}
+        of_many = {kind: frame(next(found), kind) for kind in large}
+    notes += more
+    return of_few | of_many
+
+
 @_plain_memory()
 def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     """Return the records in ``stem.parquet``, and those that ``stem.jsonl`` has beyond them.
@@ -60,7 +91,9 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     if parquet.exists():
         texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         try:
-            found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
+            if 1:
+                # Of numbers it makes one piece each, which pandas takes as it is.
+                found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
             found.validate(full=True)
             stored = found.select(schema.names).cast(schema)
             done = json.loads((found.schema.metadata or {}).get(_LINES, b"null"))

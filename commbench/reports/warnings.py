@@ -59,7 +59,7 @@ def find(
             "beside them, and a backend that has no better one is not called faster or slower"
         )
     found += _slow_pairs(tasks, slow_pairs)
-    for case_id, rows in pairs.groupby("case_id", sort=False):
+    for case_id, rows in pairs.groupby("case_id", sort=False, observed=True):
         if n_untimed := int(rows["n_untimed"].sum()):
             found.append(
                 f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
@@ -112,7 +112,9 @@ def _stopped(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -
 
 
 def _slow_pairs(tasks: Mapping[str, str], slow_pairs: pd.DataFrame) -> Iterator[str]:
-    for (case_id, channel), rows in slow_pairs.groupby(["case_id", "channel"], sort=False):
+    for (case_id, channel), rows in slow_pairs.groupby(
+        ["case_id", "channel"], sort=False, observed=True
+    ):
         worst = next(rows.itertuples())
         also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
         more = [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)

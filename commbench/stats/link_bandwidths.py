@@ -36,7 +36,7 @@ def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
     """
     import numpy as np
 
-    by_class = found.table.groupby(_GROUP, sort=False)
+    by_class = found.table.groupby(_GROUP, sort=False, observed=True)
     table = by_class.agg(
         n_pairs=("n", "size"),
         n=("n", "sum"),

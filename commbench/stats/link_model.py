@@ -95,10 +95,12 @@ def link_models(run: RunData) -> list[LinkModel]:
     log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
     log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
     models = []
-    for _, channel in log.groupby(["case_id", "channel"], sort=False):
-        for _, group in channel.groupby("link", sort=False):
+    for _, channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
+        for _, group in channel.groupby("link", sort=False, observed=True):
             models.append(_model(group, src="", dst=""))
-        for (src, dst, _), group in channel.groupby(["src", "dst", "link"], sort=False):
+        for (src, dst, _), group in channel.groupby(
+            ["src", "dst", "link"], sort=False, observed=True
+        ):
             models.append(_model(group, src=src, dst=dst))
     return models
 

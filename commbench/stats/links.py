@@ -60,7 +60,7 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
         rows, seen = rows[told], judge.classes(one[told], other[told])
         before = classes[rows]
         classes[rows] = np.where((before == _UNTOLD) | (before == seen), seen, _DIFFERING)
-    return judge.texts(classes).set_axis(table.index)
+    return pd.Series(judge.texts(classes), table.index)
 
 
 def hosts(run: RunData) -> set[str]:
@@ -136,12 +136,12 @@ class _Judge:
         links[near & inside] = self._number("same process")
         return links
 
-    def texts(self, classes: _Numbers) -> pd.Series[str]:
+    def texts(self, classes: _Numbers) -> pd.Categorical:
         """Return the names of classes; those that nothing tells are unknown as well."""
         import numpy as np
         import pandas as pd
 
-        return pd.Series(list(self._numbers), dtype="str").take(np.maximum(classes, _DIFFERING))
+        return pd.Categorical.from_codes(np.maximum(classes, _DIFFERING), list(self._numbers))
 
     def _number(self, link: str) -> int:
         return self._numbers.setdefault(link, len(self._numbers))

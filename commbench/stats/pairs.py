@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commbench import tables
 from commbench.stats.links import link_classes
-from commbench.stats.segments import begins_of, quantiles, sort, taken, union_lengths
+from commbench.stats.segments import begins_of, in_portions, quantiles, sort, union_lengths
 from commbench.stats.selection import counted, counts
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from commbench.store import RunData
 
-
+_NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
 _COVERAGE = (
     "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
     "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
@@ -24,7 +25,7 @@ _COVERAGE = (
 
 @dataclass(frozen=True)
 class PairBandwidths:
-    """The ``table`` that ``pairs`` returns, and what it is made of.
+    """The ``table`` that ``pairs`` returns, its texts as categoricals, and what it is made of.
 
     ``single_Bps`` has the bandwidth of each transfer that counts, pair after pair in the order of
     the table, and nan for one without a duration.
@@ -51,7 +52,7 @@ def pairs(run: RunData) -> pd.DataFrame:
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth. ``link`` is the
         class of the pair's link.
     """
-    return pair_bandwidths(run).table
+    return pair_bandwidths(run).table.astype(dict.fromkeys([*_NAMES, "link"], "str"))
 
 
 def pair_bandwidths(run: RunData) -> PairBandwidths:
@@ -63,28 +64,46 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     pairs = _PairNumbers(log, run)
     # Two launches may not share a clock: each is a stretch of time of its own.
     launch, launches = pd.factorize(log["launch"])
+    n_launches = max(1, len(launches))
     window = pairs.numbers()
-    window *= max(1, len(launches))
+    window *= n_launches
     window += launch
     del launch
-    rows, window = sort(window)
+    order, window = sort(window)
+    columns = [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
+    single_Bps = np.full(len(order), np.nan)  # noqa: N806 - the unit's own spelling
+
+    def numbers(rows: slice) -> pd.DataFrame:
+        nbytes, start_s, stop_s = (column[order[rows]] for column in columns)
+        return _numbers(nbytes, start_s, stop_s, window[rows], n_launches, single_Bps[rows])
+
+    table = pd.concat(in_portions(numbers, window, n_launches), ignore_index=True)
+    table = pairs.names(table.pop("pair").to_numpy()).join(table)
+    return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
+
+
+def _numbers(
+    nbytes: np.ndarray[Any, Any],
+    start_s: np.ndarray[Any, Any],
+    stop_s: np.ndarray[Any, Any],
+    window: np.ndarray[Any, Any],
+    n_launches: int,
+    single_Bps: np.ndarray[Any, Any],  # noqa: N803 - the unit's own spelling
+) -> pd.DataFrame:
+    """Return the numbers of pairs by their number ``pair``; fill in each transfer's bandwidth."""
+    import numpy as np
+    import pandas as pd
+
     windows = begins_of(window)
-    pair = window[windows] // max(1, len(launches))
+    pair = window[windows] // n_launches
     of_pair = begins_of(pair)
     begins = windows[of_pair]
-    del window
-
-    nbytes, start_s, stop_s = taken(
-        rows, [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
-    )
     busy_s = np.add.reduceat(union_lengths(start_s, stop_s, windows), of_pair)
     seconds = stop_s - start_s
-    del start_s, stop_s
     timed = seconds > 0
-    single_Bps = np.full(len(rows), np.nan)  # noqa: N806 - the unit's own spelling
     np.divide(nbytes, seconds, out=single_Bps, where=timed)
     q25, q50, q75 = quantiles(single_Bps, begins, [0.25, 0.5, 0.75])
-    n = np.diff(begins, append=len(rows))
+    n = np.diff(begins, append=len(nbytes))
     seconds[~timed] = 0
     n_timed, timed_bytes, total_s = (
         np.add.reduceat(values, begins, dtype=dtype)
@@ -92,9 +111,9 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     )
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
-            **pairs.names(pair[of_pair]),
+            "pair": pair[of_pair],
             "n": n,
             "bytes": np.add.reduceat(nbytes, begins),
             "q25_Bps": q25,
@@ -106,7 +125,6 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
             "n_untimed": n - n_timed,
         }
     )
-    return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
 def _counting(run: RunData) -> pd.DataFrame:
@@ -138,13 +156,11 @@ class _PairNumbers:
         ids = [case.id for case in self._cases]
         known = (ids, self._channels, self._workers, self._workers)
         for column, names in zip(self._columns, known, strict=True):
-            place = {name: index for index, name in enumerate(names)}
-            of_code = np.array([place[name] for name in column.categories], dtype=np.int64)
             number *= len(names)
-            number += of_code[column.codes.to_numpy()]
+            number += column.set_categories(names).cat.codes.to_numpy()
         return number
 
-    def names(self, pair: np.ndarray[Any, Any]) -> dict[str, pd.Series[str]]:
+    def names(self, pair: np.ndarray[Any, Any]) -> pd.DataFrame:
         """Return the columns that name these pairs."""
         import numpy as np
         import pandas as pd
@@ -154,17 +170,21 @@ class _PairNumbers:
         channels, src = np.divmod(sender, n_workers)
         case, channel = np.divmod(channels, max(1, len(self._channels)))
         columns = {
-            "case_id": ([case.id for case in self._cases], case),
-            "workload": ([case.workload for case in self._cases], case),
-            "backend": ([case.backend for case in self._cases], case),
+            "case_id": ([one.id for one in self._cases], case),
             "channel": (self._channels, channel),
             "src": (self._workers, src),
             "dst": (self._workers, dst),
         }
-        return {
-            name: pd.Series(texts, dtype="str").take(places).reset_index(drop=True)
-            for name, (texts, places) in columns.items()
-        }
+        names = pd.DataFrame(
+            {
+                name: pd.Categorical.from_codes(codes, texts)
+                for name, (texts, codes) in columns.items()
+            }
+        )
+        for place, name in enumerate(("workload", "backend"), 1):
+            of_case = {one.id: getattr(one, name) for one in self._cases}
+            names.insert(place, name, tables.renamed(names["case_id"], of_case))
+        return names
 
 
 def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:

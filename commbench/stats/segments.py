@@ -1,23 +1,26 @@
 """Rows in groups, without a Python object per row or group: time and memory linear in the rows.
 
 Rows are sorted by group once. What is computed of each group is then computed of many groups of
-like size at a time, as the rows of a matrix, and of several matrices at once: NumPy sorts and
-copies without Python's lock.
+like size at a time, as the rows of a matrix. Portions of the rows are worked on at once: NumPy
+sorts and copies without Python's lock, and what one took is soon free for the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
 
-_BLOCK_CELLS = 1 << 20
+_Result = TypeVar("_Result")
+_BLOCK_CELLS = 1 << 17
 """Cells of a matrix: few enough to stay in a processor's cache."""
+_PORTION_ROWS = 1 << 20
 _N_THREADS = 4
-"""Each has its matrices: beyond a few, memory is the limit."""
+"""Each has its portion: beyond a few, memory is the limit."""
 
 
 def sort(group: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -59,12 +62,32 @@ def sort(group: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[
     return packed, ordered
 
 
-def taken(
-    rows: np.ndarray[Any, Any], columns: Sequence[np.ndarray[Any, Any]]
-) -> list[np.ndarray[Any, Any]]:
-    """Return the values of each column in these `rows`."""
+def in_portions(
+    work: Callable[[slice], _Result], group: np.ndarray[Any, Any], n_beside: int = 1
+) -> list[_Result]:
+    """Return what `work` makes of slices of rows, which are of a million rows and whole groups.
+
+    Several calls are under way at once. Of no rows there is one, empty slice.
+
+    Parameters
+    ----------
+    group
+        The sorted groups of the rows.
+    n_beside
+        So many groups stay together, from each multiple of it on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> in_portions(lambda rows: rows, np.array([0, 0, 7]))
+    [slice(0, 3, None)]
+    """
+    import numpy as np
+
+    first = group[::_PORTION_ROWS] // n_beside * n_beside
+    edges = [*np.unique([0, *np.searchsorted(group, first)]), len(group)]
     with ThreadPoolExecutor(_N_THREADS) as pool:
-        return list(pool.map(lambda column: column[rows], columns))
+        return list(pool.map(work, (slice(int(one), int(end)) for one, end in pairwise(edges))))
 
 
 def begins_of(group: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -115,8 +138,11 @@ def quantiles(
     import numpy as np
 
     found = np.empty((len(q), len(begins)))
+    sizes = np.diff(begins, append=len(values))
 
     def fill(groups: np.ndarray[Any, Any], block: np.ndarray[Any, Any]) -> None:
+        beyond = np.arange(block.shape[1]) >= sizes[groups, np.newaxis]
+        np.copyto(block, np.nan, where=beyond)
         block.sort(axis=1)
         last = np.maximum(0, block.shape[1] - np.isnan(block).sum(axis=1) - 1)
         row = np.arange(len(block))
@@ -126,7 +152,7 @@ def quantiles(
             low, high = block[row, below], block[row, np.minimum(below + 1, last)]
             found[number, groups] = low + (high - low) * (place - below)
 
-    _in_blocks(fill, begins, (values, np.nan))
+    _in_blocks(fill, begins, values)
     return found
 
 
@@ -155,40 +181,32 @@ def union_lengths(
     def fill(
         groups: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
     ) -> None:
-        order = starts.argsort(axis=1)
-        starts, stops = (np.take_along_axis(block, order, axis=1) for block in (starts, stops))
-        covered = np.full_like(stops, -np.inf)
-        np.maximum.accumulate(stops[:, :-1], axis=1, out=covered[:, 1:])
-        found[groups] = np.maximum(0.0, stops - np.maximum(starts, covered)).sum(axis=1)
+        np.maximum(starts, stops, out=stops)
+        # None is under way where as many have stopped as have started: each is sorted by itself.
+        starts.sort(axis=1)
+        stops.sort(axis=1)
+        gaps = np.maximum(0.0, starts[:, 1:] - stops[:, :-1]).sum(axis=1)
+        found[groups] = stops[:, -1] - starts[:, 0] - gaps
 
-    _in_blocks(fill, begins, (start, np.inf), (stop, -np.inf))
+    _in_blocks(fill, begins, start, stop)
     return found
 
 
 def _in_blocks(
-    work: Callable[..., None],
-    begins: np.ndarray[Any, Any],
-    *columns: tuple[np.ndarray[Any, Any], float],
+    work: Callable[..., None], begins: np.ndarray[Any, Any], *columns: np.ndarray[Any, Any]
 ) -> None:
     """Call `work` with numbers of groups, and of each column a matrix with a row for each of them.
 
-    Rows that are shorter than the longest, by half at the most, end in the value that each column
-    comes with. Several calls are under way at once, each with groups of its own.
+    In rows that are shorter than the longest, by half at the most, the last value is repeated.
     """
     import numpy as np
 
-    n_rows = len(columns[0][0])
-    sizes = np.diff(begins, append=n_rows)
+    sizes = np.diff(begins, append=len(columns[0]))
 
-    def one(groups: np.ndarray[Any, Any], width: int) -> None:
-        place = np.arange(width)
-        beyond = place >= sizes[groups, np.newaxis]
-        rows = np.minimum(begins[groups, np.newaxis] + place, n_rows - 1)
-        work(groups, *(np.where(beyond, fill, values[rows]) for values, fill in columns))
-
-    with ThreadPoolExecutor(_N_THREADS) as pool:
-        for done in [pool.submit(one, *block) for block in _alike(sizes)]:
-            done.result()
+    for groups, width in _alike(sizes):
+        last = begins[groups] + sizes[groups] - 1
+        rows = np.minimum(begins[groups, np.newaxis] + np.arange(width), last[:, np.newaxis])
+        work(groups, *(values[rows] for values in columns))
 
 
 def _alike(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[np.ndarray[Any, Any], int]]:

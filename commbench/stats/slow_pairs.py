@@ -59,7 +59,7 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
     known = pairs.loc[pairs["q50_Bps"] > 0, ["case_id", "channel", "link", "q50_Bps"]]
     names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
     found: list[pd.DataFrame] = []
-    peers = known.groupby(["case_id", "channel", "link"], sort=False)["q50_Bps"]
+    peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
     for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
         if len(bandwidths_Bps) < MIN_PAIRS:
             continue
@@ -73,7 +73,7 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
     if not found:
         return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
     place = {case.id: number for number, case in enumerate(run.run.suite.cases)}
-    table = pd.concat(found, ignore_index=True)
+    table = pd.concat(found, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
     keys = [table["case_id"].map(place), table["channel"], -table["slowdown"]]
     order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index
     return table.loc[order].reset_index(drop=True)
@@ -85,8 +85,9 @@ def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 
     from scipy.special import stdtrit
 
     logs = np.log(bandwidths_Bps)
-    behind = np.median(logs) - logs
-    typical_Bps, slowdown = float(np.exp(np.median(logs))), np.exp(behind)  # noqa: N806
+    typical = np.median(logs)
+    behind = typical - logs
+    typical_Bps, slowdown = float(np.exp(typical)), np.exp(behind)  # noqa: N806
     ordered = behind[np.argsort(np.abs(behind), kind="stable")]
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
     n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]

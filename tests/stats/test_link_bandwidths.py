@@ -31,7 +31,8 @@ def test_quantiles_are_over_the_fetches_of_all_pairs_of_a_class(recorded: Record
     run = recorded([CASE], [*PLACES, *far, *near])
     found = stats.pair_bandwidths(run)
     pairs = found.table
-    assert dict(zip(pairs["src"] + pairs["dst"], pairs["link"], strict=True)) == {
+    names = pairs["src"].astype(str) + pairs["dst"].astype(str)
+    assert dict(zip(names, pairs["link"], strict=True)) == {
         "01": "same NUMA", "10": "same NUMA", "02": "network", "21": "network",
     }  # fmt: skip
     one, other = stats.link_bandwidths(run, found).itertuples()

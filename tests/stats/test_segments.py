@@ -67,6 +67,20 @@ def test_many_groups_are_computed_in_several_blocks(monkeypatch: pytest.MonkeyPa
     ]
 
 
+@given(st.lists(st.integers(0, 9), max_size=40).map(sorted), st.integers(1, 3))
+def test_portions_are_all_rows_and_whole_groups(groups: list[int], n_beside: int) -> None:
+    """In order, none twice, and none but the only one empty, however many rows a portion takes."""
+    group = np.array(groups, dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "_PORTION_ROWS", 4)
+        found = segments.in_portions(lambda rows: rows, group, n_beside)
+    assert [row for rows in found for row in range(rows.start, rows.stop)] == [*range(len(groups))]
+    assert all(rows.start < rows.stop for rows in found) or len(found) == 1 + len(groups)
+    seen = [{number // n_beside for number in groups[rows]} for rows in found]
+    assert sum(map(len, seen)) == len(set().union(*seen))
+    assert len(found) == max(1, len({number // n_beside for number in groups[::4]}))
+
+
 def test_without_groups_there_is_nothing() -> None:
     """No rows, no groups, no error."""
     none = np.zeros(0)

@@ -98,12 +98,12 @@ class _Axis:
 def blocks(content: Content) -> list[Block]:
     """Return the matrices of every task whose transfers were logged, by task and channel."""
     pairs = content.pairs
-    n_matrices = max(1, pairs.groupby(["case_id", "channel"]).ngroups)
+    n_matrices = max(1, pairs.groupby(["case_id", "channel"], observed=True).ngroups)
     side = max(8, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // n_matrices)))
     tasks = pairs["case_id"].map(content.tasks)
     return [
         _block(content, str(task), str(channel), group, side)
-        for (task, channel), group in pairs.groupby([tasks, "channel"], sort=False)
+        for (task, channel), group in pairs.groupby([tasks, "channel"], sort=False, observed=True)
     ]
 
 
@@ -111,7 +111,10 @@ def _block(content: Content, task: str, channel: str, pairs: pd.DataFrame, side:
     cases = [case for case in content.data.run.suite.cases if content.tasks[case.id] == task]
     workers = style.workers(content.data, [case.id for case in cases])
     axis = _Axis(workers, math.ceil(len(workers) / side))
-    found = {str(case_id): _slowest(group, axis) for case_id, group in pairs.groupby("case_id")}
+    found = {
+        str(case_id): _slowest(group, axis)
+        for case_id, group in pairs.groupby("case_id", observed=True)
+    }
     top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in found.values())  # noqa: N806
     slow = content.slow_pairs[content.slow_pairs["channel"] == channel]
     return Block(

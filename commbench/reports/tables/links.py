@@ -21,10 +21,10 @@ _MOST = 24
 def tables(content: Content) -> Iterator[Table]:
     """Yield a table for each channel in which a case has links of several classes."""
     pairs = content.pairs
-    n_classes = pairs.groupby(["case_id", "channel"])["link"].nunique()
+    n_classes = pairs.groupby(["case_id", "channel"], observed=True)["link"].nunique()
     if not (n_classes > 1).any():
         return
-    for channel, links in content.link_bandwidths.groupby("channel", sort=False):
+    for channel, links in content.link_bandwidths.groupby("channel", sort=False, observed=True):
         yield _class_table(content, str(channel), links)
 
 

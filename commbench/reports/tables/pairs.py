@@ -25,7 +25,7 @@ def tables(content: Content, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
     if len(content.slow_pairs):
         yield _slow_pair_table(content, max_pairs)
     yield from links.tables(content)
-    for channel, pairs in content.pairs.groupby("channel", sort=False):
+    for channel, pairs in content.pairs.groupby("channel", sort=False, observed=True):
         yield _pair_table(content, str(channel), pairs, max_pairs)
     if len(content.coverage):
         yield _coverage_table(content)
@@ -95,7 +95,7 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
 
 
 def _missing_pairs(content: Content, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
-    found = pairs.groupby("case_id").size()
+    found = pairs.groupby("case_id", observed=True).size()
     log = content.data.transfers
     for case in content.data.run.suite.cases:
         n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
