@@ -26,7 +26,6 @@ from commbench.errors import UnwritableError, UsageError
 from commbench.model import LaunchEnd, Record, Run
 
 SIDES = ("base", "head")
-_TABLES = {"TransferRecord": "transfers", "TaskRecord": "tasks"}
 
 
 @dataclass(frozen=True)
@@ -171,10 +170,9 @@ def _add(path: Path, into: store.RunStore, number: int) -> tuple[bool, list[str]
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[Record]:
-    rest = records.KINDS.keys() - _TABLES.keys()
-    for fields in records.read(path / "samples.jsonl", rest, notes):
+    for fields in records.read(path / "samples.jsonl", records.IN_SAMPLES, notes):
         yield records.KINDS[fields.pop("record")](**fields)
-    for kind, name in _TABLES.items():
+    for kind, name in records.FILES.items():
         for fields in tables.read(path / name, kind, notes).to_pylist():
             yield records.KINDS[kind](**fields)
 

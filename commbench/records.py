@@ -44,6 +44,15 @@ FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
+FILES = {
+    "TransferRecord": "transfers", "TaskRecord": "tasks", "WireBytes": "wire",
+    "TransportUsed": "transports",
+}  # fmt: skip
+"""The kinds of which there may be millions, and the name of the file that each has to itself."""
+IN_SAMPLES = KINDS.keys() - {"TransferRecord", "TaskRecord"}
+"""The kinds that ``samples.jsonl`` may have: that of earlier versions has more than the rest."""
+OF_PAIRS = ("TransferRecord", "WireBytes", "TransportUsed")
+"""The kinds that tell of a worker and its peer: their few texts stand in many records."""
 _LATER = {"Sample": {"tool": ""}}
 """Fields that records of earlier versions lack, and what they would have said."""
 
@@ -160,11 +169,11 @@ def read_table(path: Path, kind: str, notes: list[str], done: Any = None) -> pa.
 def schema(kind: str) -> pa.Schema:
     """Return the names and types of the columns of a table of records of this `kind`.
 
-    The texts of transfers, of which there may be many millions, are kept once each.
+    The texts of those ``OF_PAIRS`` are kept once each.
     """
     import pyarrow as pa
 
-    text = pa.dictionary(pa.int32(), pa.string()) if kind == "TransferRecord" else pa.string()
+    text = pa.dictionary(pa.int32(), pa.string()) if kind in OF_PAIRS else pa.string()
     types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": text}
     return pa.schema({name: types[kept] for name, kept in FIELDS[kind].items()})
 

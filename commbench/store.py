@@ -1,9 +1,9 @@
 """The only reader and writer of results.
 
-``<run>/run.json`` holds what was asked and where; ``<run>/samples.jsonl`` every record but two
-kinds, one JSON object a line, flushed one by one. Transfer and task records, which are many, are
-appended to ``transfers.jsonl`` and ``tasks.jsonl`` in the same way, and become Parquet when the
-run ends; a run that never ended is read from the lines.
+``<run>/run.json`` holds what was asked and where; ``<run>/samples.jsonl`` the records, one JSON
+object a line, flushed one by one. Those of ``records.FILES``, which are many, are appended to
+``transfers.jsonl`` and the like in the same way, and become Parquet when the run ends; a run that
+never ended is read from the lines.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from commbench.records import decode, decode_launch, encode
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_TABLES = {"TransferRecord": "transfers", "TaskRecord": "tasks"}
 
 __all__ = ["RunData", "RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_run"]
 
@@ -69,7 +67,7 @@ class RunStore:
     def append(self, record: Record | lines.Lines) -> None:
         """Write `record` and hand it to the operating system before returning."""
         kind, text = lines.told(record)
-        name = _TABLES.get(kind, "samples")
+        name = records.FILES.get(kind, "samples")
         path = self.path / f"{name}.jsonl"
         try:
             file = self._files.get(name)
@@ -115,7 +113,7 @@ class RunStore:
         Lines that can't be read stay lines, so that whoever reads the run is told.
         """
         self.close()
-        for kind, name in _TABLES.items():
+        for kind, name in records.FILES.items():
             lines = self.path / f"{name}.jsonl"
             if not lines.exists():
                 continue
@@ -216,7 +214,8 @@ class RunData:
     """A run's records as pandas frames, one row a record, with the case's names beside.
 
     Every frame has the fields of its record as columns, and ``workload`` and ``backend``. The texts
-    of ``transfers``, which may be many millions, are categoricals. ``notes``: what was unreadable.
+    of ``transfers``, ``wire`` and ``transports``, which may be many millions, are categoricals.
+    ``notes``: what was unreadable.
     """
 
     path: Path
@@ -255,7 +254,7 @@ class RunData:
         """Read everything that the directory holds, also of a run that was cut short."""
         run = read_run(path)
         notes: list[str] = []
-        frames = tables.frames(path, _TABLES, notes)
+        frames = tables.frames(path, notes)
         cases = {case.id: case for case in run.suite.cases}
         for kind, frame in frames.items():
             if others := {*frame["case_id"].unique()} - cases.keys():

@@ -1,7 +1,7 @@
 """Records in large numbers: as Arrow tables, in Parquet files and as pandas frames.
 
-``transfers`` and ``tasks`` may be many millions. They stay columns all the way, and the texts of
-transfers, which repeat, are kept once each: some 60 bytes a record.
+Transfers, tasks and what is known of each pair of workers may be many millions. They stay columns
+all the way, and texts of pairs, which repeat, are kept once each: some 60 bytes a transfer.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ def _plain_memory() -> Iterator[None]:
         pa.set_memory_pool(pool)
 
 
-def frames(path: Path, large: Mapping[str, str], notes: list[str]) -> dict[str, pd.DataFrame]:
+def frames(path: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
     """Return the records of every kind in the run at `path`, each kind as a frame.
 
     Parameters
     ----------
-    large
-        The files of the kinds that have one of their own, by kind, without their suffix.
     notes
         Takes a sentence about each line that is left out.
 
@@ -55,18 +53,30 @@ def frames(path: Path, large: Mapping[str, str], notes: list[str]) -> dict[str, 
         Where a file exists but can't be read.
     """
     more: list[str] = []
-    rows: dict[str, list[dict[str, Any]]] = {
-        kind: [] for kind in records.KINDS if kind not in large
-    }
+    rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in records.KINDS}
     # Arrow reads the many records while Python reads the few, and imports pandas.
     with ThreadPoolExecutor(1) as reader:
-        found = reader.map(lambda kind: read(path / large[kind], kind, more), large)
-        for fields in records.read(path / "samples.jsonl", rows.keys(), notes):
+        many = reader.map(lambda kind: read(path / records.FILES[kind], kind, more), records.FILES)
+        for fields in records.read(path / "samples.jsonl", records.IN_SAMPLES, notes):
             rows[fields.pop("record")].append(fields)
-        of_few = {kind: frame_of_rows(few, kind) for kind, few in rows.items()}
-        of_many = {kind: frame(next(found), kind) for kind in large}
+        found = {
+            kind: frame_of_rows(few, kind)
+            for kind, few in rows.items()
+            if kind not in records.FILES
+        }
+        found |= {kind: frame(_with(next(many), rows[kind]), kind) for kind in records.FILES}
     notes += more
-    return of_few | of_many
+    return found
+
+
+def _with(table: pa.Table, rows: list[dict[str, Any]]) -> pa.Table:
+    """Return `table` and the `rows` of its kind that earlier versions kept in ``samples.jsonl``."""
+    import pyarrow as pa
+
+    if not rows:
+        return table
+    added = pa.Table.from_pylist(rows, schema=table.schema)
+    return pa.concat_tables([added, table]).unify_dictionaries()
 
 
 @_plain_memory()
@@ -120,7 +130,7 @@ def frame(table: pa.Table, kind: str) -> pd.DataFrame:
     found = table.to_pandas(split_blocks=True, self_destruct=True)
     # What reading took beyond the result is as much again, and is kept otherwise.
     pa.default_memory_pool().release_unused()
-    if kind == "TransferRecord":
+    if kind in records.OF_PAIRS:
         # Of the same categories, so that they can be compared with each other.
         workers = found["src"].cat.categories.union(found["dst"].cat.categories)
         for column in ("src", "dst"):

@@ -25,6 +25,7 @@ from click.testing import CliRunner
 
 from commbench import runner
 from commbench.cli import main
+from commbench.records import FILES
 
 BACKEND = os.environ.get("COMMBENCH_TEST_BACKEND", "tcp")
 """What the fixture ``cluster`` runs over."""
@@ -151,7 +152,7 @@ class Running:
         return run
 
     def records(self, kind: str, launch: int | None = None) -> list[dict[str, Any]]:
-        """Return the records of one kind that the run's ``samples.jsonl`` has so far."""
+        """Return the records of one kind that the run has so far."""
         if not self.output.exists():
             return []
         return [
@@ -203,8 +204,8 @@ def _has_member(group: int) -> bool:
 
 
 def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the records of one kind in a run's ``samples.jsonl``, but for an unfinished line."""
-    path = run / "samples.jsonl"
+    """Return the records of one kind that are lines in a run, but for an unfinished one."""
+    path = run / f"{FILES.get(kind, 'samples')}.jsonl"
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]

@@ -226,6 +226,22 @@ def test_a_resumed_run_adds_to_its_parquet(tmp_path: Path) -> None:
     assert load(store.path).transfers["stop_s"].is_monotonic_increasing
 
 
+def test_runs_of_earlier_versions_are_read_and_go_on(tmp_path: Path) -> None:
+    """They had what is known of pairs among the samples; what comes later is in its own file."""
+    store = store_of(tmp_path)
+    old, new = ([builders.wire(CASE, n_bytes), builders.transport(CASE)] for n_bytes in (1, 2))
+    with (store.path / "samples.jsonl").open("a") as file:
+        file.writelines(f"{encode(record)}\n" for record in old)
+    append(store, *new)
+    for _ in range(2):
+        found = load(store.path)
+        assert found.wire["nbytes"].tolist() == [1, 2]
+        assert len(found.transports) == 2
+        assert (found.wire["src"] == found.wire["dst"]).sum() == 0
+        assert found.notes == ()
+        store.finish()
+
+
 # --- what somebody else left -----------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def find(
     slow_pairs: pd.DataFrame, coverage: pd.DataFrame, transports: pd.DataFrame,
 ) -> list[str]:  # fmt: skip
     """Return the warnings about a run, what is wrong with its transports first."""
-    found = [text for text in dict.fromkeys(transports["contradiction"]) if text]
+    found = [text for text in transports["contradiction"].unique() if text]
     found += list(data.notes)
     if data.run.suite.reproduces and stats.reproduced(data) is None:
         found.append(

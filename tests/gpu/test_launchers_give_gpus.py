@@ -33,6 +33,7 @@ def test_mpirun(tmp_path: Path) -> None:
     assert {used.transport for used in of_kind(TransportUsed, found)} == {"mpi/shm, staged"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("asyncssh") is None, reason="asyncssh is missing")
 def test_ssh(tmp_path: Path) -> None:
     """The workers of a host count its GPUs from the first; one too many ends the launch."""

@@ -29,12 +29,14 @@ def test_local(tmp_path: Path, tag: processes.Tag) -> None:
     check_launcher("local", tmp_path, threads_per_worker=2)
 
 
+@pytest.mark.slow
 @needs("dask_mpi")
 def test_mpirun(tmp_path: Path, tag: processes.Tag) -> None:
     """The ranks of a world are all counted."""
     check_launcher("mpirun", tmp_path)
 
 
+@pytest.mark.slow
 @needs("asyncssh")
 def test_ssh(tmp_path: Path, tag: processes.Tag) -> None:
     """Two workers on the only other host."""

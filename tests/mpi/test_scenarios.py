@@ -35,6 +35,8 @@ CLUSTERS = {
     "from_the_shell": 150,
 }
 """The scenarios and their bounds in seconds."""
+SLOW = {"processes_with_nannies"}
+"""``adaptive`` and ``kill_worker_in_merge`` have nannies, too."""
 
 
 def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None:
@@ -56,7 +58,10 @@ def test_connection(name: str) -> None:
     run_scenario("connection_scenarios", name, CONNECTIONS[name])
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CLUSTERS],
+)
 def test_cluster(name: str) -> None:
     """Clusters do what the scenario's docstring says."""
     run_scenario("cluster_scenarios", name, CLUSTERS[name])

@@ -228,7 +228,7 @@ def _transports(found: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[An
     own = found[found["case_id"] == case.id].merge(shown[["src", "dst"]], on=["src", "dst"])
     return {
         pair: ", ".join(name or "unknown" for name in names.unique())
-        for pair, names in own.groupby(["src", "dst"])["transport"]
+        for pair, names in own.groupby(["src", "dst"], observed=True)["transport"]
     }
 
 

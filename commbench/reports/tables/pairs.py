@@ -137,11 +137,13 @@ def _share(share: float) -> str:
 
 def _transport_table(content: Content) -> Table:
     rows = []
-    for keys, group in content.transports.groupby(["case_id", "transport"], sort=False):
+    used = content.transports.groupby(["case_id", "transport"], sort=False, observed=True)
+    for (_, transport), group in used:
         first = next(group.itertuples())
-        pairs = sorted({f"{row.src}→{row.dst}" for row in group.itertuples()})
-        some = ", ".join(pairs[:6]) + (f", … ({len(pairs)})" if len(pairs) > 6 else "")
-        rows.append((label(content, first), str(keys[1]) or "unknown", some, first.evidence))
+        pairs = group[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
+        some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
+        some += f", … ({len(pairs)})" * (len(pairs) > 6)
+        rows.append((label(content, first), str(transport) or "unknown", some, first.evidence))
     return Table(
         "Transport really used",
         ("backend", "transport", "src→dst", "evidence"),
