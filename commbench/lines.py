@@ -16,15 +16,12 @@ from typing import Any
 from commbench import records
 from commbench.model import Record
 
-MANY = ("TransferRecord", "TaskRecord", "WireBytes")
-"""The kinds that grow with the tasks or with the square of the number of workers."""
-
 # All of it is what ``records.parse`` takes. What it takes beyond that is looked at line by line.
 _SOUND = {
     "int": rb"-?(?:0|[1-9]\d{0,17}+)",
     "float": rb"-?(?:0|[1-9]\d{0,17}+)(?:\.\d{1,20}+)?+(?:e[-+]?\d{1,2}+)?+",
     "bool": rb"(?:true|false)",
-    "str": rb'"[ !#-\[\]-~]*+"',
+    "str": rb'"(?:[ !#-\[\]-~]++|\\u(?!d[89a-f])[\da-f]{4})*+"',
 }
 
 
@@ -81,8 +78,8 @@ def told(record: Record | Lines) -> tuple[str, str]:
 def split(block: bytes) -> Iterator[Lines | bytes]:
     """Yield what the whole lines of `block` are: ``Lines`` that are sound, and others one by one.
 
-    Only what ``MANY`` names becomes ``Lines``. The others come without their end of line, and may
-    be anything.
+    Only the kinds of ``records.FILES`` become ``Lines``. The others come without their end of line,
+    and may be anything.
     """
     place, sound = 0, _pattern()
     while place < len(block):
@@ -100,7 +97,7 @@ def split(block: bytes) -> Iterator[Lines | bytes]:
 def _pattern() -> re.Pattern[bytes]:
     """Return what matches lines of one kind that follow each other, in a group of its name."""
     kinds = []
-    for kind in MANY:
+    for kind in records.FILES:
         fields = b",".join(
             b'"%s":%s' % (name.encode(), _SOUND[wanted])
             for name, wanted in records.FIELDS[kind].items()

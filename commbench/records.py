@@ -52,7 +52,7 @@ FILES = {
 IN_SAMPLES = KINDS.keys() - {"TransferRecord", "TaskRecord"}
 """The kinds that ``samples.jsonl`` may have: that of earlier versions has more than the rest."""
 OF_PAIRS = ("TransferRecord", "WireBytes", "TransportUsed")
-"""The kinds that tell of a worker and its peer: their few texts stand in many records."""
+"""The kinds that tell of a worker and its peer: but for the evidence, few texts in many records."""
 _LATER = {"Sample": {"tool": ""}}
 """Fields that records of earlier versions lack, and what they would have said."""
 
@@ -169,13 +169,14 @@ def read_table(path: Path, kind: str, notes: list[str], done: Any = None) -> pa.
 def schema(kind: str) -> pa.Schema:
     """Return the names and types of the columns of a table of records of this `kind`.
 
-    The texts of those ``OF_PAIRS`` are kept once each.
+    The texts of those ``OF_PAIRS`` are kept once each, but for the evidence.
     """
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string()) if kind in OF_PAIRS else pa.string()
     types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": text}
-    return pa.schema({name: types[kept] for name, kept in FIELDS[kind].items()})
+    columns = {name: types[kept] for name, kept in FIELDS[kind].items()}
+    return pa.schema(columns | {name: pa.string() for name in {"evidence"} & columns.keys()})
 
 
 def _columns(block: bytes, kind: str) -> pa.Table | None:

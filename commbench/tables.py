@@ -39,6 +39,7 @@ def _plain_memory() -> Iterator[None]:
         pa.set_memory_pool(pool)
 
 
+@_plain_memory()
 def frames(path: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
     """Return the records of every kind in the run at `path`, each kind as a frame.
 
@@ -79,7 +80,6 @@ def _with(table: pa.Table, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.concat_tables([added, table]).unify_dictionaries()
 
 
-@_plain_memory()
 def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     """Return the records in ``stem.parquet``, and those that ``stem.jsonl`` has beyond them.
 
@@ -101,9 +101,7 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     if parquet.exists():
         texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         try:
-            if 1:
-                # Of numbers it makes one piece each, which pandas takes as it is.
-                found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
+            found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
             found.validate(full=True)
             stored = found.select(schema.names).cast(schema)
             done = json.loads((found.schema.metadata or {}).get(_LINES, b"null"))
@@ -122,7 +120,6 @@ def write(table: pa.Table, path: Path, *, made_of: Mapping[str, Any]) -> None:
     pq.write_table(table.replace_schema_metadata({_LINES: json.dumps(made_of)}), path)
 
 
-@_plain_memory()
 def frame(table: pa.Table, kind: str) -> pd.DataFrame:
     """Return the records in `table` as a frame, which takes over its memory."""
     import pyarrow as pa

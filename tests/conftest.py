@@ -11,6 +11,7 @@ from typing import Any
 import builders
 import processes
 import pytest
+from hypothesis import settings
 
 from commbench import backends, load
 from commbench.launchers.local import LocalLauncher
@@ -18,6 +19,10 @@ from commbench.model import Case, ClusterSpec, Record
 from commbench.reports import content
 from commbench.reports.content import Content
 from commbench.store import RunData
+
+# How long an example takes is the machine's affair.
+settings.register_profile("commbench", deadline=None)
+settings.load_profile("commbench")
 
 collect_ignore = ["gpu/fakes"]
 """Packages with names of real ones, for processes that are told to import them."""

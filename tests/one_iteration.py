@@ -44,7 +44,8 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
             lines.of(WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2),
             lines.of(
                 TransportUsed, **common, src=worker, dst=names, transport="tcp",
-                evidence=f"10.0.0.1:{40000 + number} is another host", contradiction="",
+                evidence=[f"socket 10.0.0.1:{number} ↔ 10.0.1.1:{peer}" for peer in names],
+                contradiction="",
             ),
             builders.log_count(case, worker, n_started=n, n_logged=n),
             builders.address(case, worker, where_at),

@@ -37,7 +37,8 @@ with open({log!r}, "a") as log:
 case = builders.case("tcp", params={params!r}, launches=int(value("--launches")))
 records = builders.launches(case, [{factor} * (1 + 0.5 * (seed * 7919 % 10) / 10)])
 if {many}:
-    records += [builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5)]
+    records += [builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5),
+                builders.wire(case, 1000), builders.transport(case)]
 git = {{"working_directory": {{"commit": "a"}}}}
 environment = {{"packages": {{"project": {name!r}}}, "git": git}}
 print(builders.written(Path(value("--output")), [case], records, environment=environment).path)
@@ -135,7 +136,8 @@ def test_the_runs_are_like_any_other(tmp_path: Path) -> None:
     run = load(path)
     assert run.notes == ()
     assert run.ends["block"].tolist() == run.ends["launch"].tolist() == [0, 1]
-    assert run.transfers["launch"].tolist() == run.tasks["launch"].tolist() == [0, 1]
+    for frame in (run.transfers, run.tasks, run.wire, run.transports):
+        assert frame["launch"].tolist() == [0, 1]
     assert run.run.suite.cases[0].launches == 2
     assert run.run.command.split()[0] == "commbench"
     # Whose commit the current folder has says nothing of either side.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -250,13 +250,11 @@ class TestUcxInfo:
         assert (old.name, old.device, old.bandwidth_Bps) == ("mm", "posix", 12179 * 2.0**20)
         assert odd == UcxTransport("odd", "", "", None, None)
 
-    @settings(deadline=None)
     @given(st.lists(st.sampled_from([*UCX_INFO.splitlines(), "# Transport:", "#", ":"])))
     def test_any_mixture_of_lines(self, lines: list[str]) -> None:
         """Lines that are lost or shuffled never raise."""
         doctor.parse_ucx_info("\n".join(lines))
 
-    @settings(deadline=None)
     @given(st.text())
     def test_any_text(self, text: str) -> None:
         """Text of any kind never raises."""

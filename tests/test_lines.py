@@ -13,12 +13,12 @@ from test_store import BAD_TRANSFERS, any_record
 
 from commbench import lines, load, model
 from commbench.lines import Lines
-from commbench.records import decode, encode
+from commbench.records import FILES, decode, encode
 from commbench.store import RunStore
 
 CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 2.0)
-MANY = [getattr(model, name) for name in lines.MANY]
+MANY = [getattr(model, name) for name in FILES]
 RECORDS = st.one_of(*(any_record(kind) for kind in (*MANY, model.Sample)))
 
 
@@ -41,7 +41,7 @@ def test_records_are_the_same_as_lines(found):
     """Whatever values they have and however kinds alternate, all come in order and unchanged."""
     parts = list(lines.split(block(*found)))
     assert one_by_one(parts) == found
-    assert all(part.kind in lines.MANY for part in parts if isinstance(part, Lines))
+    assert all(part.kind in FILES for part in parts if isinstance(part, Lines))
 
 
 def test_lines_of_one_kind_come_together():
@@ -52,6 +52,16 @@ def test_lines_of_one_kind_come_together():
         "TransferRecord", "", "TransferRecord"
     ]  # fmt: skip
     assert one_by_one(parts) == [*found, builders.sample(CASE, 1.0), *found]
+
+
+def test_texts_that_are_no_ascii_are_among_them():
+    """An arrow between two addresses parts nothing; half of a surrogate pair is looked at alone."""
+    found = [builders.transport(CASE, evidence=f"a ↔ b{number}") for number in range(3)]
+    (whole,) = lines.split(block(*found))
+    assert isinstance(whole, Lines)
+    assert list(whole.records()) == found
+    (alone,) = lines.split(block(builders.transport(CASE, evidence="\ud834")))
+    assert isinstance(alone, bytes)
 
 
 @pytest.mark.parametrize("line", BAD_TRANSFERS.values(), ids=BAD_TRANSFERS.keys())

@@ -54,7 +54,7 @@ def test_a_run_carries_no_path_of_the_machine(run: RunData) -> None:
         if path.suffix in {".json", ".jsonl", ".md", ".html", ".svg", ".csv"}:
             found = _MACHINES_OWN.search(path.read_text(encoding="utf-8"))
             assert not found, f"{path}: {found}"
-    for frame in (run.transfers, run.tasks):
+    for frame in (run.transfers, run.tasks, run.wire, run.transports):
         for column in frame.select_dtypes(["str", "category"]):
             for text in frame[column].unique():
                 assert not _MACHINES_OWN.search(text), text

@@ -242,6 +242,18 @@ def test_runs_of_earlier_versions_are_read_and_go_on(tmp_path: Path) -> None:
         store.finish()
 
 
+def test_reading_leaves_arrows_memory_pool_as_it_was(tmp_path: Path) -> None:
+    """Whoever loads a run goes on with the allocator that they had."""
+    import pyarrow as pa
+
+    store = store_of(tmp_path, builders.every_kind(CASE))
+    before = pa.default_memory_pool().backend_name
+    assert before != "system"
+    for _ in range(20):
+        load(store.path)
+    assert pa.default_memory_pool().backend_name == before
+
+
 # --- what somebody else left -----------------------------------------------------------------
 
 

@@ -287,7 +287,7 @@ values = st.recursive(
 
 
 # The first example waits for imports.
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(keys, values, max_size=4))
 def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
     """Whatever a file holds, it is structured or refused with the path of what is wrong."""

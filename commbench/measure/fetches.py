@@ -88,8 +88,8 @@ def _measure(
             emit(sent)
         for record in traffic.network_bytes(launch, iteration, counters):
             emit(record)
-    for record in traffic.links(launch, backend, cluster):
-        emit(record)
+    for found in traffic.links(launch, backend, cluster):
+        emit(found)
     del blocks
 
 

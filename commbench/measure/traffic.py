@@ -65,7 +65,7 @@ def _of_peers(cluster: RunningCluster, function: Any, *args: Any) -> Iterator[tu
         yield from cluster.client.run(function, *args, workers=some).items()
 
 
-def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record]:
+def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Lines]:
     """Yield where the workers are, what carries each living connection, and its compression."""
     for address, name in cluster.names.items():
         yield WorkerAddress(
@@ -73,16 +73,13 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
         )
     yield from places.of_workers(launch, cluster)
     for address, found in _of_peers(cluster, wire.transports, backend.transport):
-        for peer, transport, evidence in found:
-            yield TransportUsed(
-                case_id=launch.case.id,
-                launch=launch.index,
-                src=cluster.names[address],
-                dst=peer,
-                transport=transport,
-                evidence=evidence,
-                contradiction=backend.contradiction(transport),
-            )
+        if found:
+            peers, names, evidence = map(list, zip(*found, strict=True))
+            yield lines.of(
+                TransportUsed, case_id=launch.case.id, launch=launch.index,
+                src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
+                contradiction=[backend.contradiction(name) for name in names],
+            )  # fmt: skip
     if cluster.outlives:
         # What a launch sets is known; here somebody else did, or nobody.
         told = cluster.client.run(_settings).values()

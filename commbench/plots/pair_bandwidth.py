@@ -43,7 +43,7 @@ def plot(run: RunData) -> Figure | None:
     """
     if run.transfers.empty:
         return None
-    pairs = stats.pairs(run).dropna(subset="q50_Bps")
+    pairs = stats.pair_bandwidths(run).table.dropna(subset="q50_Bps")
     if pairs.empty:
         return None
     slow = stats.slow_pairs(pairs, run)

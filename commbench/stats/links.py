@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from commbench.model import WorkerPlace
-from commbench.topology import UNKNOWN, link_class, rack_of
+from commbench.topology import UNKNOWN, link_class, rack_of, rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ _UNTOLD, _DIFFERING = -1, 0
 """The numbers of the class unknown: where no launch tells, and where launches differ."""
 
 
-def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[str]:
+def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[Any]:
     """Return for each row of `table`, by its case_id, src and dst, the class of the pair's link.
 
     Returns
@@ -137,11 +137,12 @@ class _Judge:
         return links
 
     def texts(self, classes: _Numbers) -> pd.Categorical:
-        """Return the names of classes; those that nothing tells are unknown as well."""
+        """Return the names of classes, in their order; what nothing tells is unknown as well."""
         import numpy as np
         import pandas as pd
 
-        return pd.Categorical.from_codes(np.maximum(classes, _DIFFERING), list(self._numbers))
+        found = pd.Categorical.from_codes(np.maximum(classes, _DIFFERING), list(self._numbers))
+        return found.reorder_categories(sorted(self._numbers, key=rank))
 
     def _number(self, link: str) -> int:
         return self._numbers.setdefault(link, len(self._numbers))

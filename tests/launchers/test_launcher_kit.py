@@ -32,14 +32,14 @@ def test_local(tmp_path: Path, tag: processes.Tag) -> None:
 @pytest.mark.slow
 @needs("dask_mpi")
 def test_mpirun(tmp_path: Path, tag: processes.Tag) -> None:
-    """The ranks of a world are all counted."""
+    """The ranks of a world are all counted; ``test_mpirun.py`` has worlds that are not slow."""
     check_launcher("mpirun", tmp_path)
 
 
 @pytest.mark.slow
 @needs("asyncssh")
 def test_ssh(tmp_path: Path, tag: processes.Tag) -> None:
-    """Two workers on the only other host."""
+    """Two workers on the only other host; ``test_ssh.py`` has launches that are not slow."""
     with sshd.server(tmp_path / "sshd") as server:
         check_launcher(
             "ssh", tmp_path, hosts=("127.0.0.1", "127.0.0.1"), launcher_options=server.options

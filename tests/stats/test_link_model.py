@@ -160,7 +160,7 @@ def test_transfers_without_duration_are_counted_and_left_out(recorded: Recorded)
 
 
 def test_channels_pairs_and_classes_have_models_of_their_own(recorded: Recorded) -> None:
-    """Alone and together are never mixed; a class pools the pairs on its kind of link."""
+    """Alone and together are never mixed; a class pools its pairs, the nearest class is first."""
     case = builders.case(workload="all-to-all", n_workers=3)
     pairs = list(itertools.permutations("012", 2))
     records = [address(case, "0"), address(case, "1"), address(case, "2", "tcp://10.0.0.9:4000")]
@@ -174,8 +174,8 @@ def test_channels_pairs_and_classes_have_models_of_their_own(recorded: Recorded)
         (channel, link, name)
         for channel in ("alone", "together")
         for link, name in [
-            ("network", ""), ("same host", ""), *(("network", name) for name in far[1:]),
-            ("same host", "01"), ("same host", "10"),
+            ("same host", ""), ("network", ""), ("same host", "01"), ("same host", "10"),
+            *(("network", name) for name in far[1:]),
         ]
     ]  # fmt: skip
     for model in models:

@@ -52,7 +52,7 @@ entries = st.lists(
 
 
 @given(entries)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_pairs_are_what_their_definitions_say(
     recorded: Recorded, entries: list[dict[str, Any]]
 ) -> None:

@@ -113,7 +113,7 @@ runs = st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size
 
 
 @given(runs)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_summary_is_what_a_pocket_calculator_finds(
     recorded: Recorded, launches: list[list[float]]
 ) -> None:

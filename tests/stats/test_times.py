@@ -30,7 +30,7 @@ def parts_of(run: RunData) -> dict[str, list[float]]:
 
 
 @given(bars, bars, st.floats(1e-3, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_parts_add_up_to_the_wall_time_and_are_never_negative(
     recorded: Recorded,
     fetches: list[tuple[float, float]],

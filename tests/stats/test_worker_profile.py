@@ -29,7 +29,7 @@ def profile_of(run: RunData, worker: str = "0") -> Any:
 
 
 @given(st.lists(seconds, min_size=12, max_size=12), st.integers(1, 4), st.floats(1e-3, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_both_accounts_add_up_and_nothing_is_negative(
     recorded: Recorded, times: list[float], n_threads: int, wall: float
 ) -> None:
