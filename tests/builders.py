@@ -224,9 +224,10 @@ def launches(of: Case, medians: Iterable[float], n_samples: int = 3) -> list[Rec
     return records
 
 
-def expanded(found: Iterable[Record | Lines]) -> list[Record]:
+def expanded(found: Iterable[Record | Lines | None]) -> list[Record]:
     """Return the records in `found`, of which some come many at a time, one by one."""
     records = InMemory()
     for each in found:
-        records(each)
+        if each is not None:
+            records(each)
     return records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from unittest.mock import Mock
 
+import builders
 import pytest
 
 from commbench import registry
@@ -32,7 +33,7 @@ def merged(request, tmp_path_factory):
     case = Case(workload="merge", backend=request.param, params=params, cluster=cluster,
                 iterations=2, timeout_s=120.0)  # fmt: skip
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path_factory.mktemp("world") / "logs"))
+    records = builders.expanded(run_plan(plan, tmp_path_factory.mktemp("world") / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records
     return request.param, records
 

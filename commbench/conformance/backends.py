@@ -11,6 +11,7 @@ from pathlib import Path
 from commbench import backends, runner, suite
 from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.promises import demand, one_line, refusal
+from commbench.emitter import InMemory
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
 
@@ -105,7 +106,10 @@ def _exchange_messages(name: str, device: str, scratch: Path) -> set[str]:
         launches=1, iterations=20, warmups=2, timeout_s=_TIMEOUT_S,
     )  # fmt: skip
     plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
-    records = [record for record in runner.run_plan(plan, scratch / "logs") if record is not None]
+    records = InMemory()
+    for found in runner.run_plan(plan, scratch / "logs"):
+        if found is not None:
+            records(found)
     failures = [record.message for record in records if isinstance(record, Failure)]
     demand(not failures, f"a launch over {name} failed: {'; '.join(failures)}")
     demand(any(isinstance(record, LaunchEnd) for record in records), "no launch ended")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import trees
 
@@ -38,7 +39,7 @@ def launch(
         workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=150
     )
     plan = suite.plan(suite.suite_of("fake", cases), seed=0)
-    return [record for record in runner.run_plan(plan, folder / "logs") if record is not None]
+    return builders.expanded(runner.run_plan(plan, folder / "logs"))
 
 
 def of_kind(kind: type[Any], records: list[Record]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import builders
 import psutil
 import pytest
 
@@ -122,7 +123,7 @@ def test_a_launch_under_load_ends_well(backend, tmp_path):
     params = LOADED | {"layers": ("coroutine", "comm"), "sizes": (1, 1 << 20)}
     case = Case(workload="pingpong", backend=backend, params=params, iterations=50, warmups=10)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path / "logs"))
+    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records
     assert len(samples(records)) == 2 * (50 + 5)
     loads = [record for record in records if isinstance(record, Load)]

@@ -6,6 +6,7 @@ import statistics
 import time
 import zlib
 
+import builders
 import processes
 import psutil
 import pytest
@@ -333,7 +334,7 @@ def over_ucx(tmp_path_factory):
             timeout_s=120.0,
         )  # fmt: skip
         plan = [Launch(case=case, index=0, block=0, position=0)]
-        records = list(run_plan(plan, tmp_path_factory.mktemp("launches") / "logs"))
+        records = builders.expanded(run_plan(plan, tmp_path_factory.mktemp("launches") / "logs"))
         assert not [record for record in records if isinstance(record, Failure)], records
         assert isinstance(records[-1], LaunchEnd)
         found[name] = records

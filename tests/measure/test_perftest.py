@@ -7,6 +7,7 @@ import statistics
 import subprocess
 from pathlib import Path
 
+import builders
 import pytest
 
 from commbench import backends
@@ -33,7 +34,7 @@ def measured(backend, folder, iterations=20, **params):
     if problem := lacking.lacking(case, backends.parse(backend)):
         pytest.skip(f"{backend}: {problem.reason}")
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, folder / "logs"))
+    records = builders.expanded(run_plan(plan, folder / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records
     return records
 

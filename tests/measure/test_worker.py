@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import builders
 import pytest
 
 from commbench.errors import LaunchError, VerificationError
@@ -109,7 +110,7 @@ def test_a_live_cluster_is_measured(tmp_path):
     params = {"layers": ("worker",), "sizes": (1, 100_000)}
     case = Case(workload="pingpong", backend="tcp", params=params, iterations=40, warmups=10)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path / "logs"))
+    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records
     assert isinstance(records[-1], LaunchEnd)
     (idle,) = [record for record in records if isinstance(record, IdleCost)]
