@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_PAGES = [
+    _ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md")),
+    _ROOT / "notebooks/README.md", _ROOT / "results/reference/README.md",
+]  # fmt: skip
 
 
 _SHOWN = re.compile(r"(?<=```\n)\w+ · .*?(?=\n```)", re.DOTALL)
@@ -37,7 +40,7 @@ def test_the_readme_shows_the_report_of_its_reference_run():
     assert _SHOWN.search(readme)[0] == _said()
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
 def test_every_link_within_the_project_leads_somewhere(page):
     """Files that a page links to or shows exist."""
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))

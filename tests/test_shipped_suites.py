@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def suite(figure: str, **overrides: Any) -> Suite:
     return read_suite(FOLDER / f"{SUITES[figure]}.toml", overrides)
 
 
+def arrays(suite: Suite) -> list[Case]:
+    """Return the cases of `suite` that compute x + x.T."""
+    return [case for case in suite.cases if case.workload == "transpose-sum"]
+
+
 def payload(case: Case) -> int:
     """Return the bytes that the case's workload counts."""
     kind = registry.load("workload", case.workload)
@@ -54,8 +60,6 @@ def test_a_suite_measures_what_was_published(figure: str) -> None:
     """Each published value has a case over its backends and with its workers, at full size."""
     cases = suite(figure, scale=1).cases
     for value in published.figure(figure).values:
-        if value.quantity == "bandwidth" and figure == "ucx_dgx_blog.transpose":
-            continue  # of a message without Dask: ucx-py-message-1gb measures these
         for backend in filter(None, (value.backend, value.over)):
             over = [case for case in cases if case.backend == backend]
             if value.workload:
@@ -65,8 +69,9 @@ def test_a_suite_measures_what_was_published(figure: str) -> None:
                 assert {*value.workers} <= {case.cluster.n_workers for case in over}
             if value.message_bytes:
                 assert {*value.message_bytes} <= {*over[0].params["sizes"]}
-            if value.layer and backend != "ucx:nvlink":  # the layer knows no memory of GPUs
-                assert value.layer in {name for case in over for name in case.params["layers"]}
+            if value.layer:
+                found = {name for case in over for name in case.params.get("layers", ())}
+                assert value.layer in found
 
 
 def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
@@ -77,7 +82,7 @@ def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
         assert case.params == {"size": 16_000, "chunk": 4_000, "operation": "persist"}
         assert case.cluster.threads_per_worker == 28
         assert payload(case) == 2_048_000_000
-    for case in suite("ucx_dgx_blog.transpose", scale=1).cases:
+    for case in arrays(suite("ucx_dgx_blog.transpose", scale=1)):
         assert case.params == {"size": 40_000, "chunk": 4_096, "operation": "sum"}
     (rows, _) = da.core.normalize_chunks("128 MiB", (40_000, 40_000), dtype="f8")
     assert rows[0] == 4_096
@@ -153,7 +158,7 @@ def test_scaled_arrays_keep_their_chunks() -> None:
     """An x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
     for scale in (0.001, 0.03, 0.7):
         for figure, n in (("mpi4dask.transpose_ri2", 4), ("ucx_dgx_blog.transpose", 10)):
-            for case in suite(figure, scale=scale).cases:
+            for case in arrays(suite(figure, scale=scale)):
                 assert math.ceil(case.params["size"] / case.params["chunk"]) == n
         for case in suite("ucx_dgx_blog.svd", scale=scale).cases:
             assert case.params["rows"] == 100 * case.params["chunk_rows"]
@@ -165,6 +170,18 @@ def run(figure: str, output: Path, *arguments: object) -> Any:
     path = FOLDER / f"{SUITES[figure]}.toml"
     words = ["run", path, "--output", output, "--launches", 1, "--iterations", 1, *arguments]
     return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_the_page_counts_the_cases() -> None:
+    """Of each suite it says how many cases there are, and how many need no GPU and InfiniBand."""
+    page = (FOLDER.parent / "docs" / "suites.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| `([\w-]+)\.toml` .* \| (\d+ of \d+) \|$", page, re.MULTILINE))
+    found = {}
+    for figure, name in SUITES.items():
+        needs = [{*case.backend.replace(":", "+").split("+")} for case in suite(figure).cases]
+        bare = [names for names in needs if not names & {"nvlink", "ib"}]
+        found[name] = f"{len(bare)} of {len(needs)}"
+    assert said == found
 
 
 @pytest.fixture
@@ -232,6 +249,23 @@ def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, 
     assert result.stderr.count("ucx:ib is") == 1
 
 
+@pytest.mark.parametrize(
+    ("figure", "rest"),
+    [
+        ("rapids_blog.message_1GB", "3 of 5 cases, over tcp, ucx:tcp, ucx:shm"),
+        ("ucx_dgx_blog.transpose", "3 of 6 cases, over tcp, ucx, ucx:shm"),
+        ("ucx_dgx_blog.svd", "3 of 4 cases, over tcp, ucx, ucx:shm"),
+    ],
+)
+def test_what_the_rest_is_depends_on_the_suite(
+    figure: str, rest: str, tmp_path: Path, bare: None
+) -> None:
+    """Without GPU and InfiniBand a suite names the cases that can be measured all the same."""
+    result = run(figure, tmp_path / "results")
+    assert result.exit_code == 2
+    assert f"To go on with {rest}: --skip-unavailable" in result.stderr
+
+
 def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figures: None) -> None:
     """With --skip-unavailable each backend that is left out is told once."""
     arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
@@ -263,9 +297,11 @@ def test_a_bad_scale_is_told_before_anything_starts(scale: str, tmp_path: Path) 
 
 
 def test_auto_is_settled_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a GPU the published memory is used, and the layer that knows none stays with CPUs."""
+    """With a GPU every value has a case in the memory that was published, at all layers."""
     monkeypatch.setattr(device, "detect", lambda: "gpu")
-    for figure in ("rapids_blog.merge_dgx1", "ucx_dgx_blog.svd", "mpi4dask.frontera"):
-        assert {case.cluster.device for case in suite(figure).cases} == {"gpu"}
-    found = {(*c.params["layers"], c.cluster.device) for c in suite("mpi4dask.pingpong").cases}
-    assert found == {("coroutine", "cpu"), ("comm", "gpu")}
+    for figure in SUITES:
+        for value in published.figure(figure).values:
+            over = [case for case in suite(figure, scale=1).cases if case.backend == value.backend]
+            assert value.device in {case.cluster.device for case in over}
+        if figure != "ucx_dgx_blog.transpose":
+            assert {case.cluster.device for case in suite(figure).cases} == {"gpu"}

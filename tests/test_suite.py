@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +183,20 @@ def test_the_shipped_suites_are_suites() -> None:
     assert paths
     for path in paths:
         assert read_suite(path).cases
+
+
+def test_the_docstring_has_every_key() -> None:
+    """The example in it can be read, and has all keys of a suite, a cluster and a case."""
+    text = textwrap.dedent((suite.__doc__ or "").partition("::\n")[2])
+    content = tomllib.loads(text)
+    suite.structure(content, suite.SuiteFile, "docstring")
+    in_suite, in_case = (
+        {field.name for field in dataclasses.fields(kind)}
+        for kind in (suite.SuiteFile, suite.CaseEntry)
+    )
+    assert {*content} == in_suite
+    assert {*content["cluster"]} == {field.name for field in dataclasses.fields(ClusterSpec)}
+    assert {*content["case"][0]} == in_case - in_suite
 
 
 def test_cases_survive_their_run_json(read: Callable[..., Suite]) -> None:

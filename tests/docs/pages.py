@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "notebooks/README.md", ROOT / "results/reference/README.md",
+]  # fmt: skip
 
 SHELL = ("shell", "sh", "bash", "console")
 LANGUAGES = (*SHELL, "python", "toml", "text", "yaml", "json", "diff")
@@ -54,6 +57,11 @@ class Block:
             return self.text
         typed = re.findall(r"^\$ ((?:.*\\\n)*.*)", self.text, re.MULTILINE)
         return "\n".join(typed) + "\n"
+
+
+def name(page: Path) -> str:
+    """Return a page's name: three of them are a ``README.md``."""
+    return str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
 
 
 def blocks(page: Path) -> list[Block]:
@@ -117,7 +125,7 @@ def script(page: Path) -> str:
     """
     parts, python = ["set -euo pipefail"], ""
     for block in blocks(page):
-        where = f"{page.name}, line {block.line}"
+        where = f"{name(page)}, line {block.line}"
         if block.reason:
             continue
         if block.file:

@@ -35,8 +35,8 @@ BLOCKS = [block for page in pages.PAGES for block in pages.blocks(page)]
 
 def _ids(given):
     if isinstance(given, pages.Block):
-        return f"{given.page.name}-{given.line}"
-    return str(given.relative_to(pages.ROOT)) if isinstance(given, Path) else None
+        return f"{pages.name(given.page)}-{given.line}"
+    return pages.name(given) if isinstance(given, Path) else None
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_every_command_is_understood(page, prepare, parse):
                 try:
                     parse(words, whole=not block.reason)
                 except Exception as error:
-                    error.add_note(f"{page.name}, line {block.line}: {' '.join(words)}")
+                    error.add_note(f"{pages.name(page)}, line {block.line}: {' '.join(words)}")
                     raise
 
 
@@ -128,7 +128,7 @@ def test_every_command_within_the_text_is_understood(page, prepare, parse):
             except click.MissingParameter:
                 continue
             except Exception as error:
-                error.add_note(f"{page.name}: {span}")
+                error.add_note(f"{pages.name(page)}: {span}")
                 raise
 
 
@@ -164,7 +164,7 @@ def test_every_toml_block_is_what_it_seems(block, prepare, tmp_path):
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=_ids)
 def test_every_python_block_can_be_parsed(block):
     """Python is Python."""
-    compile(block.text, f"{block.page.name}, line {block.line}", "exec")
+    compile(block.text, f"{pages.name(block.page)}, line {block.line}", "exec")
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,6 @@ _WHOLE = "extending.md"
 """The page that runs from top to bottom by default: its worked example is a test."""
 
 
-def _name(page):
-    return str(page.relative_to(pages.ROOT))
-
-
 def _python(page):
     return "".join(
         block.text
@@ -44,7 +40,7 @@ def _python(page):
     )
 
 
-@pytest.mark.parametrize("page", [page for page in pages.PAGES if _python(page)], ids=_name)
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if _python(page)], ids=pages.name)
 def test_the_python_of_a_page_runs(page, prepare, folder, tag):
     """What a page shows in Python works, block after block, where the project's runs are."""
     prepare(page)
@@ -121,7 +117,7 @@ def test_the_worked_example_runs(run_page, folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", pages.PAGES, ids=_name)
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_every_command_runs(run_page, page):
     """A page's commands work in their order, in small, and leave no process."""
     run_page(page, thorough=True)
