@@ -83,13 +83,15 @@ def _launcher_options(spec: ClusterSpec) -> list[click.Option]:
                      help="local: processes of their own; mpirun: the ranks of one MPI world; ssh: "
                           "on --hosts; slurm, pbs, lsf: as jobs; external: a running cluster."),
         click.Option(["--hosts"], type=Parsed("names", listed(str)),
-                     help="For ssh: the scheduler's host, then one for each worker, in turn."),
+                     help="For ssh and mpirun: the scheduler's host, then one for each worker, in "
+                          "turn."),
         click.Option(["--scheduler-address"], help="For external: such as tcp://10.0.0.1:8786."),
         click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
                      help="For external: what `dask scheduler --scheduler-file` wrote."),
         click.Option(["--launcher-option"], type=Parsed("KEY=VALUE", key_and_value),
                      multiple=True,
-                     help="For ssh, slurm, pbs and lsf: for example queue=short; may be repeated."),
+                     help="For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be "
+                          "repeated."),
         click.Option(["--start-timeout"], type=SECONDS, default=spec.start_timeout_s,
                      show_default=True, help="Deadline for all workers to be there, in seconds."),
     ]  # fmt: skip
