@@ -20,6 +20,7 @@ from commbench import (
     cli_machine,
     cli_model,
     cli_report,
+    cluster_options,
     gates,
     interrupts,
     options,
@@ -112,14 +113,14 @@ def _workload_command(name: str) -> click.Command:
             name,
             given["backends"] or ("tcp",),
             params,
-            options.cluster(given),
+            cluster_options.cluster(given),
             **options.replication(given),
         )
         ctx.exit(_start(suite.suite_of(name, cases), given))
 
     params = [
         *options.of_params(kind.Params),
-        *options.cluster_options(kind),
+        *cluster_options.of_workload(kind),
         *options.run_options(),
     ]
     return click.Command(name, callback=callback, params=params, help=kind.summary)
@@ -135,12 +136,12 @@ def _suite_command(path: Path) -> click.Command:
             "backends": given["backends"],
             "scale": given["scale"],
             "placement": given["placement"],
+            "cluster": cluster_options.overrides(given),
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
-    return click.Command(
-        str(path), callback=callback, params=options.suite_options(), help=f"Run the suite {path}."
-    )
+    params = [*cluster_options.of_suite(), *options.run_options()]
+    return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
 
 
 def _start(suite: Suite, given: dict[str, Any]) -> int:

@@ -11,12 +11,9 @@ import click
 
 from commbench import units
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite
-from commbench.parsed import BYTES, SECONDS, SHARE, Parsed, key_and_value, listed
-from commbench.workloads import device as devices
-from commbench.workloads.base import PairWorkload, Workload
+from commbench.model import RIGOROUS_LAUNCHES, Case, Stopping, Suite
+from commbench.parsed import BYTES, SECONDS, SHARE, Parsed, listed
 
-_GPU = ("workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
@@ -59,68 +56,6 @@ def _show(default: Any) -> str:
     return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
 
 
-def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
-    """Return the options that describe the cluster of `workload`; a pair needs no size."""
-    spec = ClusterSpec()
-    device = click.Option(
-        ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
-        show_default=True, help="auto: gpu where there is one and CuPy.",
-    )  # fmt: skip
-    if issubclass(workload, PairWorkload):
-        return [device, *_gpu_options(spec)]
-    return [
-        click.Option(["--workers"], type=click.INT, default=spec.n_workers, show_default=True,
-                     help="Worker processes."),
-        click.Option(["--threads"], type=click.INT, default=spec.threads_per_worker,
-                     show_default=True, help="Threads of each worker."),
-        *_launcher_options(spec),
-        _placement("none"),
-        device,
-        *_gpu_options(spec),
-    ]  # fmt: skip
-
-
-def _gpu_options(spec: ClusterSpec) -> list[click.Parameter]:
-    return [
-        click.Option(["--workers-per-gpu"], type=click.INT, default=spec.workers_per_gpu,
-                     show_default=True,
-                     help="With --device gpu: processes that share a GPU, on machines with few."),
-        click.Option(["--rmm-pool"], metavar="SIZE", default=spec.rmm_pool,
-                     help="RMM pool of each worker: 10GB, or 0.5 of the GPU's memory "
-                          "(dask-cuda's --rmm-pool-size).  [default: none]"),
-        click.Option(["--rmm-async"], is_flag=True,
-                     help="RMM by CUDA's asynchronous allocator (dask-cuda's --rmm-async)."),
-        click.Option(["--rmm-managed"], is_flag=True,
-                     help="RMM with managed memory (dask-cuda's --rmm-managed-memory)."),
-    ]  # fmt: skip
-
-
-def _placement(default: str) -> click.Option:
-    return click.Option(
-        ["--placement"], metavar="none|auto|FILE",
-        help="CPUs, GPU and NIC of each worker: auto by the host's topology, or from a file.  "
-             f"[default: {default}]",
-    )  # fmt: skip
-
-
-def _launcher_options(spec: ClusterSpec) -> list[click.Parameter]:
-    return [
-        click.Option(["--launcher"], default=spec.launcher, show_default=True,
-                     help="local: processes of their own; mpirun: the ranks of one MPI world; ssh: "
-                          "on --hosts; slurm, pbs, lsf: as jobs; external: a running cluster."),
-        click.Option(["--hosts"], type=Parsed("names", listed(str)),
-                     help="For ssh: the scheduler's host, then one for each worker, in turn."),
-        click.Option(["--scheduler-address"], help="For external: such as tcp://10.0.0.1:8786."),
-        click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
-                     help="For external: what `dask scheduler --scheduler-file` wrote."),
-        click.Option(["--launcher-option"], type=Parsed("KEY=VALUE", key_and_value),
-                     multiple=True,
-                     help="For ssh, slurm, pbs and lsf: for example queue=short; may be repeated."),
-        click.Option(["--start-timeout"], type=SECONDS, default=spec.start_timeout_s,
-                     show_default=True, help="Deadline for all workers to be there, in seconds."),
-    ]  # fmt: skip
-
-
 def run_options() -> list[click.Parameter]:
     """Return the options that every run takes."""
     case, rule = Case(workload="", backend=""), Stopping()
@@ -160,15 +95,6 @@ def run_options() -> list[click.Parameter]:
         click.Option(["--dry-run"], is_flag=True,
                      help="Print the job script of every launch, and start nothing."),
     ]  # fmt: skip
-
-
-def suite_options() -> list[click.Parameter]:
-    """Return the options that every run of a suite file takes."""
-    scale = click.Option(
-        ["--scale"], type=SHARE,
-        help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
-    )  # fmt: skip
-    return [scale, _placement("the file's"), *run_options()]
 
 
 def racks_option() -> click.Option:
@@ -261,32 +187,3 @@ def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
 
 def _number(cases: list[Case]) -> str:
     return f" ({len(cases)} cases)" if len(cases) > 1 else ""
-
-
-def cluster(given: dict[str, Any]) -> ClusterSpec:
-    """Return the cluster that the options ask for."""
-    from commbench.suite.placement import place
-
-    device = given["device"]
-    spec = ClusterSpec()
-    asked = ClusterSpec(
-        n_workers=given.get("workers", spec.n_workers),
-        threads_per_worker=given.get("threads", spec.threads_per_worker),
-        device=devices.detect() if device == "auto" else device,
-        launcher=given.get("launcher", spec.launcher),
-        hosts=given.get("hosts") or (),
-        launcher_options=dict(given.get("launcher_option") or ()),
-        scheduler=_scheduler(given),
-        start_timeout_s=given.get("start_timeout", spec.start_timeout_s),
-        **{name: given.get(name, getattr(spec, name)) for name in _GPU},
-    )
-    choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
-    placement = place(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
-    return replace(asked, placement=placement)
-
-
-def _scheduler(given: dict[str, Any]) -> str:
-    address, file = given.get("scheduler_address"), given.get("scheduler_file")
-    if address and file:
-        raise UsageError("--scheduler-address and --scheduler-file name one scheduler; give one")
-    return address or file or ""

@@ -207,6 +207,30 @@ def _do(command: str, said: str = "") -> None:
     subprocess.run(command.split(), input=said, capture_output=True, text=True, check=True)
 
 
+def remote_shell(there: Hosts) -> str:
+    """Return a script that is to a process manager of MPI what ``ssh`` is between real hosts."""
+    cases = "".join(
+        f"{address}) name={name};;\n"
+        for name, address in zip(there.names, there.addresses, strict=True)
+    )
+    return (
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\n'
+        f'case "$1" in\n{cases}*) echo "no host $1" >&2; exit 1;;\nesac\nshift\n'
+        'exec ip netns exec "$name" sh -c "$*"\n'
+    )
+
+
+def add_default_routes(there: Hosts) -> None:
+    """Give each host a way to everywhere, as hosts have: Dask asks which address goes out there."""
+    for name, address in zip(there.names, there.addresses, strict=True):
+        listed = subprocess.run(
+            ["ip", "-n", name, "-br", "link", "show", "type", "veth"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        device = listed.stdout.split("@")[0].split()[0]
+        _do(f"ip -n {name} route add default dev {device} src {address}")
+
+
 @contextlib.contextmanager
 def command_line(folder: Path, there: Hosts) -> Iterator[processes.CommandLine]:
     """Give a command line on host 0 that has the launcher ``namespaces``."""

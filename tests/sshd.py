@@ -43,6 +43,17 @@ class Server:
         pairs = [f"{key}={value}" for key, value in self.options.items()]
         return [word for pair in pairs for word in ("--launcher-option", pair)]
 
+    def command(self, path: Path) -> Path:
+        """Write an ``ssh`` that comes in, and return its path."""
+        options = {
+            "Port": self.port, "IdentityFile": self.key, "UserKnownHostsFile": self.known_hosts,
+            "BatchMode": "yes", "IdentitiesOnly": "yes",
+        }  # fmt: skip
+        words = " ".join(f"-o {name}={value}" for name, value in options.items())
+        path.write_text(f'#!/bin/sh\nexec ssh -F none {words} "$@"\n')
+        path.chmod(0o755)
+        return path
+
 
 @contextlib.contextmanager
 def server(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from unittest.mock import Mock
 
 import builders
 import pytest
 
 from commbench import registry
-from commbench.errors import LaunchError
+from commbench.errors import LaunchError, UsageError
 from commbench.launchers import mpirun
 from commbench.model import Case, ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
 from commbench.runner import run_plan
@@ -78,3 +79,85 @@ def test_the_ranks_cpu_time_is_the_launch_s_own(merged):
     in_samples = sum(record.cpu_seconds for record in records if isinstance(record, Sample))
     # Starting three ranks takes more than a second each, mostly on imports.
     assert use.own_cpu_seconds > in_samples + 2.0
+
+
+class SpawnedError(Exception):
+    """A process would have been started."""
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """Return a function that gives the arguments that an ``mpiexec`` of some version is given."""
+
+    def told(version, **cluster):
+        mpiexec = tmp_path / "mpiexec"
+        mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+        mpiexec.chmod(0o755)
+        monkeypatch.setattr(mpirun, "_mpiexec", lambda: str(mpiexec))
+        spawn = Mock(side_effect=SpawnedError)
+        monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)
+        spec = ClusterSpec(launcher="mpirun", **cluster)
+        mpirun.MpirunLauncher().check(spec, "tcp", "tcp")
+        with pytest.raises(SpawnedError):
+            mpirun.MpirunLauncher().start(spec, "tcp", tmp_path)
+        words = [str(word) for word in spawn.call_args.args]
+        return words[words.index(str(mpiexec)) + 1 :]
+
+    return told
+
+
+HOSTS = ("head", "node1", "node2")
+
+
+@needs_mpi
+def test_without_hosts_all_is_on_this_one(told):
+    """No host is named, and the ranks listen where no other host hears them."""
+    arguments = told("HYDRA build details:", n_workers=3)
+    assert arguments[:2] == ["-n", "4"]
+    assert arguments[arguments.index("--interface") + 1] == "lo"
+
+
+@needs_mpi
+def test_mpich_goes_to_the_hosts(told):
+    """Rank 0 is on the first host, the others are shared out, and each has its part of memory."""
+    arguments = told("HYDRA build details:", n_workers=3, hosts=HOSTS)
+    assert arguments[:4] == ["-hosts", "head:1,node1:2,node2:1", "-n", "4"]
+    assert "--interface" not in arguments
+    assert arguments[arguments.index("--memory-limit") + 1] == "0.5"
+
+
+@needs_mpi
+def test_open_mpi_goes_to_the_hosts_with_the_environment(told, monkeypatch, tmp_path):
+    """Its option is another, and it hands on only what it is told to; not this host's folder."""
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path / "tmp"))
+    arguments = told(
+        "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
+        launcher_options={"interface": "ib0"},
+    )  # fmt: skip
+    assert arguments[:2] == ["--host", "head:1,node1:1,node2:1"]
+    handed = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
+    assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD"} <= handed
+    command = arguments[arguments.index("-n") :]
+    assert command[:5] == ["-n", "3", "env", "-u", "DASK_TEMPORARY_DIRECTORY"]
+    assert command[command.index("--interface") + 1] == "ib0"
+
+
+@needs_mpi
+def test_an_unknown_mpiexec_takes_no_hosts(told):
+    """How it is told of hosts nobody knows; the error says whose it is."""
+    with pytest.raises(LaunchError, match=r"says it is 'Some MPI 1\.0'; use --launcher ssh"):
+        told("Some MPI 1.0", hosts=HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"hosts": ("head",)}, "at least two"),
+        ({"launcher_options": {"queue": "short"}}, "no option 'queue'; known: interface"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given, says):
+    """A scheduler's host without a worker's, and options of queues, are errors."""
+    with pytest.raises(UsageError, match=says):
+        mpirun.MpirunLauncher().check(ClusterSpec(launcher="mpirun", **given), "tcp", "tcp")

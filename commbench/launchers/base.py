@@ -121,9 +121,9 @@ class Launcher(ABC):
         """
         del backend, protocol
         for field, option, launchers in (
-            ("hosts", "--hosts", "ssh"),
+            ("hosts", "--hosts", "ssh or mpirun"),
             ("scheduler", "--scheduler-address or --scheduler-file", "external"),
-            ("launcher_options", "--launcher-option", "ssh, slurm, pbs or lsf"),
+            ("launcher_options", "--launcher-option", "ssh, mpirun, slurm, pbs or lsf"),
             ("placement", "--placement", "local"),
         ):
             if getattr(spec, field) and field not in self.takes:

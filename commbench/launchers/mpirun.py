@@ -1,7 +1,9 @@
 """``mpirun``: scheduler and workers as the ranks of one MPI world, started by dask-mpi.
 
 Rank 0 is the scheduler, the others are the workers ``rank-1``, ``rank-2`` and so on. The client
-stays outside, in the launch's own process: over ``mpi`` it joins as elastic mode does.
+stays outside, in the launch's own process: over ``mpi`` it joins as elastic mode does. Where hosts
+are named, the first is the scheduler's, and each of the others has as many workers as with ``ssh``;
+the ranks of a host follow each other.
 """
 
 from __future__ import annotations
@@ -10,43 +12,82 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from commbench import gpu
-from commbench.errors import LaunchError
+from commbench.errors import LaunchError, UsageError
+from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
-from commbench.launchers.local import BOUND, LocalCluster, memory_limit
+from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
+from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
+
+_TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
+_VERSION_SECONDS = 10.0
 
 
 class MpirunCluster(LocalCluster):
     """A running world."""
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
-        contact = self._scratch / "scheduler.json"
+        mpiexec, contact = _mpiexec(), self._scratch / "scheduler.json"
+        crowd = _crowd(spec)
+        # Other hosts have other memories: each worker has its share of its own host's.
+        share = str(1 / max(crowd.values())) if crowd else str(memory_limit(spec.n_workers))
+        # Without an interface Dask takes the address by which a host reaches others.
+        interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
         rank: list[str | Path] = [
-            *BOUND, "-m", "dask_mpi.cli",
-            "--scheduler-file", contact, "--protocol", protocol, "--interface", "lo",
+            *self._without_our_own(spec), *BOUND, "-m", "dask_mpi.cli",
+            "--scheduler-file", contact, "--protocol", protocol,
+            *(["--interface", interface] if interface else []),
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
-            "--nthreads", str(spec.threads_per_worker),
-            "--memory-limit", str(memory_limit(spec.n_workers)),
+            "--nthreads", str(spec.threads_per_worker), "--memory-limit", share,
         ]  # fmt: skip
-        self._spawn(
-            "mpiexec", *BOUND, _mpiexec(), *_ranks(gpu.of_workers(spec, os.environ), rank),
-            DASK_DISTRIBUTED__SCHEDULER__PRELOAD=json.dumps(list(preload)),
-            DASK_DISTRIBUTED__WORKER__PRELOAD=json.dumps(of_workers(spec, preload)),
-        )  # fmt: skip
+        own = {
+            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(list(preload)),
+            "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(of_workers(spec, preload)),
+        }
+        where = []
+        if spec.hosts:
+            names = [*handed_on(os.environ, spec.env, nanny_environment()), *own]
+            where = _where(_version(mpiexec), spec, names)
+        self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)
         self._connect(contact, spec, preload)
-        scheduler = self.client.run_on_scheduler(os.getpid)
-        self.pids = (os.getpid(), scheduler, *self.client.run(os.getpid).values())
+        members.check_versions(self.client)
+        members.check_workers(members.workers(self.client), spec, protocol)
+        members.locate(self)
+        # SSH to this host gives processes that are nobody's children.
+        children = {child.pid for child in psutil.Process().children(recursive=True)}
+        self.adopted = tuple(pid for pid in self.pids[1:] if pid not in children)
+
+    def _without_our_own(self, spec: ClusterSpec) -> list[str]:
+        # It is for the launch's own host; another has its own, and the results' disk may be slow.
+        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
+        return ["env", "-u", _TEMPORARY] if spec.hosts and ours else []
 
 
 class MpirunLauncher(Launcher):
     """One ``mpiexec`` for the scheduler and all workers."""
 
     name = "mpirun"
+    takes = frozenset({"hosts", "launcher_options"})
+
+    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
+        super().check(spec, backend, protocol)
+        if len(spec.hosts) == 1:
+            raise UsageError(
+                "the launcher mpirun takes --hosts with at least two: the scheduler's, then the "
+                "workers', for example --hosts node1,node1,node2; without it all is on this host"
+            )
+        for key in spec.launcher_options:
+            if key != "interface":
+                raise UsageError(f"the launcher mpirun has no option {key!r}; known: interface")
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
@@ -61,6 +102,63 @@ class MpirunLauncher(Launcher):
                 "the launcher mpirun needs the package dask-mpi; pip install 'commbench[mpi]'"
             )
         return MpirunCluster(spec, protocol, scratch, preload)
+
+
+def _crowd(spec: ClusterSpec) -> dict[str, int]:
+    """Return how many workers each host has, in the order of the ranks; none on this host alone.
+
+    The scheduler's host comes first, for its rank is 0.
+
+    Examples
+    --------
+    >>> _crowd(ClusterSpec(hosts=("head", "a", "b"), n_workers=3))
+    {'head': 0, 'a': 2, 'b': 1}
+    >>> _crowd(ClusterSpec(hosts=("a", "b", "a"), n_workers=3))
+    {'a': 1, 'b': 2}
+    """
+    if not spec.hosts:
+        return {}
+    head, *others = spec.hosts
+    counted = Counter(others[index % len(others)] for index in range(spec.n_workers))
+    return {host: counted[host] for host in (head, *others) if host == head or counted[host]}
+
+
+def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
+    """Return the arguments by which the ``mpiexec`` of this version goes to the hosts of `spec`.
+
+    Hydra hands its environment on; of Open MPI the `names` are what is to go along.
+
+    Examples
+    --------
+    >>> spec = ClusterSpec(hosts=("head", "a", "b"), n_workers=3)
+    >>> _where("HYDRA build details:", spec, ["A"])
+    ['-hosts', 'head:1,a:2,b:1']
+    >>> _where("mpiexec (Open MPI) 5.0.8", spec, ["A"])
+    ['--host', 'head:1,a:2,b:1', '-x', 'A']
+    """
+    crowd = _crowd(spec)
+    slots = {host: n_workers + (host == spec.hosts[0]) for host, n_workers in crowd.items()}
+    listed = ",".join(f"{host}:{number}" for host, number in slots.items())
+    if "Open MPI" in version:
+        return ["--host", listed, *(word for name in names for word in ("-x", name))]
+    if "HYDRA" in version:
+        return ["-hosts", listed]
+    said = next(iter(version.strip().splitlines()), "")
+    raise LaunchError(
+        "the launcher mpirun knows how to tell hosts to the mpiexec of MPICH (hydra) and of Open "
+        f"MPI, and this one says it is {said!r}; use --launcher ssh"
+    )
+
+
+def _gpus(spec: ClusterSpec, crowd: Mapping[str, int]) -> Sequence[Mapping[str, str]]:
+    """Return the variables that give each worker its GPU, in the order of the ranks."""
+    if not crowd or spec.device != "gpu":
+        return gpu.of_workers(spec, os.environ)
+    return [
+        gpu.of_crowd(number, n_workers, spec.workers_per_gpu, os.environ)
+        for n_workers in crowd.values()
+        for number in range(n_workers)
+    ]
 
 
 def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -> list[str | Path]:
@@ -92,3 +190,14 @@ def _mpiexec() -> str:
             "the launcher mpirun finds no mpiexec; pip install mpich, or load your MPI's module"
         )
     return found
+
+
+def _version(mpiexec: str) -> str:
+    try:
+        asked = subprocess.run(
+            [mpiexec, "--version"],
+            capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{mpiexec} does not tell its version: {error}") from error
+    return asked.stdout + asked.stderr

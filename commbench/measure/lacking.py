@@ -12,7 +12,7 @@ from commbench.model import Case
 from commbench.workloads.base import PairWorkload, Workload
 
 _ON_THIS_HOST = ("local", "mpirun")
-"""The launchers whose workers all are here."""
+"""The launchers whose workers all are here where no hosts are named."""
 
 
 def lacking(case: Case, backend: Backend) -> Unavailability | None:
@@ -37,7 +37,9 @@ def lacking(case: Case, backend: Backend) -> Unavailability | None:
 
 def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
     # The client of a cluster on other hosts needs a GPU, too: it makes empty arrays and frames.
-    n_processes, here = case.cluster.n_workers, case.cluster.launcher in _ON_THIS_HOST
+    cluster = case.cluster
+    n_processes = cluster.n_workers
+    here = cluster.launcher in _ON_THIS_HOST and not cluster.hosts
     if issubclass(kind, PairWorkload):
         multiple = case.params.get("mode") == "multi-pair"
         n_processes = 2 * case.params["pairs"] if multiple else 2

@@ -87,12 +87,25 @@ def cases_for(
 def suite_of(name: str, cases: Iterable[Case]) -> Suite:
     """Return the suite of `cases`, none of which may ask for the same thing twice."""
     unique: dict[str, Case] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for case in cases:
         if case.id in unique:
             raise SuiteError(
                 f"{case.workload} over {case.backend} with the same parameters is asked for twice"
             )
         unique[case.id] = case
+        _check_running(case.cluster, sizes)
     if not unique:
         raise SuiteError(f"the suite {name!r} has no case; add a [[case]] table")
     return Suite(name=name, cases=tuple(unique.values()))
+
+
+def _check_running(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> None:
+    """Refuse a running cluster that is to be of another size than in the cases before."""
+    size = (cluster.n_workers, cluster.threads_per_worker)
+    if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
+        raise SuiteError(
+            f"the running cluster of {cluster.scheduler} has one size, and the cases ask for "
+            f"{other[0]} workers of {other[1]} threads and for {size[0]} of {size[1]}; measure "
+            "them with a launcher that starts clusters, or make a suite of each size"
+        )

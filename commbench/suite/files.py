@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,10 @@ from commbench.errors import CommbenchError, SuiteError
 from commbench.model import Case, ClusterSpec, Suite
 from commbench.suite import scaling
 from commbench.suite.cases import cases_for, suite_of
+from commbench.suite.clusters import ClusterOverrides, GivenCluster, merged
 from commbench.suite.placement import place
 from commbench.suite.strict import structure
 from commbench.workloads import device
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOverrides:
-    """The ``cluster`` table; what is None is taken from the level above."""
-
-    n_workers: int | None = None
-    threads_per_worker: int | None = None
-    device: str | None = None
-    launcher: str | None = None
-    hosts: tuple[str, ...] | None = None
-    env: dict[str, str] | None = None
-    launcher_options: dict[str, str] | None = None
-    scheduler: str | None = None
-    start_timeout_s: float | None = None
-    placement: str | None = None
-    workers_per_gpu: int | None = None
-    rmm_pool: str | None = None
-    rmm_async: bool | None = None
-    rmm_managed: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +67,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         The file.
     overrides
         Values for ``backends``, ``launches``, ``scale`` and the like that win over all of the
-        file's; those that are None don't count.
+        file's; those that are None don't count. ``cluster`` has those of ``ClusterSpec``.
 
     Raises
     ------
@@ -100,6 +81,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         raise SuiteError(f"can't read the suite {path}: {error}") from error
     file = structure(content, SuiteFile, str(path))
     given = overrides or {}
+    given_cluster = GivenCluster(given.get("cluster") or {})
     scale = _first(given.get("scale"), file.scale)
     try:
         scaling.check(scale)
@@ -112,11 +94,12 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         if scale < entry.from_scale:
             continue
         try:
-            clusters = _clusters(file, entry, scale)
+            clusters = _clusters(file, entry, scale, given_cluster)
             for cluster in _placed(path, file, entry, clusters, given.get("placement")):
                 cases += _cases(file, entry, cluster, scale, given)
         except CommbenchError as error:
             raise SuiteError(f"{path}: case[{number}]: {error}") from error
+    given_cluster.check_used(file.name or path.stem)
     if given.get("backends"):
         # Cases that differ in their backends only are one where others are asked for.
         cases = list({case.id: case for case in cases}.values())
@@ -142,7 +125,9 @@ def _cases(
     )
 
 
-def _clusters(file: SuiteFile, entry: CaseEntry, scale: float) -> Iterator[ClusterSpec]:
+def _clusters(
+    file: SuiteFile, entry: CaseEntry, scale: float, given: GivenCluster
+) -> Iterator[ClusterSpec]:
     if scale < 1 and not entry.scaling:
         raise SuiteError(
             f"scale is {scale:g}, and nothing says what that does to the case; add for example "
@@ -150,13 +135,14 @@ def _clusters(file: SuiteFile, entry: CaseEntry, scale: float) -> Iterator[Clust
         )
     if entry.workers == ():
         raise SuiteError("workers is empty; name at least one number, or leave it out")
-    cluster = _cluster(file.cluster, entry.cluster)
+    cluster = merged(file.cluster, entry.cluster)
     if _THREADS in entry.scaling:
         rules = {_THREADS: entry.scaling[_THREADS]}
         threads = scaling.scaled({_THREADS: cluster.threads_per_worker}, rules, scale)
         cluster = replace(cluster, **threads)
     if cluster.device == "auto":
         cluster = replace(cluster, device=device.detect())
+    cluster = given.win_over(cluster, entry.workload)
     for n_workers in entry.workers or (cluster.n_workers,):
         yield replace(cluster, n_workers=n_workers)
 
@@ -180,13 +166,3 @@ def _placed(
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
-
-
-def _cluster(*levels: ClusterOverrides) -> ClusterSpec:
-    settings = {
-        f.name: value
-        for level in levels
-        for f in fields(level)
-        if f.name != "placement" and (value := getattr(level, f.name)) is not None
-    }
-    return ClusterSpec(**settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 import dask_clusters
@@ -34,6 +35,24 @@ def test_local(tmp_path: Path, tag: processes.Tag) -> None:
 def test_mpirun(tmp_path: Path, tag: processes.Tag) -> None:
     """The ranks of a world are all counted; ``test_mpirun.py`` has worlds that are not slow."""
     check_launcher("mpirun", tmp_path)
+
+
+@pytest.mark.slow
+@needs("dask_mpi")
+def test_mpirun_on_hosts(
+    tmp_path: Path, tag: processes.Tag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks that a server of SSH has started count as much as those that ``mpiexec`` has."""
+    if shutil.which("ssh") is None:
+        pytest.skip("ssh of openssh-client is not installed")
+    other = "127.0.0.2"  # hydra takes no SSH to its own addresses
+    with sshd.server(tmp_path / "sshd", (other,)) as server:
+        monkeypatch.setenv("HYDRA_LAUNCHER_EXEC", str(server.command(tmp_path / "ssh")))
+        check_launcher(
+            "mpirun", tmp_path, hosts=("127.0.0.1", other, other),
+            launcher_options={"interface": "lo"},
+        )  # fmt: skip
+        assert "Accepted publickey" in server.log.read_text()
 
 
 @pytest.mark.slow

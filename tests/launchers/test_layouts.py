@@ -1,7 +1,8 @@
 """Layouts of hosts and links with known rates: the pair table recovers every one of them.
 
-The hosts are network namespaces, so the launchers reach them as they reach others: by SSH, or as
-a cluster that runs there already.
+The hosts are network namespaces, so the launchers reach them as they reach others: by SSH, by
+``mpiexec`` (with a remote shell of the test's own in place of ``ssh``), or as a cluster that runs
+there already.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ CASES = {
     "two racks ssh": (TWO_RACKS, "ssh"),
     "slow nic ssh": (SLOW_NIC, "ssh"),
     "slow nic external": (SLOW_NIC, "external"),
+    "two racks mpirun": (TWO_RACKS, "mpirun"),
 }
 
 
@@ -63,6 +65,8 @@ def measured(
         with processes.command_line(folder, prefixes[0]) as line:
             if launcher == "ssh":
                 ended = _over_ssh(folder, there, prefixes, line, run)
+            elif launcher == "mpirun":
+                ended = _by_mpiexec(folder, there, line, run)
             else:
                 places = list(zip(prefixes, there.addresses, strict=True))
                 with dask_clusters.started(folder, len(places), places=places) as cluster:
@@ -90,6 +94,20 @@ def _over_ssh(
     hosts = ",".join((there.addresses[0], *there.addresses))
     with sshd.server(folder / "sshd", there.addresses, prefixes) as server:
         return line.run(*run, "--hosts", hosts, *server.arguments)
+
+
+def _by_mpiexec(
+    folder: Path, there: Hosts, line: processes.CommandLine, run: tuple[str, ...]
+) -> processes.Ended:
+    if importlib.util.find_spec("dask_mpi") is None or importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("dask-mpi is not installed")
+    remote_shell = folder / "remote-shell"
+    remote_shell.write_text(namespaces.remote_shell(there))
+    remote_shell.chmod(0o755)
+    line.environ["HYDRA_LAUNCHER_EXEC"] = str(remote_shell)
+    namespaces.add_default_routes(there)
+    hosts = ",".join((there.addresses[0], *there.addresses))
+    return line.run(*run, "--hosts", hosts)
 
 
 @pytest.mark.slow
@@ -161,4 +179,5 @@ def _rates(report: Any) -> dict[tuple[int, int], float]:
 
 
 def _number(name: str) -> int:
-    return int(name.removeprefix("their-"))
+    # Rank 0 is the scheduler.
+    return int(name.removeprefix("their-")) if "rank" not in name else int(name[5:]) - 1
