@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,21 +24,29 @@ class Content:
 
     ``summaries`` has the columns of ``stats.summaries`` and, per row, ``cpu_s_per_GB`` (CPU
     seconds of a sample over the bytes that it moved between processes) and ``idle_cores``.
-    ``tasks`` names by case id what was measured, whatever the backend. ``pairs`` is that of
-    ``stats.pair_bandwidths``.
+    ``tasks`` names by case id what was measured, whatever the backend.
     """
 
     data: RunData
     tasks: Mapping[str, str]
     summaries: pd.DataFrame
     comparisons: list[Comparison]
-    pairs: pd.DataFrame
-    link_bandwidths: pd.DataFrame
+    pair_bandwidths: stats.PairBandwidths
     slow_pairs: pd.DataFrame
     coverage: pd.DataFrame
     transports: pd.DataFrame
     profiles: pd.DataFrame
     warnings: tuple[str, ...]
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """What ``stats.pairs`` returns, its texts as categoricals."""
+        return self.pair_bandwidths.table
+
+    @cached_property
+    def link_bandwidths(self) -> pd.DataFrame:
+        """What ``stats.link_bandwidths`` makes of the pairs."""
+        return stats.link_bandwidths(self.data, self.pair_bandwidths)
 
     @property
     def places(self) -> pd.DataFrame:
@@ -57,15 +64,10 @@ class Content:
 
 def build(data: RunData) -> Content:
     """Derive everything that reports show from the records of a run."""
-    tasks = stats.tasks(data)
-    # What goes through all transfers, two at a time: NumPy does without Python's lock.
-    with ThreadPoolExecutor(1) as beside:
-        covered = beside.submit(stats.coverage, data)
-        pair_bandwidths = stats.pair_bandwidths(data)
-        of_links = beside.submit(stats.link_bandwidths, data, pair_bandwidths)
-        pairs = pair_bandwidths.table
-        slow_pairs = stats.slow_pairs(pairs, data)
-        coverage, link_bandwidths = covered.result(), of_links.result()
+    tasks, coverage = stats.tasks(data), stats.coverage(data)
+    pair_bandwidths = stats.pair_bandwidths(data)
+    pairs = pair_bandwidths.table
+    slow_pairs = stats.slow_pairs(pairs, data)
     summaries = _with_costs(data, stats.summaries(data), coverage)
     transports = data.transports.drop_duplicates(
         ["case_id", "src", "dst", "transport", "contradiction"]
@@ -75,8 +77,7 @@ def build(data: RunData) -> Content:
         tasks=tasks,
         summaries=summaries,
         comparisons=stats.comparisons(data),
-        pairs=pairs,
-        link_bandwidths=link_bandwidths,
+        pair_bandwidths=pair_bandwidths,
         slow_pairs=slow_pairs,
         coverage=coverage,
         transports=transports,
