@@ -359,8 +359,11 @@ def resumed(tmp_path_factory, request):
     """Interrupt a run, resume and kill it, resume it again, and tell what was seen."""
     arguments = {
         "fake:slow": ("merge", "--backends", "fake:slow", "--iterations", "2"),
-        "tcp": ("pingpong", "--sizes", "1,2,3,4,5,6,7,8", "--iterations", "1000"),
-    }[request.param]
+        "tcp": (
+            "pingpong", "--sizes", "1,2,3,4,5,6,7,8", "--iterations", "1000",
+            "--seconds-per-size", "60",
+        ),
+    }[request.param]  # fmt: skip
     with processes.command_line(tmp_path_factory.mktemp("resumed")) as line:
         running = line.start("run", *arguments, "--launches", "2")
         running.until_record("Sample")
