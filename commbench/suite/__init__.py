@@ -19,7 +19,7 @@ A suite file, with all of its keys (no one cluster has use for all of them)::
     placement = "none"        # or auto, or a placement file beside this one
     launcher = "local"        # or mpirun, ssh, slurm, pbs, lsf, external: docs/launchers.md
     launcher_options = { memory = "8GB" }  # what the launcher takes besides, as text
-    hosts = ["head", "node1"]  # ssh: the scheduler's first
+    hosts = ["head", "node1"]  # ssh, mpirun: the scheduler's first
     scheduler = "tcp://10.0.0.1:8786"  # external: the address of a running one, or its file
     start_timeout_s = 60.0    # for all workers to be there; below timeout_s
     env = { UCX_TLS = "tcp" }  # in every process, after what the backend sets
