@@ -10,36 +10,28 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commbench import records
+from commbench.columns import DTYPES, Columns
 from commbench.errors import ResultsError
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
+    _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
+
 _LINES = b"commbench.lines"
 """The key of a Parquet file's metadata for the lines that it was made of."""
+_BATCH_ROWS = 1 << 17
+"""Decoded at a time: few enough that the next ones take the same memory, still in the cache."""
+_N_THREADS = 2
+"""Each holds a batch; more read no faster."""
 
 
-@contextmanager
-def _plain_memory() -> Iterator[None]:
-    # Arrow's own allocator takes huge pages, which the kernel clears first: of a gigabyte that
-    # takes longer than to read it.
-    import pyarrow as pa
-
-    pool = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(pool)
-
-
-@_plain_memory()
 def frames(path: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
     """Return the records of every kind in the run at `path`, each kind as a frame.
 
@@ -55,29 +47,58 @@ def frames(path: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
     """
     more: list[str] = []
     rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in records.KINDS}
-    # Arrow reads the many records while Python reads the few, and imports pandas.
+    for fields in records.read(path / "samples.jsonl", records.IN_SAMPLES, notes):
+        rows[fields.pop("record")].append(fields)
+    # Arrow reads the many records while Python imports pandas.
     with ThreadPoolExecutor(1) as reader:
-        many = reader.map(lambda kind: read(path / records.FILES[kind], kind, more), records.FILES)
-        for fields in records.read(path / "samples.jsonl", records.IN_SAMPLES, notes):
-            rows[fields.pop("record")].append(fields)
+        many = reader.map(
+            lambda kind: _columns(path / records.FILES[kind], kind, rows[kind], more),
+            records.FILES,
+        )
         found = {
             kind: frame_of_rows(few, kind)
             for kind, few in rows.items()
             if kind not in records.FILES
         }
-        found |= {kind: frame(_with(next(many), rows[kind]), kind) for kind in records.FILES}
+        found |= {kind: next(many).frame() for kind in records.FILES}
     notes += more
     return found
 
 
-def _with(table: pa.Table, rows: list[dict[str, Any]]) -> pa.Table:
-    """Return `table` and the `rows` of its kind that earlier versions kept in ``samples.jsonl``."""
+def _columns(stem: Path, kind: str, rows: list[dict[str, Any]], notes: list[str]) -> Columns:
+    """Return what ``read`` does, after `rows`, which earlier versions kept in ``samples.jsonl``."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    if not rows:
-        return table
-    added = pa.Table.from_pylist(rows, schema=table.schema)
-    return pa.concat_tables([added, table]).unify_dictionaries()
+    schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
+    groups, done = [], None
+    if parquet.exists():
+        with _damage_told(parquet), pq.ParquetFile(parquet) as file:
+            metadata, done = file.metadata, _made_of(file.schema_arrow)
+            groups = [
+                (metadata.row_group(place).num_rows, _batches(parquet, schema, place))
+                for place in range(metadata.num_row_groups)
+            ]
+    before = pa.Table.from_pylist(rows, schema=schema)
+    beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
+    parts = [(len(before), before.to_batches()), *groups, (len(beyond), beyond.to_batches())]
+    sizes, batches = zip(*parts, strict=True)
+    edges = [0, *accumulate(sizes)]
+    with _damage_told(parquet), ThreadPoolExecutor(_N_THREADS) as pool:
+        columns = Columns(kind, edges[-1])
+        list(pool.map(columns.fill, edges[:-1], edges[1:], batches))
+    # What reading took beyond the result is kept otherwise.
+    pa.default_memory_pool().release_unused()
+    return columns
+
+
+def _batches(parquet: Path, schema: pa.Schema, group: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a row group of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(parquet, read_dictionary=_repeated(schema)) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, [group], schema.names, use_threads=False):
+            yield _checked(batch, schema)
 
 
 def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
@@ -96,21 +117,45 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = records.schema(kind)
-    parquet, stored, done = stem.with_suffix(".parquet"), schema.empty_table(), None
+    schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
+    stored, done = schema.empty_table(), None
     if parquet.exists():
-        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        try:
-            found = pq.read_table(parquet, read_dictionary=texts, partitioning=None)
-            found.validate(full=True)
-            stored = found.select(schema.names).cast(schema)
-            done = json.loads((found.schema.metadata or {}).get(_LINES, b"null"))
-        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise ResultsError(f"can't read {parquet}: {error}") from error
-        if any(column.null_count for column in stored.columns):
-            raise ResultsError(f"can't read {parquet}: it has rows that lack a value")
-    added = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
-    return pa.concat_tables([stored, added]).unify_dictionaries()
+        with _damage_told(parquet):
+            found = pq.read_table(parquet, read_dictionary=_repeated(schema), partitioning=None)
+            stored, done = _checked(found, schema), _made_of(found.schema)
+    beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
+    return pa.concat_tables([stored, beyond]).unify_dictionaries()
+
+
+@contextmanager
+def _damage_told(parquet: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
+        raise ResultsError(f"can't read {parquet}: {error}") from error
+
+
+def _repeated(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns whose texts are kept once each."""
+    import pyarrow as pa
+
+    return [field.name for field in schema if pa.types.is_dictionary(field.type)]
+
+
+def _made_of(schema: pa.Schema) -> Any:
+    """Return the ``records.mark`` of the lines that a Parquet file replaces, or None."""
+    return json.loads((schema.metadata or {}).get(_LINES, b"null"))
+
+
+def _checked(found: _Rows, schema: pa.Schema) -> _Rows:
+    """Return rows from a file with the columns of `schema`."""
+    found.validate(full=True)
+    rows = found.select(schema.names).cast(schema)
+    if any(column.null_count for column in rows.columns):
+        raise ValueError("it has rows that lack a value")
+    return rows
 
 
 def write(table: pa.Table, path: Path, *, made_of: Mapping[str, Any]) -> None:
@@ -120,28 +165,12 @@ def write(table: pa.Table, path: Path, *, made_of: Mapping[str, Any]) -> None:
     pq.write_table(table.replace_schema_metadata({_LINES: json.dumps(made_of)}), path)
 
 
-def frame(table: pa.Table, kind: str) -> pd.DataFrame:
-    """Return the records in `table` as a frame, which takes over its memory."""
-    import pyarrow as pa
-
-    found = table.to_pandas(split_blocks=True, self_destruct=True)
-    # What reading took beyond the result is as much again, and is kept otherwise.
-    pa.default_memory_pool().release_unused()
-    if kind in records.OF_PAIRS:
-        # Of the same categories, so that they can be compared with each other.
-        workers = found["src"].cat.categories.union(found["dst"].cat.categories)
-        for column in ("src", "dst"):
-            if not found[column].cat.categories.equals(workers):
-                found[column] = found[column].cat.set_categories(workers)
-    return found
-
-
 def frame_of_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
     """Return records of one kind, as their fields, as a frame."""
     import pandas as pd
 
     # An empty frame must have the types of a full one, or what is computed from it fails.
-    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
+    dtypes = {name: DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
     return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from commbench.stats.pairs import PairBandwidths
-from commbench.stats.segments import begins_of
 from commbench.stats.selection import in_suite_order
 from commbench.topology import rank
 
@@ -16,7 +14,9 @@ if TYPE_CHECKING:
 
     from commbench.store import RunData
 
-_GROUP = ["case_id", "workload", "backend", "channel", "link"]
+_NAMES = ["case_id", "workload", "backend", "channel", "link"]
+_AT_ONCE = 1 << 14
+"""Pairs whose transfers are gone through at a time: few enough for a processor's cache."""
 
 
 def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
@@ -35,40 +35,50 @@ def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
         bytes / duration over single transfers, whichever pair they are of. ``slowest_Bps`` and
         ``fastest_Bps`` are the least and the largest of the pairs' medians.
     """
-    import numpy as np
-
-    by_class = found.table.groupby(_GROUP, sort=False, observed=True)
-    # Of numbers as short as these the stable sort is by digits: linear in the transfers.
-    of_pair = by_class.ngroup().to_numpy(dtype=np.uint16)
-    group = np.repeat(of_pair, found.table["n"])
-    # pandas is for one thread alone; what goes through all transfers is NumPy's.
-    with ThreadPoolExecutor(1) as beside:
-        quartiles = beside.submit(_quartiles, found.single_Bps, group)
-        table = by_class.agg(
-            n_pairs=("n", "size"),
-            n=("n", "sum"),
-            bytes=("bytes", "sum"),
-            slowest_Bps=("q50_Bps", "min"),
-            fastest_Bps=("q50_Bps", "max"),
-        ).reset_index()
-    names = ("q25_Bps", "q50_Bps", "q75_Bps")
-    table = table.assign(**dict(zip(names, quartiles.result().T, strict=True)))
+    by_class = found.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
+    table = by_class.agg(
+        workload=("workload", "first"),
+        backend=("backend", "first"),
+        n_pairs=("n", "size"),
+        n=("n", "sum"),
+        bytes=("bytes", "sum"),
+        slowest_Bps=("q50_Bps", "min"),
+        fastest_Bps=("q50_Bps", "max"),
+    ).reset_index()
+    quartiles = _quartiles(found, by_class.ngroup().to_numpy(), table["n"].tolist())
+    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles
+    table = table[[*_NAMES, *table.columns.drop(_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])
 
 
 def _quartiles(
-    single_Bps: np.ndarray[Any, Any],  # noqa: N803 - the unit's own spelling
-    group: np.ndarray[Any, Any],
+    found: PairBandwidths, class_of: np.ndarray[Any, Any], sizes: list[int]
 ) -> np.ndarray[Any, Any]:
-    """Return the quartiles of each group, of shape (n_groups, 3); nan where nothing is known."""
+    """Return the quartiles of classes of pairs, of shape (n_classes, 3); nan where none is known.
+
+    Parameters
+    ----------
+    class_of
+        The number of each pair's class.
+    sizes
+        How many transfers each class has.
+    """
     import numpy as np
 
-    order = np.argsort(group, kind="stable")
-    begins = begins_of(group[order])
-    found = np.full((len(begins), 3), np.nan)
-    for row, values in enumerate(np.split(single_Bps[order], begins[1:])[: len(begins)]):
-        known = values[~np.isnan(values)]
-        if len(known):
-            found[row] = np.quantile(known, [0.25, 0.5, 0.75], overwrite_input=True)
-    return found
+    n = found.table["n"].to_numpy()
+    ends = np.cumsum(n)
+    values, filled = [np.empty(size) for size in sizes], [0] * len(sizes)
+    for begin in range(0, len(n), _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        single_Bps = found.single_Bps[ends[begin] - n[begin] : ends[some][-1]]  # noqa: N806
+        number, known = np.repeat(class_of[some], n[some]), ~np.isnan(single_Bps)
+        for place in np.unique(class_of[some]):
+            chosen = single_Bps[known & (number == place)]
+            values[place][filled[place] : filled[place] + len(chosen)] = chosen
+            filled[place] += len(chosen)
+    quartiles = np.full((len(sizes), 3), np.nan)
+    for row, (all_Bps, size) in enumerate(zip(values, filled, strict=True)):  # noqa: N806
+        if size:
+            quartiles[row] = np.quantile(all_Bps[:size], [0.25, 0.5, 0.75], overwrite_input=True)
+    return quartiles

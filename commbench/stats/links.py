@@ -21,6 +21,8 @@ _WORKER = ["case_id", "launch", "worker"]
 _FIELDS = [field.name for field in fields(WorkerPlace)]
 _KIND = ["numa_nodes", "sockets", "gpu", "gpu_links"]
 """What the class of a link depends on within a host."""
+_AT_ONCE = 1 << 16
+"""Pairs that are judged at a time: what that takes stays in a processor's cache."""
 _UNTOLD, _DIFFERING = -1, 0
 """The numbers of the class unknown: where no launch tells, and where launches differ."""
 
@@ -43,10 +45,10 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[Any]:
     # A number for each end, -1 for one that no launch tells of.
     ends = []
     for end in ("src", "dst"):
-        place, found = pd.factorize(table[end])
-        ends.append(names.get_indexer(found.astype("str"))[place])
-    case, cases = pd.factorize(table["case_id"])
-    rows_of = {case_id: np.flatnonzero(case == place) for place, case_id in enumerate(cases)}
+        texts = table[end].astype("category").cat
+        ends.append((names.get_indexer(texts.categories.astype("str")), texts.codes.to_numpy()))
+    cases = table["case_id"].astype("category").cat
+    rows_of = {name: np.flatnonzero(cases.codes == n) for n, name in enumerate(cases.categories)}
 
     judge = _Judge(workers, kinds)
     classes = np.full(len(table), _UNTOLD, dtype=np.int16)
@@ -54,12 +56,14 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[Any]:
         # The last one is that of a worker whose number is -1.
         member = np.full(len(names) + 1, -1)
         member[names.get_indexer(members["worker"])] = members.index
-        rows = rows_of.get(case_id, np.empty(0, dtype=int))
-        one, other = (member[end[rows]] for end in ends)
-        told = (one >= 0) & (other >= 0)
-        rows, seen = rows[told], judge.classes(one[told], other[told])
-        before = classes[rows]
-        classes[rows] = np.where((before == _UNTOLD) | (before == seen), seen, _DIFFERING)
+        all_rows = rows_of.get(case_id, np.empty(0, dtype=int))
+        for begin in range(0, len(all_rows), _AT_ONCE):
+            rows = all_rows[begin : begin + _AT_ONCE]
+            one, other = (member[numbers[codes[rows]]] for numbers, codes in ends)
+            told = (one >= 0) & (other >= 0)
+            rows, seen = rows[told], judge.classes(one[told], other[told])
+            before = classes[rows]
+            classes[rows] = np.where((before == _UNTOLD) | (before == seen), seen, _DIFFERING)
     return pd.Series(judge.texts(classes), table.index)
 
 

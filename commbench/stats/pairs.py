@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench import tables
 from commbench.stats.links import link_classes
-from commbench.stats.segments import begins_of, in_portions, quantiles, sort, union_lengths
+from commbench.stats.segments import Groups, begins_of, quantiles, union_lengths
 from commbench.stats.selection import counted, counts
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commbench.store import RunData
+
+    _Numbers = np.ndarray[Any, Any]
 
 _NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
 _COVERAGE = (
@@ -32,7 +35,7 @@ class PairBandwidths:
     """
 
     table: pd.DataFrame
-    single_Bps: np.ndarray[Any, Any]  # noqa: N815 - the unit's own spelling
+    single_Bps: _Numbers  # noqa: N815 - the unit's own spelling
 
 
 def pairs(run: RunData) -> pd.DataFrame:
@@ -60,39 +63,45 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     import numpy as np
     import pandas as pd
 
-    log = _counting(run)
-    pairs = _PairNumbers(log, run)
+    log = run.transfers
+    pairs = _PairNumbers(run)
     # Two launches may not share a clock: each is a stretch of time of its own.
-    launch, launches = pd.factorize(log["launch"])
+    launch = log["launch"].to_numpy()
+    launches = np.sort(log["launch"].unique())
     n_launches = max(1, len(launches))
-    window = pairs.numbers()
-    window *= n_launches
-    window += launch
-    del launch
-    order, window = sort(window)
+
+    def window(rows: slice) -> np.ndarray[Any, Any]:
+        number = pairs.numbers(rows)
+        number *= n_launches
+        number += np.searchsorted(launches, launch[rows])
+        return number
+
+    windows = Groups(window, pairs.n_numbers * n_launches, _counting(run))
     columns = [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
-    single_Bps = np.full(len(order), np.nan)  # noqa: N806 - the unit's own spelling
+    single_Bps = np.empty(len(windows))  # noqa: N806 - the unit's own spelling
 
-    def numbers(rows: slice) -> pd.DataFrame:
-        nbytes, start_s, stop_s = (column[order[rows]] for column in columns)
-        return _numbers(nbytes, start_s, stop_s, window[rows], n_launches, single_Bps[rows])
+    def portion(begin: int, rows: _Numbers, window: _Numbers) -> dict[str, _Numbers]:
+        nbytes, start_s, stop_s = (column[rows] for column in columns)
+        single = single_Bps[begin : begin + len(rows)]
+        numbers = _numbers(nbytes, start_s, stop_s, window, n_launches, single)
+        return pairs.codes(numbers.pop("pair")) | numbers
 
-    table = pd.concat(in_portions(numbers, window, n_launches), ignore_index=True)
-    table = pairs.names(table.pop("pair").to_numpy()).join(table)
+    portions = windows.in_portions(portion, n_launches)
+    found = {name: np.concatenate([numbers[name] for numbers in portions]) for name in portions[0]}
+    table = pd.DataFrame(pairs.named(found), copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
 def _numbers(
-    nbytes: np.ndarray[Any, Any],
-    start_s: np.ndarray[Any, Any],
-    stop_s: np.ndarray[Any, Any],
-    window: np.ndarray[Any, Any],
+    nbytes: _Numbers,
+    start_s: _Numbers,
+    stop_s: _Numbers,
+    window: _Numbers,
     n_launches: int,
-    single_Bps: np.ndarray[Any, Any],  # noqa: N803 - the unit's own spelling
-) -> pd.DataFrame:
+    single_Bps: _Numbers,  # noqa: N803 - the unit's own spelling
+) -> dict[str, _Numbers]:
     """Return the numbers of pairs by their number ``pair``; fill in each transfer's bandwidth."""
     import numpy as np
-    import pandas as pd
 
     windows = begins_of(window)
     pair = window[windows] // n_launches
@@ -101,6 +110,7 @@ def _numbers(
     busy_s = np.add.reduceat(union_lengths(start_s, stop_s, windows), of_pair)
     seconds = stop_s - start_s
     timed = seconds > 0
+    single_Bps.fill(np.nan)
     np.divide(nbytes, seconds, out=single_Bps, where=timed)
     q25, q50, q75 = quantiles(single_Bps, begins, [0.25, 0.5, 0.75])
     n = np.diff(begins, append=len(nbytes))
@@ -111,80 +121,94 @@ def _numbers(
     )
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
-    return pd.DataFrame(
-        {
-            "pair": pair[of_pair],
-            "n": n,
-            "bytes": np.add.reduceat(nbytes, begins),
-            "q25_Bps": q25,
-            "q50_Bps": q50,
-            "q75_Bps": q75,
-            "mean_Bps": timed_bytes / total_s,
-            "busy_Bps": timed_bytes / busy_s,
-            "concurrency": total_s / busy_s,
-            "n_untimed": n - n_timed,
-        }
-    )
+    return {
+        "pair": pair[of_pair],
+        "n": n,
+        "bytes": np.add.reduceat(nbytes, begins),
+        "q25_Bps": q25,
+        "q50_Bps": q50,
+        "q75_Bps": q75,
+        "mean_Bps": timed_bytes / total_s,
+        "busy_Bps": timed_bytes / busy_s,
+        "concurrency": total_s / busy_s,
+        "n_untimed": n - n_timed,
+    }
 
 
-def _counting(run: RunData) -> pd.DataFrame:
-    """Return the transfers that count for the bandwidth of pairs."""
+def _counting(run: RunData) -> _Numbers:
+    """Return which transfers count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
     keep &= ~_below_the_largest(log)
-    # Of ten million rows a copy takes as long as much of what is done with them.
-    return log if keep.all() else log[keep]
+    counted: _Numbers = keep.to_numpy(dtype=bool)
+    return counted
 
 
 class _PairNumbers:
     """Numbers for pairs: in the order of the suite's cases, then by channel, sender, receiver."""
 
-    def __init__(self, log: pd.DataFrame, run: RunData) -> None:
-        self._columns = [
-            log[name].astype("category").cat for name in ("case_id", "channel", "src", "dst")
-        ]
-        self._cases = run.run.suite.cases
-        _, channel, src, dst = self._columns
-        self._channels = sorted(channel.categories)
-        self._workers = sorted({*src.categories, *dst.categories})
-
-    def numbers(self) -> np.ndarray[Any, Any]:
-        """Return the number of the pair of each row."""
-        import numpy as np
-
-        number = np.zeros(len(self._columns[0].codes), dtype=np.int64)
-        ids = [case.id for case in self._cases]
-        known = (ids, self._channels, self._workers, self._workers)
-        for column, names in zip(self._columns, known, strict=True):
-            number *= len(names)
-            number += column.set_categories(names).cat.codes.to_numpy()
-        return number
-
-    def names(self, pair: np.ndarray[Any, Any]) -> pd.DataFrame:
-        """Return the columns that name these pairs."""
-        import numpy as np
+    def __init__(self, run: RunData) -> None:
         import pandas as pd
 
-        n_workers = max(1, len(self._workers))
-        sender, dst = np.divmod(pair, n_workers)
-        channels, src = np.divmod(sender, n_workers)
-        case, channel = np.divmod(channels, max(1, len(self._channels)))
-        columns = {
-            "case_id": ([one.id for one in self._cases], case),
-            "channel": (self._channels, channel),
-            "src": (self._workers, src),
-            "dst": (self._workers, dst),
+        names = ("case_id", "channel", "src", "dst")
+        columns = {name: run.transfers[name].astype("category").cat for name in names}
+        cases = pd.Index([case.id for case in run.run.suite.cases])
+        workers = columns["src"].categories.union(columns["dst"].categories)
+        self._cases = run.run.suite.cases
+        self._texts = {
+            "case_id": cases,
+            "channel": columns["channel"].categories.sort_values(),
+            "src": workers,
+            "dst": workers,
         }
-        names = pd.DataFrame(
-            {
-                name: pd.Categorical.from_codes(codes, texts)
-                for name, (texts, codes) in columns.items()
-            }
-        )
-        for place, name in enumerate(("workload", "backend"), 1):
-            of_case = {one.id: getattr(one, name) for one in self._cases}
-            names.insert(place, name, tables.renamed(names["case_id"], of_case))
-        return names
+        self._codes = [
+            (
+                len(texts),
+                texts.get_indexer(columns[name].categories),
+                columns[name].codes.to_numpy(),
+            )
+            for name, texts in self._texts.items()
+        ]
+
+    @property
+    def n_numbers(self) -> int:
+        """What every number is below."""
+        return math.prod(map(len, self._texts.values()))
+
+    def numbers(self, rows: slice) -> _Numbers:
+        """Return the numbers of the pairs of these rows."""
+        import numpy as np
+
+        number = np.zeros(len(self._codes[0][-1][rows]), dtype=np.int64)
+        for size, places, codes in self._codes:
+            number *= size
+            number += places[codes[rows]]
+        return number
+
+    def codes(self, pair: _Numbers) -> dict[str, _Numbers]:
+        """Return for each part of these pairs' names the places of its texts."""
+        import numpy as np
+
+        found = {}
+        for name, texts in reversed(self._texts.items()):
+            pair, place = np.divmod(pair, max(1, len(texts)))
+            found[name] = place.astype(np.min_scalar_type(-max(1, len(texts))))
+        return found
+
+    def named(self, found: dict[str, _Numbers]) -> dict[str, Any]:
+        """Return the columns of a table with texts in the place of ``codes``."""
+        import pandas as pd
+
+        names = {
+            name: pd.Categorical.from_codes(found.pop(name), texts)
+            for name, texts in self._texts.items()
+        }
+        case_id = pd.Series(names.pop("case_id"))
+        of_case = {
+            name: tables.renamed(case_id, {case.id: getattr(case, name) for case in self._cases})
+            for name in ("workload", "backend")
+        }
+        return {"case_id": case_id} | of_case | names | found
 
 
 def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:

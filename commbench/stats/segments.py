@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -18,76 +17,113 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _BLOCK_CELLS = 1 << 17
 """Cells of a matrix: few enough to stay in a processor's cache."""
-_PORTION_ROWS = 1 << 20
-_N_THREADS = 4
-"""Each has its portion: beyond a few, memory is the limit."""
+_PORTION_ROWS = 1 << 18
+_N_THREADS = 2
+"""Each has its portion: beyond two, memory is the limit."""
 
 
-def sort(group: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the order that sorts rows by group and leaves those of a group in theirs, and groups.
+class Groups:
+    """Rows sorted by group; those of a group stay in their order.
+
+    Group and row are packed into one integer: sorting these takes half as long as argsort. They
+    are sorted in parts, one for each thread, and merged a portion at a time, so that beside them
+    nothing is as long as the rows.
 
     Parameters
     ----------
-    group
-        Shape (n,), integers of at least 0.
-
-    Returns
-    -------
-    order, ordered : ndarray
-        Shape (n,) each; ``ordered`` is ``group[order]``.
+    numbers
+        Returns the numbers of the groups of a slice of the rows, integers from 0 to before
+        `n_groups`; called from several threads.
+    keep
+        Which of the rows are in a group; shape (n,).
 
     Examples
     --------
     >>> import numpy as np
-    >>> order, ordered = sort(np.array([7, 0, 7, 0]))
-    >>> order, ordered
-    (array([1, 3, 0, 2]), array([0, 0, 7, 7]))
+    >>> group = np.array([7, 0, 5, 7, 0])
+    >>> groups = Groups(group.__getitem__, 8, keep=group != 5)
+    >>> groups.in_portions(lambda begin, rows, group: (begin, rows, group))
+    [(0, array([1, 4, 0, 3]), array([0, 0, 7, 7]))]
     """
-    import numpy as np
 
-    n_bits = len(group).bit_length()
-    if len(group) == 0 or int(group.max()).bit_length() + n_bits > 63:
-        order = np.argsort(group, kind="stable")
-        return order, group[order]
-    # Group and place in one integer: sorting these takes half as long as argsort.
-    packed = group.astype(np.int64)
-    packed <<= n_bits
-    packed |= np.arange(len(group))
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(np.ndarray.sort, np.array_split(packed, 2)))
-    # Of two sorted halves the stable sort makes one by a single merge.
-    packed.sort(kind="stable")
-    ordered = packed >> n_bits
-    packed &= (1 << n_bits) - 1
-    return packed, ordered
+    def __init__(
+        self,
+        numbers: Callable[[slice], np.ndarray[Any, Any]],
+        n_groups: int,
+        keep: np.ndarray[Any, Any],
+    ) -> None:
+        import numpy as np
 
+        self._n_bits = len(keep).bit_length()
+        self._names: np.ndarray[Any, Any] | None = None
+        if n_groups.bit_length() + self._n_bits > 63:
+            self._names, places = np.unique(numbers(slice(0, len(keep))), return_inverse=True)
+            numbers = places.__getitem__
 
-def in_portions(
-    work: Callable[[slice], _Result], group: np.ndarray[Any, Any], n_beside: int = 1
-) -> list[_Result]:
-    """Return what `work` makes of slices of rows, which are of a million rows and whole groups.
+        def part(begin: int, end: int) -> np.ndarray[Any, Any]:
+            packed = np.empty(np.count_nonzero(keep[begin:end]), dtype=np.int64)
+            filled = 0
+            for first in range(begin, end, _PORTION_ROWS):
+                rows = slice(first, min(first + _PORTION_ROWS, end))
+                both = np.left_shift(numbers(rows), self._n_bits, dtype=np.int64)
+                both |= np.arange(rows.start, rows.stop)
+                kept = both[keep[rows]]
+                packed[filled : filled + len(kept)] = kept
+                filled += len(kept)
+            packed.sort()
+            return packed
 
-    Several calls are under way at once. Of no rows there is one, empty slice.
+        edges = [len(keep) * place // _N_THREADS for place in range(_N_THREADS + 1)]
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            self._parts = list(pool.map(part, edges[:-1], edges[1:]))
 
-    Parameters
-    ----------
-    group
-        The sorted groups of the rows.
-    n_beside
-        So many groups stay together, from each multiple of it on.
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> in_portions(lambda rows: rows, np.array([0, 0, 7]))
-    [slice(0, 3, None)]
-    """
-    import numpy as np
+    def in_portions(
+        self,
+        work: Callable[[int, np.ndarray[Any, Any], np.ndarray[Any, Any]], _Result],
+        n_beside: int = 1,
+    ) -> list[_Result]:
+        """Return what `work` makes of portions of the rows, each of whole groups, in order.
 
-    first = group[::_PORTION_ROWS] // n_beside * n_beside
-    edges = [*np.unique([0, *np.searchsorted(group, first)]), len(group)]
-    with ThreadPoolExecutor(_N_THREADS) as pool:
-        return list(pool.map(work, (slice(int(one), int(end)) for one, end in pairwise(edges))))
+        Parameters
+        ----------
+        work
+            Takes how many rows come before the portion, its rows, and the group of each of them.
+            Several calls are under way at once. Of no rows there is one portion, without any.
+        n_beside
+            So many groups stay together, from each multiple of it on.
+        """
+        import numpy as np
+
+        step = max(1, _PORTION_ROWS // len(self._parts))
+        first = self._group(np.concatenate([part[::step] for part in self._parts]))
+        first = np.unique(first // n_beside * n_beside)[1:]
+        if self._names is not None:
+            first = np.searchsorted(self._names, first)
+        cuts = [
+            [0, *np.searchsorted(part, first << self._n_bits).tolist(), len(part)]
+            for part in self._parts
+        ]
+
+        def portion(number: int) -> _Result:
+            packed = np.concatenate(
+                [
+                    part[at[number] : at[number + 1]]
+                    for part, at in zip(self._parts, cuts, strict=True)
+                ]
+            )
+            packed.sort(kind="stable")
+            begin = sum(at[number] for at in cuts)
+            return work(begin, packed & ((1 << self._n_bits) - 1), self._group(packed))
+
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            return list(pool.map(portion, range(len(first) + 1)))
+
+    def _group(self, packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        places = packed >> self._n_bits
+        return places if self._names is None else self._names[places]
 
 
 def begins_of(group: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -19,13 +19,46 @@ spans = st.lists(
 sizes = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 200]), min_size=1, max_size=8)
 
 
-@given(st.lists(st.integers(0, 5), max_size=30), st.sampled_from([0, 1, 2**62]))
-def test_rows_of_a_group_come_side_by_side_in_their_order(groups: list[int], more: int) -> None:
-    """However large the numbers are, sorting by group is stable."""
-    group = np.array(groups, dtype=np.int64) + more
-    order, ordered = segments.sort(group)
-    assert order.tolist() == np.argsort(group, kind="stable").tolist()
-    assert ordered.tolist() == sorted(group.tolist())
+def sorted_rows(
+    group: np.ndarray, keep: np.ndarray, n_groups: int, n_beside: int = 1
+) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Return the portions, of very few rows each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "_PORTION_ROWS", 4)
+        groups = segments.Groups(group.__getitem__, n_groups, keep)
+        assert len(groups) == keep.sum()
+        return groups.in_portions(lambda *portion: portion, n_beside)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40),
+    st.integers(1, 3),
+    st.sampled_from([0, 2**40, 2**62]),
+)
+def test_rows_of_a_group_come_side_by_side_in_their_order(
+    rows: list[tuple[int, bool]], n_beside: int, more: int
+) -> None:
+    """However large the numbers are: stable, no kept row lost, none twice, groups whole."""
+    group = np.array([number for number, _ in rows], dtype=np.int64) + more
+    keep = np.array([kept for _, kept in rows], dtype=bool)
+    portions = sorted_rows(group, keep, more + 10, n_beside)
+    order = np.argsort(group, kind="stable")
+    order = order[keep[order]]
+    assert [row for _, rows, _ in portions for row in rows] == order.tolist()
+    assert [number for _, _, numbers in portions for number in numbers] == group[order].tolist()
+    lengths = [len(rows) for _, rows, _ in portions]
+    assert [begin for begin, _, _ in portions] == [0, *np.cumsum(lengths[:-1], dtype=int)]
+    assert all(lengths) or lengths == [0]
+    seen = [{number // n_beside for number in numbers} for _, _, numbers in portions]
+    assert sum(map(len, seen)) == len(set().union(*seen))
+
+
+@pytest.mark.parametrize("more", [0, 2**62])
+def test_portions_are_of_few_rows_wherever_groups_are(more: int) -> None:
+    """Also where the first half of the rows has other groups than the second, as cases do."""
+    group = np.repeat(np.arange(20), 2) + more
+    portions = sorted_rows(group, np.ones(40, dtype=bool), more + 20)
+    assert max(len(rows) for _, rows, _ in portions) <= 6
 
 
 @given(sizes, st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0]))
@@ -67,24 +100,10 @@ def test_many_groups_are_computed_in_several_blocks(monkeypatch: pytest.MonkeyPa
     ]
 
 
-@given(st.lists(st.integers(0, 9), max_size=40).map(sorted), st.integers(1, 3))
-def test_portions_are_all_rows_and_whole_groups(groups: list[int], n_beside: int) -> None:
-    """In order, none twice, and none but the only one empty, however many rows a portion takes."""
-    group = np.array(groups, dtype=np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "_PORTION_ROWS", 4)
-        found = segments.in_portions(lambda rows: rows, group, n_beside)
-    assert [row for rows in found for row in range(rows.start, rows.stop)] == [*range(len(groups))]
-    assert all(rows.start < rows.stop for rows in found) or len(found) == 1 + len(groups)
-    seen = [{number // n_beside for number in groups[rows]} for rows in found]
-    assert sum(map(len, seen)) == len(set().union(*seen))
-    assert len(found) == max(1, len({number // n_beside for number in groups[::4]}))
-
-
 def test_without_groups_there_is_nothing() -> None:
     """No rows, no groups, no error."""
     none = np.zeros(0)
     begins = segments.begins_of(none)
-    assert [len(found) for found in (begins, *segments.sort(begins))] == [0, 0, 0]
+    assert len(begins) == 0
     assert segments.quantiles(none, begins, SHARES).shape == (len(SHARES), 0)
     assert len(segments.union_lengths(none, none, begins)) == 0
