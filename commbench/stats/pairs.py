@@ -81,13 +81,16 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     single_Bps = np.empty(len(windows))  # noqa: N806 - the unit's own spelling
 
     def portion(begin: int, rows: _Numbers, window: _Numbers) -> dict[str, _Numbers]:
-        nbytes, start_s, stop_s = (column[rows] for column in columns)
+        nbytes, start_s, stop_s = (column.take(rows) for column in columns)
         single = single_Bps[begin : begin + len(rows)]
         numbers = _numbers(nbytes, start_s, stop_s, window, n_launches, single)
         return pairs.codes(numbers.pop("pair")) | numbers
 
     portions = windows.in_portions(portion, n_launches)
-    found = {name: np.concatenate([numbers[name] for numbers in portions]) for name in portions[0]}
+    found = {
+        name: np.concatenate([numbers.pop(name) for numbers in portions])
+        for name in list(portions[0])
+    }
     table = pd.DataFrame(pairs.named(found), copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
@@ -152,21 +155,16 @@ class _PairNumbers:
 
         names = ("case_id", "channel", "src", "dst")
         columns = {name: run.transfers[name].astype("category").cat for name in names}
-        cases = pd.Index([case.id for case in run.run.suite.cases])
         workers = columns["src"].categories.union(columns["dst"].categories)
         self._cases = run.run.suite.cases
         self._texts = {
-            "case_id": cases,
+            "case_id": pd.Index([case.id for case in self._cases]),
             "channel": columns["channel"].categories.sort_values(),
             "src": workers,
             "dst": workers,
         }
         self._codes = [
-            (
-                len(texts),
-                texts.get_indexer(columns[name].categories),
-                columns[name].codes.to_numpy(),
-            )
+            columns[name].set_categories(texts).cat.codes.to_numpy()
             for name, texts in self._texts.items()
         ]
 
@@ -179,10 +177,10 @@ class _PairNumbers:
         """Return the numbers of the pairs of these rows."""
         import numpy as np
 
-        number = np.zeros(len(self._codes[0][-1][rows]), dtype=np.int64)
-        for size, places, codes in self._codes:
-            number *= size
-            number += places[codes[rows]]
+        number = np.zeros(len(self._codes[0][rows]), dtype=np.int64)
+        for texts, codes in zip(self._texts.values(), self._codes, strict=True):
+            number *= len(texts)
+            number += codes[rows]
         return number
 
     def codes(self, pair: _Numbers) -> dict[str, _Numbers]:
