@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from commbench import units
 from commbench.errors import UsageError
 
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any, Any]
+else:
+    # Before click 8.5 it does not take two types.
+    _ParamType = click.ParamType
 
-class Parsed(click.ParamType[Any, Any]):
+
+class Parsed(_ParamType):
     """Text that one of commbench's own parsers understands."""
 
     def __init__(self, name: str, parse: Any) -> None:
