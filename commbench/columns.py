@@ -21,7 +21,7 @@ DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 
 
 class Columns:
-    """The columns of `n_rows` records of one `kind`, of which only texts repeat."""
+    """The columns of `n_rows` records of one `kind`; texts that repeat are kept once each."""
 
     def __init__(self, kind: str, n_rows: int) -> None:
         import numpy as np
@@ -110,7 +110,7 @@ class _Vocabulary:
 
 
 class _Coding:
-    """What a column of a file has for the texts of a vocabulary."""
+    """Turns what a file has for texts, batch by batch, into the numbers of a vocabulary."""
 
     def __init__(self, vocabulary: _Vocabulary) -> None:
         self._vocabulary = vocabulary

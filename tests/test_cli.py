@@ -235,6 +235,7 @@ ABSENT = {
 @pytest.fixture(params=ABSENT)
 def absent(request):
     """Return a backend that this machine lacks, and what is to be said of it."""
+    pytest.importorskip("ucxx")
     has = environment.rdma_devices() if request.param == "ucx:ib" else environment.gpus()
     if has:
         pytest.skip(f"this machine may well have {request.param}")

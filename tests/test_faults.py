@@ -99,7 +99,7 @@ def assert_nothing_left(line, running=None):
 
 def test_a_death_costs_its_launch_alone(line):
     """A worker and the scheduler die: each is one failure of one launch, and the plan goes on."""
-    running = line.start("run", *MERGE, "--launches", "3", "--iterations", "12")
+    running = line.start("run", *MERGE, "--launches", "3", "--iterations", "8")
     victims = {0: "worker 1", 1: "scheduler"}
     took_s = {}
     for launch, role in victims.items():
@@ -122,7 +122,7 @@ def test_a_death_costs_its_launch_alone(line):
     assert all("was killed by SIGKILL" in failure["message"] for failure in failures)
     assert f"{run}/logs/" in failures[0]["message"]
     assert all(n_samples(run, launch) >= 1 for launch in victims)
-    assert n_samples(run, 2) == 12
+    assert n_samples(run, 2) == 8
     assert [end["ok"] for end in processes.records(run, "LaunchEnd")] == [False, False, True]
     assert {path.name for path in (run / "logs").glob("*-0/*")} == {
         "launch.log", "scheduler.log", "scheduler.json", "worker-0.log", "worker-1.log"

@@ -107,6 +107,7 @@ def run_page(folder, monkeypatch, tag):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_worked_example_runs(run_page, folder):
     """A package with a backend, a workload, a plot and a report works as the page says."""
