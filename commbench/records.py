@@ -154,7 +154,7 @@ def read_table(path: Path, kind: str, notes: list[str], done: Any = None) -> pa.
     """
     import pyarrow as pa
 
-    tables = [schema(kind).empty_table()]
+    tables = [pa.Table.from_batches([], schema(kind))]
     bad = _BadLines(path.name)
     for block, first_line in _blocks(path, done):
         table = _columns(block, kind)

@@ -12,18 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from commbench import records
-from commbench.columns import DTYPES, Columns
+from commbench.columns import Columns
 from commbench.errors import ResultsError
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
-
+_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
+"""The types of a frame's columns, by the types of the records' fields."""
 _LINES = b"commbench.lines"
 """The key of a Parquet file's metadata for the lines that it was made of."""
 _BATCH_ROWS = 1 << 17
@@ -68,23 +68,21 @@ def frames(path: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
 def _columns(stem: Path, kind: str, rows: list[dict[str, Any]], notes: list[str]) -> Columns:
     """Return what ``read`` does, after `rows`, which earlier versions kept in ``samples.jsonl``."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
-    groups, done = [], None
+    parts, done = [], None
+    if rows:
+        parts.append((len(rows), iter(pa.Table.from_pylist(rows, schema=schema).to_batches())))
     if parquet.exists():
-        with _damage_told(parquet), pq.ParquetFile(parquet) as file:
-            metadata, done = file.metadata, _made_of(file.schema_arrow)
-            groups = [
-                (metadata.row_group(place).num_rows, _batches(parquet, schema, place))
-                for place in range(metadata.num_row_groups)
-            ]
-    before = pa.Table.from_pylist(rows, schema=schema)
+        with _damage_told(parquet):
+            groups, done = _row_groups(parquet, schema)
+            parts += groups
     beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
-    parts = [(len(before), before.to_batches()), *groups, (len(beyond), beyond.to_batches())]
+    parts.append((len(beyond), iter(beyond.to_batches())))
     sizes, batches = zip(*parts, strict=True)
     edges = [0, *accumulate(sizes)]
-    with _damage_told(parquet), ThreadPoolExecutor(_N_THREADS) as pool:
+    source = parquet if parquet.exists() else stem.with_suffix(".jsonl")
+    with _damage_told(source), ThreadPoolExecutor(_N_THREADS) as pool:
         columns = Columns(kind, edges[-1])
         list(pool.map(columns.fill, edges[:-1], edges[1:], batches))
     # What reading took beyond the result is kept otherwise.
@@ -92,13 +90,31 @@ def _columns(stem: Path, kind: str, rows: list[dict[str, Any]], notes: list[str]
     return columns
 
 
-def _batches(parquet: Path, schema: pa.Schema, group: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group of a Parquet file."""
+def _row_groups(
+    parquet: Path, schema: pa.Schema
+) -> tuple[list[tuple[int, Iterator[pa.RecordBatch]]], Any]:
+    """Return how many rows each row group has, and the rows; and what they were made of."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(parquet, read_dictionary=_repeated(schema)) as file:
-        for batch in file.iter_batches(_BATCH_ROWS, [group], schema.names, use_threads=False):
-            yield _checked(batch, schema)
+    with pq.ParquetFile(parquet) as file:
+        metadata, found = file.metadata, file.schema_arrow
+    _checked(pa.Table.from_batches([], found), schema)
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    for group in groups:
+        # Arrow reads as many rows as are told, and is content where a column has more.
+        columns = map(group.column, range(group.num_columns))
+        told = {column.num_values for column in columns if column.path_in_schema in schema.names}
+        if told != {group.num_rows}:
+            raise ValueError("its columns have not as many rows as it says")
+    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+
+    def batches(place: int) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(parquet, metadata=metadata, read_dictionary=texts) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, [place], schema.names, use_threads=False):
+                yield _checked(batch, schema)
+
+    return [(group.num_rows, batches(place)) for place, group in enumerate(groups)], _made_of(found)
 
 
 def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
@@ -115,42 +131,38 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
         Where a file exists but can't be read.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
-    stored, done = schema.empty_table(), None
+    stored, done = [], None
     if parquet.exists():
         with _damage_told(parquet):
-            found = pq.read_table(parquet, read_dictionary=_repeated(schema), partitioning=None)
-            stored, done = _checked(found, schema), _made_of(found.schema)
+            groups, done = _row_groups(parquet, schema)
+            stored = [batch for _, batches in groups for batch in batches]
     beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
-    return pa.concat_tables([stored, beyond]).unify_dictionaries()
+    return pa.concat_tables([pa.Table.from_batches(stored, schema), beyond]).unify_dictionaries()
 
 
 @contextmanager
-def _damage_told(parquet: Path) -> Iterator[None]:
+def _damage_told(path: Path) -> Iterator[None]:
     import pyarrow as pa
 
+    damage = (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
-        raise ResultsError(f"can't read {parquet}: {error}") from error
-
-
-def _repeated(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns whose texts are kept once each."""
-    import pyarrow as pa
-
-    return [field.name for field in schema if pa.types.is_dictionary(field.type)]
+    except (*damage, pa.ArrowException) as error:
+        raise ResultsError(f"can't read {path}: {error}") from error
 
 
 def _made_of(schema: pa.Schema) -> Any:
     """Return the ``records.mark`` of the lines that a Parquet file replaces, or None."""
-    return json.loads((schema.metadata or {}).get(_LINES, b"null"))
+    mark = json.loads((schema.metadata or {}).get(_LINES, b"null"))
+    if mark and not (isinstance(mark, dict) and type(mark.get("n_bytes")) is int):
+        raise ValueError(f"it was made of {str(mark)[:40]}, which are no lines")
+    return mark
 
 
-def _checked(found: _Rows, schema: pa.Schema) -> _Rows:
-    """Return rows from a file with the columns of `schema`."""
+def _checked(found: Any, schema: pa.Schema) -> Any:
+    """Return rows from a file, a table or a batch of one, with the columns of `schema`."""
     found.validate(full=True)
     rows = found.select(schema.names).cast(schema)
     if any(column.null_count for column in rows.columns):
@@ -170,7 +182,7 @@ def frame_of_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
     import pandas as pd
 
     # An empty frame must have the types of a full one, or what is computed from it fails.
-    dtypes = {name: DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
+    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
     return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 

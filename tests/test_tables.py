@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from commbench import load, records, tables
 from commbench.columns import Columns
+from commbench.errors import ResultsError
 from commbench.model import TransferRecord
 
 CASE = builders.case()
@@ -97,6 +98,55 @@ def test_without_records_columns_have_their_types(kind: str) -> None:
     columns.fill(0, 0, [])
     found = columns.frame()
     assert list(found) == list(records.FIELDS[kind])
-    expected = {"int": "int64", "float": "float64"}
+    texts = "category" if kind in records.OF_PAIRS else TEXT
+    expected = {"int": "int64", "float": "float64", "str": texts}
     for name, kept in records.FIELDS[kind].items():
-        assert str(found[name].dtype) in (expected.get(kept, TEXT), "category")
+        assert str(found[name].dtype) == (TEXT if name == "evidence" else expected[kept])
+
+
+def test_rows_that_were_not_filled_are_never_shown() -> None:
+    """What the memory held before must not become a result."""
+    columns = Columns("TransferRecord", 6)
+    columns.fill(0, 3, table_of(transfers(range(3))).to_batches())
+    with pytest.raises(ValueError, match="rows are missing"):
+        columns.frame()
+
+
+def test_a_file_that_tells_of_fewer_rows_than_it_has_is_damaged(tmp_path: Path) -> None:
+    """Arrow would read as many as are told, and leave the others out without a word."""
+    path = written(tmp_path, transfers(range(100)))
+    file = path / "transfers.parquet"
+    footer = file.read_bytes()
+    n_rows = b"\xc8\x01"  # 100, as Thrift writes it.
+    places = [at for at in range(len(footer)) if footer.startswith(n_rows, at)]
+    refused = 0
+    for place in places:
+        file.write_bytes(footer[:place] + b"\xb4\x01" + footer[place + 2 :])
+        try:
+            assert len(load(path).transfers) == 100
+        except ResultsError as error:
+            refused += "not as many rows" in str(error)
+    assert refused
+
+
+@pytest.mark.parametrize("column", ["start_s", "a"])
+def test_a_file_without_rows_must_have_the_columns_all_the_same(
+    column: str, tmp_path: Path
+) -> None:
+    """Another program's empty table is not a run without transfers."""
+    path = written(tmp_path, [])
+    assert load(path).transfers.empty
+    pd.DataFrame({column: []}).to_parquet(path / "transfers.parquet")
+    with pytest.raises(ResultsError, match=r"can't read .*transfers"):
+        load(path)
+
+
+@pytest.mark.parametrize("mark", ["[1]", '{"a": 1}', '{"n_bytes": "5"}', "[" * 100_000, "what"])
+def test_a_mark_of_lines_that_makes_no_sense_is_damage(mark: str, tmp_path: Path) -> None:
+    """It decides which lines count: a traceback helps nobody."""
+    path = written(tmp_path, [])
+    table = table_of(transfers(range(3))).replace_schema_metadata({"commbench.lines": mark})
+    pq.write_table(table, path / "transfers.parquet")
+    (path / "transfers.jsonl").write_text("")
+    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+        load(path)

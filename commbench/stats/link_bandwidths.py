@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from commbench.stats.pairs import PairBandwidths
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from commbench.store import RunData
 
 _NAMES = ["case_id", "workload", "backend", "channel", "link"]
-_AT_ONCE = 1 << 14
-"""Pairs whose transfers are gone through at a time: few enough for a processor's cache."""
+_AT_ONCE = 1 << 17
+"""Transfers that are gone through at a time: few enough for a processor's cache."""
 
 
 def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
@@ -67,13 +68,13 @@ def _quartiles(
     import numpy as np
 
     n = found.table["n"].to_numpy()
-    ends = np.cumsum(n)
+    edges = np.concatenate([[0], np.cumsum(n)])
     values, filled = [np.empty(size) for size in sizes], [0] * len(sizes)
-    for begin in range(0, len(n), _AT_ONCE):
-        some = slice(begin, begin + _AT_ONCE)
-        single_Bps = found.single_Bps[ends[begin] - n[begin] : ends[some][-1]]  # noqa: N806
-        number, known = np.repeat(class_of[some], n[some]), ~np.isnan(single_Bps)
-        for place in np.unique(class_of[some]):
+    first = np.searchsorted(edges, np.arange(0, edges[-1], _AT_ONCE))
+    for begin, end in pairwise(np.unique([*first, len(n)]).tolist()):
+        single_Bps = found.single_Bps[edges[begin] : edges[end]]  # noqa: N806
+        number, known = np.repeat(class_of[begin:end], n[begin:end]), ~np.isnan(single_Bps)
+        for place in np.unique(class_of[begin:end]):
             chosen = single_Bps[known & (number == place)]
             values[place][filled[place] : filled[place] + len(chosen)] = chosen
             filled[place] += len(chosen)

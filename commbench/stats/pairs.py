@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from commbench.store import RunData
 
-    _Numbers = np.ndarray[Any, Any]
+    _Array = np.ndarray[Any, Any]
 
 _NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
 _COVERAGE = (
@@ -35,7 +35,7 @@ class PairBandwidths:
     """
 
     table: pd.DataFrame
-    single_Bps: _Numbers  # noqa: N815 - the unit's own spelling
+    single_Bps: _Array  # noqa: N815 - the unit's own spelling
 
 
 def pairs(run: RunData) -> pd.DataFrame:
@@ -70,40 +70,40 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     launches = np.sort(log["launch"].unique())
     n_launches = max(1, len(launches))
 
-    def window(rows: slice) -> np.ndarray[Any, Any]:
+    def number_of(rows: slice) -> _Array:
         number = pairs.numbers(rows)
         number *= n_launches
         number += np.searchsorted(launches, launch[rows])
         return number
 
-    windows = Groups(window, pairs.n_numbers * n_launches, _counting(run))
+    windows = Groups(number_of, pairs.n_numbers * n_launches, _counting(run))
     columns = [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
     single_Bps = np.empty(len(windows))  # noqa: N806 - the unit's own spelling
 
-    def portion(begin: int, rows: _Numbers, window: _Numbers) -> dict[str, _Numbers]:
+    def work(begin: int, rows: _Array, window: _Array) -> dict[str, _Array]:
         nbytes, start_s, stop_s = (column.take(rows) for column in columns)
         single = single_Bps[begin : begin + len(rows)]
-        numbers = _numbers(nbytes, start_s, stop_s, window, n_launches, single)
-        return pairs.codes(numbers.pop("pair")) | numbers
+        measured = _measured(nbytes, start_s, stop_s, window, n_launches, single)
+        return pairs.codes(measured.pop("pair")) | measured
 
-    portions = windows.in_portions(portion, n_launches)
+    portions = windows.in_portions(work, n_launches)
     found = {
-        name: np.concatenate([numbers.pop(name) for numbers in portions])
+        name: np.concatenate([portion.pop(name) for portion in portions])
         for name in list(portions[0])
     }
     table = pd.DataFrame(pairs.named(found), copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
-def _numbers(
-    nbytes: _Numbers,
-    start_s: _Numbers,
-    stop_s: _Numbers,
-    window: _Numbers,
+def _measured(
+    nbytes: _Array,
+    start_s: _Array,
+    stop_s: _Array,
+    window: _Array,
     n_launches: int,
-    single_Bps: _Numbers,  # noqa: N803 - the unit's own spelling
-) -> dict[str, _Numbers]:
-    """Return the numbers of pairs by their number ``pair``; fill in each transfer's bandwidth."""
+    single_Bps: _Array,  # noqa: N803 - the unit's own spelling
+) -> dict[str, _Array]:
+    """Return what is known of pairs, by number (``pair``); fill in each transfer's bandwidth."""
     import numpy as np
 
     windows = begins_of(window)
@@ -138,13 +138,13 @@ def _numbers(
     }
 
 
-def _counting(run: RunData) -> _Numbers:
+def _counting(run: RunData) -> _Array:
     """Return which transfers count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
     keep &= ~_below_the_largest(log)
-    counted: _Numbers = keep.to_numpy(dtype=bool)
-    return counted
+    which: _Array = keep.to_numpy(dtype=bool)
+    return which
 
 
 class _PairNumbers:
@@ -163,6 +163,7 @@ class _PairNumbers:
             "src": workers,
             "dst": workers,
         }
+        self._sizes = [len(texts) for texts in self._texts.values()]
         self._codes = [
             columns[name].set_categories(texts).cat.codes.to_numpy()
             for name, texts in self._texts.items()
@@ -171,29 +172,29 @@ class _PairNumbers:
     @property
     def n_numbers(self) -> int:
         """What every number is below."""
-        return math.prod(map(len, self._texts.values()))
+        return math.prod(self._sizes)
 
-    def numbers(self, rows: slice) -> _Numbers:
+    def numbers(self, rows: slice) -> _Array:
         """Return the numbers of the pairs of these rows."""
         import numpy as np
 
         number = np.zeros(len(self._codes[0][rows]), dtype=np.int64)
-        for texts, codes in zip(self._texts.values(), self._codes, strict=True):
-            number *= len(texts)
+        for size, codes in zip(self._sizes, self._codes, strict=True):
+            number *= size
             number += codes[rows]
         return number
 
-    def codes(self, pair: _Numbers) -> dict[str, _Numbers]:
+    def codes(self, pair: _Array) -> dict[str, _Array]:
         """Return for each part of these pairs' names the places of its texts."""
         import numpy as np
 
         found = {}
-        for name, texts in reversed(self._texts.items()):
-            pair, place = np.divmod(pair, max(1, len(texts)))
-            found[name] = place.astype(np.min_scalar_type(-max(1, len(texts))))
+        for name, size in reversed([*zip(self._texts, self._sizes, strict=True)]):
+            pair, place = np.divmod(pair, max(1, size))
+            found[name] = place.astype(np.min_scalar_type(-max(1, size)))
         return found
 
-    def named(self, found: dict[str, _Numbers]) -> dict[str, Any]:
+    def named(self, found: dict[str, _Array]) -> dict[str, Any]:
         """Return the columns of a table with texts in the place of ``codes``."""
         import pandas as pd
 

@@ -127,7 +127,7 @@ def _pair_bandwidths(
 ) -> Iterator[dict[str, Any]]:
     del run, summaries
     medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
-    for case_id, speed in medians.groupby("case_id")["q50_Bps"]:
+    for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
         yield _row(case_id, quantity, speed.min(), speed.median(), speed.max())
 
 

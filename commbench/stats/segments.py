@@ -27,7 +27,7 @@ class Groups:
 
     Group and row are packed into one integer: sorting these takes half as long as argsort. They
     are sorted in parts, one for each thread, and merged a portion at a time, so that beside them
-    nothing is as long as the rows.
+    nothing is as long as the rows, unless numbers are so large that they must be numbered first.
 
     Parameters
     ----------

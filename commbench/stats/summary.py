@@ -131,7 +131,7 @@ def _summarize(
         min_s=float(seconds.min()),
         p5_s=p5, p25_s=p25, p75_s=p75, p95_s=p95, p99_s=p99,
         max_s=float(seconds.max()),
-        cpu_s=float(samples["cpu_seconds"].where(samples["cpu_seconds"] > 0).median()),
+        cpu_s=float(samples["cpu_seconds"][samples["cpu_seconds"] > 0].median()),
         build_s=float(samples["build_seconds"].median()),
         submit_s=float(samples["submit_seconds"].median()),
     )  # fmt: skip
