@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from commbench.reports.content import Content
     from commbench.store import RunStore
 
+_AT_ONCE = 1 << 20
+"""Characters that are printed at a time."""
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -39,7 +42,10 @@ def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -
         data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
     if racks is not None:
         data = replace(data, run=replace(data.run, racks=options.racks(racks)))
-    click.echo(render(content.build(data)), nl=False)
+    text = render(content.build(data))
+    # Hundreds of megabytes in one piece would be there once more, encoded.
+    for begin in range(0, len(text), _AT_ONCE):
+        click.echo(text[begin : begin + _AT_ONCE], nl=False)
 
 
 def write(results: RunStore, content: Content) -> None:

@@ -131,6 +131,14 @@ def test_the_smallest_transfer_that_counts_can_be_changed(good):
     assert report["run"]["min_transfer_bytes"] == 8_100_000
 
 
+def test_a_report_in_pieces_is_whole(good, monkeypatch):
+    """However many pieces it is printed in, nothing is missing, and nothing stands between them."""
+    whole = commbench("report", good[1], "--format", "json").stdout
+    monkeypatch.setattr("commbench.cli_report._AT_ONCE", 7)
+    assert commbench("report", good[1], "--format", "json").stdout == whole
+    assert json.loads(whole)["run"]["id"] == good[1].name
+
+
 def test_resuming_a_run_that_is_complete_launches_nothing(good):
     """A complete run has nothing left to run, and is reported."""
     before = processes.records(good[1], "LaunchEnd")
