@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    _Part = tuple[int, Iterator[pa.RecordBatch]]
+
 _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 """The types of a frame's columns, by the types of the records' fields."""
 _LINES = b"commbench.lines"
@@ -69,20 +71,13 @@ def _columns(stem: Path, kind: str, rows: list[dict[str, Any]], notes: list[str]
     """Return what ``read`` does, after `rows`, which earlier versions kept in ``samples.jsonl``."""
     import pyarrow as pa
 
-    schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
-    parts, done = [], None
+    parts = _parts(stem, kind, notes)
     if rows:
-        parts.append((len(rows), iter(pa.Table.from_pylist(rows, schema=schema).to_batches())))
-    if parquet.exists():
-        with _damage_told(parquet):
-            groups, done = _row_groups(parquet, schema)
-            parts += groups
-    beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
-    parts.append((len(beyond), iter(beyond.to_batches())))
+        earlier = pa.Table.from_pylist(rows, schema=records.schema(kind))
+        parts.insert(0, (len(rows), iter(earlier.to_batches())))
     sizes, batches = zip(*parts, strict=True)
     edges = [0, *accumulate(sizes)]
-    source = parquet if parquet.exists() else stem.with_suffix(".jsonl")
-    with _damage_told(source), ThreadPoolExecutor(_N_THREADS) as pool:
+    with _damage_told(stem), ThreadPoolExecutor(_N_THREADS) as pool:
         columns = Columns(kind, edges[-1])
         list(pool.map(columns.fill, edges[:-1], edges[1:], batches))
     # What reading took beyond the result is kept otherwise.
@@ -90,9 +85,19 @@ def _columns(stem: Path, kind: str, rows: list[dict[str, Any]], notes: list[str]
     return columns
 
 
-def _row_groups(
-    parquet: Path, schema: pa.Schema
-) -> tuple[list[tuple[int, Iterator[pa.RecordBatch]]], Any]:
+def _parts(stem: Path, kind: str, notes: list[str]) -> list[_Part]:
+    """Return what ``read`` does in parts, which threads may share: how many rows, and the rows."""
+    parquet = stem.with_suffix(".parquet")
+    groups: list[_Part] = []
+    done = None
+    if parquet.exists():
+        with _damage_told(stem):
+            groups, done = _row_groups(parquet, records.schema(kind))
+    beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
+    return [*groups, (len(beyond), iter(beyond.to_batches()))]
+
+
+def _row_groups(parquet: Path, schema: pa.Schema) -> tuple[list[_Part], Any]:
     """Return how many rows each row group has, and the rows; and what they were made of."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -132,20 +137,18 @@ def read(stem: Path, kind: str, notes: list[str]) -> pa.Table:
     """
     import pyarrow as pa
 
-    schema, parquet = records.schema(kind), stem.with_suffix(".parquet")
-    stored, done = [], None
-    if parquet.exists():
-        with _damage_told(parquet):
-            groups, done = _row_groups(parquet, schema)
-            stored = [batch for _, batches in groups for batch in batches]
-    beyond = records.read_table(stem.with_suffix(".jsonl"), kind, notes, done)
-    return pa.concat_tables([pa.Table.from_batches(stored, schema), beyond]).unify_dictionaries()
+    parts = _parts(stem, kind, notes)
+    with _damage_told(stem):
+        found = [batch for _, batches in parts for batch in batches]
+    return pa.Table.from_batches(found, records.schema(kind)).unify_dictionaries()
 
 
 @contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
+def _damage_told(stem: Path) -> Iterator[None]:
     import pyarrow as pa
 
+    parquet = stem.with_suffix(".parquet")
+    path = parquet if parquet.exists() else stem.with_suffix(".jsonl")
     damage = (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
     try:
         yield
