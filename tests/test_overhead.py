@@ -56,8 +56,8 @@ def test_the_harness_adds_less_than_five_percent_to_a_message(size, count, tmp_p
 
 
 _BARE_MERGE = Path(__file__).parent / "bare" / "merge.py"
-_CLUSTERS = {"tcp": 11, "ucx": 31}
-"""How many: over ucx, whose event loops spin, iterations scatter more."""
+_CLUSTERS = 31
+"""How many, because iterations scatter: half the interval of 11 clusters was 5 %."""
 
 
 def _merge(backend: str, scratch: Path) -> float:
@@ -69,12 +69,12 @@ def _merge(backend: str, scratch: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("backend", _CLUSTERS)
+@pytest.mark.parametrize("backend", ["tcp", "ucx"])
 def test_the_profile_costs_less_than_two_percent_of_a_merge(backend, tmp_path):
     """Iterations with and without the profile take the same time, in turn in the same clusters."""
     if problem := backends.parse(backend).unavailable("cpu"):
         pytest.skip(problem.reason)
-    ratios = sorted(_merge(backend, tmp_path / str(number)) for number in range(_CLUSTERS[backend]))
+    ratios = sorted(_merge(backend, tmp_path / str(number)) for number in range(_CLUSTERS))
     ratio, (k, level) = statistics.median(ratios), stats.median_interval(len(ratios))
     low, high = ratios[k - 1], ratios[-k]
     print(f"{backend}: with / without = {ratio:.3f} ({level:.1%} interval {low:.3f} … {high:.3f})")

@@ -59,7 +59,10 @@ def test_the_interval_of_a_ratio_holds_it_in_95_percent(n: int, sigma: float) ->
 
 @pytest.mark.parametrize(
     ("n", "sigma"),
-    [(6, 0.1), *(pytest.param(n, x, marks=pytest.mark.slow) for n in (6, 10) for x in (0.03, 0.5))],
+    [
+        (6, 0.1),
+        *(pytest.param(n, x, marks=pytest.mark.slow) for n in (6, 10, 30) for x in (0.03, 0.5)),
+    ],
 )
 def test_equal_cases_are_rarely_told_apart(n: int, sigma: float) -> None:
     """Of 400 pairs of simulated cases that are alike, 5 % at most are called faster or slower."""
@@ -76,16 +79,16 @@ def test_equal_cases_are_rarely_told_apart(n: int, sigma: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sigma", [0.05, 0.1])
-def test_a_tenth_is_found_where_launches_differ_by_no_more_than_that(sigma: float) -> None:
-    """With as many launches as ``--rigorous`` would take, 90 % of 10 % slowdowns are found."""
+@pytest.mark.parametrize(("sigma", "least"), [(0.05, 90), (0.1, 90), (0.15, 75)])
+def test_a_tenth_is_found_where_launches_differ_by_little_more(sigma: float, least: int) -> None:
+    """With as many launches as ``--rigorous`` would take, most 10 % slowdowns are found."""
     dice = np.random.default_rng(7)
     found = []
     for _ in range(100):
         one, two = (lognormal(dice, RULE.max_launches, sigma, scale) for scale in (1.0, 1.1))
         n = rigorous(one, two)
         found.append(verdict(one[:n], two[:n]))
-    assert tell(f"A/B 10 % slower, simulated, sigma={sigma}", found)["slower"] >= 90
+    assert tell(f"A/B 10 % slower, simulated, sigma={sigma}", found)["slower"] >= least
 
 
 @pytest.fixture(scope="module", name="pool")
@@ -120,18 +123,16 @@ def rigorous(one: Sequence[Any], two: Sequence[Any]) -> int:
 
 def drawn(
     pool: dict[tuple[str, int], Launches], names: tuple[str, str], size: int,
-    dice: np.random.Generator, factor: float = 1.0,
+    dice: np.random.Generator, *, part: int = 1, factor: float = 1.0,
 ) -> Any:  # fmt: skip
-    """Compare two backends by launches of blocks in random order, none of them used twice.
+    """Compare two backends by launches of random blocks, one `part`-th of them, none used twice.
 
-    Which of the two launches of a block stands for which side is drawn where both are alike; where
-    they differ half of the blocks are drawn, for of more every draw would be much the same.
+    Which of the two launches of a block stands for which side is drawn where both are alike.
     """
     sides = [pool[name, size] for name in names]
-    order = dice.permutation(len(sides[0]))
-    swap = dice.integers(2, size=len(order))
-    if names != ("twin:a", "twin:b"):
-        order, swap = order[: len(order) // 2], np.zeros_like(swap)
+    blocks = len(sides[0])
+    order = dice.permutation(blocks)[: blocks // part]
+    swap = dice.integers(2 if names == ("twin:a", "twin:b") else 1, size=blocks)
     one = [sides[swap[block]][block] for block in order]
     two = [sides[1 - swap[block]][block] * factor for block in order]
     n = rigorous(one, two)
@@ -149,12 +150,16 @@ def tell(what: str, found: Sequence[Any]) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", [1, 4])
 @pytest.mark.parametrize("size", twins.SIZES)
-def test_a_backend_is_rarely_told_apart_from_itself(pool: Any, size: int) -> None:
-    """Of 200 comparisons of a backend with itself, from real launches, 5 % at most are wrong."""
+def test_a_backend_is_rarely_told_apart_from_itself(pool: Any, size: int, part: int) -> None:
+    """Of 200 comparisons of a backend with itself, from real launches, 5 % at most are wrong.
+
+    Draws of all blocks have many launches in common, those of a quarter of them few.
+    """
     dice = np.random.default_rng(size)
-    found = [drawn(pool, ("twin:a", "twin:b"), size, dice) for _ in range(200)]
-    counts = tell(f"A/A resampled, {size} B, --rigorous", found)
+    found = [drawn(pool, ("twin:a", "twin:b"), size, dice, part=part) for _ in range(200)]
+    counts = tell(f"A/A resampled, 1/{part} of the blocks, {size} B, --rigorous", found)
     assert counts["faster"] + counts["slower"] <= 10
 
 
@@ -180,9 +185,9 @@ def test_fresh_launches_of_one_backend_are_rarely_told_apart(pool: Any) -> None:
 def test_a_delay_of_a_tenth_is_found(pool: Any, size: int) -> None:
     """Of 200 comparisons with a backend that is 10 % slower, from real launches, 90 % say so."""
     dice = np.random.default_rng(size)
-    found = [drawn(pool, ("twin:a", "twin:10"), size, dice) for _ in range(200)]
+    found = [drawn(pool, ("twin:a", "twin:10"), size, dice, part=2) for _ in range(200)]
     counts = tell(f"A/B 10 % slower, injected, {size} B, --rigorous", found)
-    scaled = [drawn(pool, ("twin:a", "twin:b"), size, dice, 1.1) for _ in range(200)]
+    scaled = [drawn(pool, ("twin:a", "twin:b"), size, dice, factor=1.1) for _ in range(200)]
     scaled_counts = tell(f"A/B 10 % slower, scaled copy, {size} B, --rigorous", scaled)
     assert counts["slower"] >= 180
     assert scaled_counts["slower"] >= 180
