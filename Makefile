@@ -60,7 +60,9 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 	$(BIN)/python notebooks/execute.py
 
+# Polars and DuckDB are the engines that reports of ten million transfers are compared with.
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt duckdb polars
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
 
 scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (docs/scale.md)

@@ -1,7 +1,7 @@
 """Large runs: generated, not measured, to see what reporting them costs.
 
 ``pytest -m slow -s tests/test_scale.py`` prints the table. The comparison with other engines needs
-polars or duckdb, which commbench itself does not: ``pip install polars duckdb``.
+polars or duckdb, which commbench itself does not; ``make soak`` installs them.
 """
 
 from __future__ import annotations
