@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
-from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.addressing import get_address_host, parse_host_port, unparse_host_port
 from distributed.comm.core import (
     BaseListener,
     CommClosedError,
@@ -22,6 +23,7 @@ from distributed.comm.core import (
 )
 from distributed.comm.tcp import BaseTCPBackend, RequireEncryptionMixin
 from distributed.comm.utils import ensure_concrete_host
+from distributed.utils import get_ip
 from tornado import netutil
 
 from commbench.errors import UnavailableError
@@ -31,7 +33,7 @@ from commbench.mpi.comm import MPIComm
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello, Kind, RefusedError
 from commbench.mpi.line import Line
-from commbench.mpi.pairing import how_to_pair, share_communicator
+from commbench.mpi.pairing import how_to_pair, release_dead_soon, share_communicator
 from commbench.mpi.runtime import Runtime, runtime
 
 __all__ = ["MPIBackend", "MPIConnector", "MPIListener"]
@@ -41,16 +43,16 @@ logger = logging.getLogger(__name__)
 PREFIX = "mpi://"
 
 
+def _key() -> bytes:
+    return str(dask.config.get("distributed.comm.mpi.key", default=None) or "").encode()
+
+
 async def _introduce(
-    line: Line, own: Runtime, tag: int, gpu_memory: str, *, connects: bool
+    line: Line, own: Runtime, hello: Hello, *, connects: bool
 ) -> tuple[Hello, str]:
-    """Exchange greetings; return the peer's, and the mode that both ends have in common."""
-    greeting = Hello(
-        process=own.process, mode=own.mode, library=own.library, world=own.world,
-        rank=own.rank, pid=own.pid, tag=tag, gpu_memory=gpu_memory,
-    )  # fmt: skip
+    """Exchange HELLO; return the peer's, and the mode that both ends have in common."""
     if connects:
-        line.send(Kind.HELLO, **vars(greeting))
+        line.send(Kind.HELLO, **vars(hello))
     peer = Hello.parse((await line.receive(Kind.HELLO))[1])
     if connects:
         return peer, how_to_pair(own, peer)
@@ -60,7 +62,7 @@ async def _introduce(
         line.send(Kind.REFUSE, reason=str(error))
         line.close()
         raise
-    line.send(Kind.HELLO, **vars(greeting))
+    line.send(Kind.HELLO, **vars(hello))
     return peer, mode
 
 
@@ -69,26 +71,24 @@ async def _establish(
 ) -> MPIComm:
     own = runtime()
     tag, gpu_memory = own.tags.allocate(), device.path()
+    hello = Hello(
+        process=own.process, mode=own.mode, library=own.library, world=own.world, rank=own.rank,
+        host=own.host, pid=own.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
+    )  # fmt: skip
     try:
-        hello, mode = await _introduce(line, own, tag, gpu_memory, connects=connects)
-        if mode == "self":
-            communicator, rank = own.own, 0
-            if connects:
-                line.send(Kind.READY)
-            else:
-                await line.receive(Kind.READY)
-        else:
-            communicator, rank = await share_communicator(own, hello, mode, line)
+        theirs, mode = await _introduce(line, own, hello, connects=connects)
+        pair = await share_communicator(own, hello, theirs, mode, line)
     except BaseException:
         own.tags.release(tag)
         raise
+    line.on_closed = release_dead_soon
     channel = Channel(
         Engine.of(asyncio.get_running_loop()),
         line,
-        communicator,
-        rank,
-        peer_pid=hello.pid,
-        send_tag=hello.tag,
+        pair.communicator,
+        pair.rank,
+        peer_pid=theirs.pid,
+        send_tag=theirs.tag,
         receive_tag=tag,
         mpi=own.mpi,
         release=lambda: own.tags.release(tag),
@@ -100,8 +100,18 @@ async def _establish(
         deserialize=deserialize,
         mode=mode,
         library=own.library,
-        gpu_memory=device.agreed(gpu_memory, hello.gpu_memory),
+        gpu_memory=device.agreed(gpu_memory, theirs.gpu_memory),
     )
+
+
+def _facing_scheduler(comm_handler: Any) -> str | None:
+    """Return this host's address towards the scheduler, if the handler is that of a worker.
+
+    `distributed.Worker` says this itself to listeners of tcp and tls, and to no other.
+    """
+    scheduler = getattr(getattr(comm_handler, "__self__", None), "scheduler", None)
+    address = getattr(scheduler, "address", None)
+    return str(get_ip(get_address_host(address))) if isinstance(address, str) else None
 
 
 class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
@@ -126,11 +136,11 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
         """
         self._check_encryption(address, connection_args)
         host, port = parse_host_port(address)
-        runtime()
         loop = asyncio.get_running_loop()
-        line = Line(loop)
+        line = Line(loop, key=_key())
         try:
             await loop.create_connection(lambda: line, host, port)
+            runtime(parse_host_port(line.local_address)[0])
             return await _establish(
                 line,
                 connects=True,
@@ -170,7 +180,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         super().__init__()
         self._check_encryption(address, connection_args)
         self.ip, self.port = parse_host_port(address, default_port)
-        self.default_host = default_host
+        self.default_host = default_host or _facing_scheduler(comm_handler)
         self.comm_handler = comm_handler
         self.deserialize = deserialize
         self.allow_offload = allow_offload
@@ -187,7 +197,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         UnavailableError
             Where this process can't have MPI.
         """
-        runtime()
+        runtime(self.ip)
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         for attempt in range(5):
             try:
@@ -197,10 +207,12 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
                 # An ephemeral port that is free for IPv4 may be taken for IPv6.
                 if self.port != 0 or error.errno != errno.EADDRINUSE or attempt == 4:
                     raise
-        loop = asyncio.get_running_loop()
+        loop, key = asyncio.get_running_loop(), _key()
         self._bound = min(sockets, key=lambda sock: sock.family).getsockname()[:2]
         self._servers = [
-            await loop.create_server(lambda: Line(loop, self._on_line), sock=sock, backlog=backlog)
+            await loop.create_server(
+                lambda: Line(loop, self._on_line, key), sock=sock, backlog=backlog
+            )
             for sock in sockets
         ]
 
@@ -216,17 +228,21 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         if self._servers is None:
             line.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._handle(line))
+        loop = asyncio.get_running_loop()
+        handshake = loop.create_task(self._shake_hands(line))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._handshakes.discard)
+        task = loop.create_task(self._handle(line, handshake))
         self._handlers.add(task)
         task.add_done_callback(self._handlers.discard)
 
-    async def _handle(self, line: Line) -> None:
-        handshake = asyncio.ensure_future(self._shake_hands(line))
-        self._handshakes.add(handshake)
+    async def _handle(self, line: Line, handshake: asyncio.Task[MPIComm | None]) -> None:
         try:
             comm = await handshake
-        finally:
-            self._handshakes.discard(handshake)
+        except asyncio.CancelledError:
+            # Where the listener has stopped before the handshake began.
+            line.abort()
+            return
         if comm is None:
             return
         try:
@@ -250,8 +266,8 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
                 timeout,
             )
         except FatalCommClosedError as error:
-            # The line closes by itself once the reason has been told.
             logger.warning("Refused %s: %s", line.peer_address, error)
+            line.close()
             return None
         except (TimeoutError, OSError) as error:
             logger.info("No mpi:// connection from %s: %r", line.peer_address, error)
@@ -262,6 +278,11 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
             return None
         except UnavailableError as error:
             logger.warning("%s", error)
+            line.abort()
+            return None
+        except Exception:
+            # A peer that is not what it seems costs its own connection alone.
+            logger.exception("No mpi:// connection from %s", line.peer_address)
             line.abort()
             return None
         comm.allow_offload = self.allow_offload

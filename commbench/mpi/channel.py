@@ -47,7 +47,7 @@ class Channel:
     mpi
         The module ``mpi4py.MPI``.
     release
-        Called once nothing can arrive on `receive_tag` any more.
+        Called once MPI fills no more buffers on `receive_tag`.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ class Channel:
             return
         self._ended = reason
         self.engine.ignore(self)
-        if self._peer_closed and not self.expects() and not self._inbox.busy:
+        if not self._inbox.busy:
             self._release()
         self._inbox.give_up()
         self._outbox.give_up(reason)

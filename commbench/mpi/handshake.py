@@ -1,30 +1,43 @@
-"""What two processes tell each other over TCP before they talk MPI.
+"""The messages that two processes exchange over TCP before they talk MPI.
 
-Each message is ``b"DMPI"``, the version, the kind and the length of its body (at most 4 KiB), and
-the body: a JSON object. Whatever else comes over the connection ends it.
+A message is ``b"DMPI"``, the version, the kind and the length of its body (at most 4 KiB), the body
+(a JSON object), and an HMAC of all that. Everything else ends the connection. The key of the HMAC
+is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC only tells damage.
 
 ::
 
     connector → listener   HELLO
     listener → connector   HELLO, or REFUSE with the reason
+    follower → leader      PROOF: one for each communicator that it shares with the leader
+    leader → follower      READY with its proof, where one of these is right: done
 
-and then, where the two processes share no communicator yet (see :mod:`commbench.mpi.pairing`)::
+The leader is the process with the smaller name. Where the two share no communicator yet
+(:mod:`commbench.mpi.pairing`)::
 
-    acceptor → other       OFFER, with the place to meet
-    other → acceptor       COMING
-    acceptor → other       READY
+    leader → follower      AGAIN, where they meet over another connection: PROOF follows
+    leader → follower      MEET with its MPI port
+    follower → leader      COMING with its MPI port
+                           both connect over MPI and agree on a key
+    follower → leader      READY with its proof
+    leader → follower      READY with its proof
+
+FAILED takes the place of READY where a process has given up, and will send nothing more over MPI.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
+import hmac
 import json
 import struct
 from typing import Any
 
 __all__ = [
+    "FINAL",
     "HEADER",
+    "MAC_BYTES",
     "MAX_BODY",
     "Hello",
     "Kind",
@@ -33,11 +46,13 @@ __all__ = [
     "decode_body",
     "decode_header",
     "encode",
+    "fields",
 ]
 
 MAGIC = b"DMPI"
-VERSION = 2
+VERSION = 3
 MAX_BODY = 4096
+MAC_BYTES = 16
 HEADER = struct.Struct("<4sHHI")
 
 
@@ -46,33 +61,67 @@ class Kind(enum.IntEnum):
 
     HELLO = 1
     REFUSE = 2
-    OFFER = 3
-    COMING = 4
-    READY = 5
+    PROOF = 3
+    AGAIN = 4
+    MEET = 5
+    COMING = 6
+    READY = 7
+    FAILED = 8
+
+
+FINAL = (Kind.READY,)
+"""After these a peer sends no more messages, but records (:mod:`commbench.mpi.line`)."""
 
 
 class ProtocolError(OSError):
-    """The other end says something that this protocol doesn't have."""
+    """The peer sent what this protocol does not have."""
 
 
 class RefusedError(OSError):
-    """The other end says why it won't talk to this one."""
+    """The peer refused the connection, and said why."""
+
+
+def fields(body: dict[str, Any], **types: type) -> list[Any]:
+    """Return the fields of a message in the order of `types`.
+
+    Raises
+    ------
+    ProtocolError
+        Where a field is missing, unknown or of another type.
+
+    Examples
+    --------
+    >>> fields({"tag": 7, "port": "x"}, port=str, tag=int)
+    ['x', 7]
+    >>> fields({"tag": "7"}, tag=int)
+    Traceback (most recent call last):
+        ...
+    commbench.mpi.handshake.ProtocolError: a message with tag='7'
+    """
+    if body.keys() != types.keys():
+        raise ProtocolError(f"a message with the fields {sorted(body)}")
+    for name, expected in types.items():
+        if type(body[name]) is not expected:
+            raise ProtocolError(f"a message with {name}={body[name]!r}")
+    return [body[name] for name in types]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """One end introduces itself.
+    """One end of a connection introduces itself.
 
     Attributes
     ----------
-    process, mode, library, world, rank
+    process, mode, library, world, rank, host
         As in :class:`commbench.mpi.runtime.Runtime`.
     pid
-        Of this process.
+        The process id.
     tag
-        The tag that this end receives on.
+        The tag on which this end receives.
     gpu_memory
         What this end does with GPU memory, as in :mod:`commbench.mpi.device`.
+    nonce
+        Random, and new for each connection.
     """
 
     process: str
@@ -80,53 +129,57 @@ class Hello:
     library: str
     world: str
     rank: int
+    host: str
     pid: int
     tag: int
     gpu_memory: str
+    nonce: str
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Hello:
-        """Return what a HELLO says, checked.
+        """Return the content of a HELLO, checked.
 
         Raises
         ------
         ProtocolError
-            Where a field is missing, unknown or of another type.
+            Where a field is missing, unknown, of another type or out of range.
 
         Examples
         --------
         >>> Hello.parse({"process": "ab"})
         Traceback (most recent call last):
             ...
-        commbench.mpi.handshake.ProtocolError: HELLO has the fields ['process']
+        commbench.mpi.handshake.ProtocolError: a message with the fields ['process']
         """
         types: dict[str, type] = {f.name: int if f.type == "int" else str for f in _FIELDS}
-        if body.keys() != types.keys():
-            raise ProtocolError(f"HELLO has the fields {sorted(body)}")
-        for name, expected in types.items():
-            if type(body[name]) is not expected:
-                raise ProtocolError(f"HELLO has {name}={body[name]!r}")
-        hello = cls(**body)
-        if hello.tag < 1 or hello.rank < 0 or not hello.process:
-            raise ProtocolError(f"HELLO has rank {hello.rank}, tag {hello.tag}")
+        hello = cls(**dict(zip(types, fields(body, **types), strict=True)))
+        if not (0 < hello.tag < 2**31 and 0 <= hello.rank < 2**31 and hello.pid > 0):
+            raise ProtocolError(f"HELLO has rank {hello.rank}, pid {hello.pid}, tag {hello.tag}")
+        if len(hello.process) != 32 or len(hello.nonce) != 32:
+            raise ProtocolError("HELLO has a name or nonce of the wrong length")
         return hello
 
 
 _FIELDS = dataclasses.fields(Hello)
 
 
-def encode(kind: Kind, body: dict[str, Any]) -> bytes:
+def encode(kind: Kind, body: dict[str, Any], key: bytes = b"") -> bytes:
     r"""Return one message as bytes.
 
     Examples
     --------
-    >>> encode(Kind.READY, {})
-    b'DMPI\x02\x00\x05\x00\x02\x00\x00\x00{}'
+    >>> encode(Kind.READY, {})[:14]
+    b'DMPI\x03\x00\x07\x00\x02\x00\x00\x00{}'
     """
     text = json.dumps(body).encode()
     if len(text) > MAX_BODY:
         raise ValueError(f"a body of {len(text)} B is longer than {MAX_BODY} B")
-    return HEADER.pack(MAGIC, VERSION, kind, len(text)) + text
+    message = HEADER.pack(MAGIC, VERSION, kind, len(text)) + text
+    return message + _code(message, key)
+
+
+def _code(message: bytes | bytearray, key: bytes) -> bytes:
+    return hmac.digest(key, message, hashlib.sha256)[:MAC_BYTES]
 
 
 def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
@@ -135,7 +188,7 @@ def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
     Raises
     ------
     ProtocolError
-        Where this is no message of ours.
+        Where this is no message of this protocol.
 
     Examples
     --------
@@ -154,16 +207,26 @@ def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
     return Kind(kind), length
 
 
-def decode_body(text: bytes | bytearray) -> dict[str, Any]:
-    """Return the body of a message.
+def decode_body(message: bytes | bytearray, key: bytes = b"") -> dict[str, Any]:
+    """Return the body of a whole message.
 
     Raises
     ------
     ProtocolError
-        Where it is no JSON object.
+        Where its HMAC is wrong, or the body is no JSON object.
+
+    Examples
+    --------
+    >>> decode_body(encode(Kind.MEET, {"tag": 7}, b"key"), b"key")
+    {'tag': 7}
     """
+    content, code = message[:-MAC_BYTES], message[-MAC_BYTES:]
+    if not hmac.compare_digest(_code(content, key), bytes(code)):
+        raise ProtocolError(
+            "a message is damaged, or the two ends differ in distributed.comm.mpi.key"
+        )
     try:
-        body = json.loads(text)
+        body = json.loads(content[HEADER.size :])
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a body that is not JSON") from error
     if not isinstance(body, dict):

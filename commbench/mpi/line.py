@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -18,7 +19,9 @@ from distributed.comm.addressing import unparse_host_port
 from distributed.comm.tcp import set_tcp_timeout
 
 from commbench.mpi.handshake import (
+    FINAL,
     HEADER,
+    MAC_BYTES,
     Kind,
     ProtocolError,
     RefusedError,
@@ -66,16 +69,27 @@ class Line(asyncio.Protocol):
         The event loop that it lives in.
     on_made
         Called with the line once it is connected.
+    key
+        Of the HMAC in the handshake's messages.
 
     Attributes
     ----------
     error
         Why the connection is gone, if it is.
+    on_closed
+        Called when the connection is gone, if given.
+    keep_open
+        Whether `close` and `abort` do nothing: a failed meeting still waits for the peer's end.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_made: Any = None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_made: Any = None, key: bytes = b""
+    ) -> None:
         self._loop = loop
         self._on_made = on_made
+        self._key = key
+        self.keep_open = False
+        self.on_closed: Callable[[], None] | None = None
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._messages: list[tuple[Kind, dict[str, Any]]] = []
@@ -115,14 +129,14 @@ class Line(asyncio.Protocol):
     def _take_messages(self) -> None:
         while len(self._received) >= HEADER.size:
             kind, length = decode_header(self._received[: HEADER.size])
-            end = HEADER.size + length
+            end = HEADER.size + length + MAC_BYTES
             if len(self._received) < end:
                 return
-            self._messages.append((kind, decode_body(self._received[HEADER.size : end])))
+            self._messages.append((kind, decode_body(self._received[:end], self._key)))
             del self._received[:end]
             if self._reader is not None and not self._reader.done():
                 self._reader.set_result(None)
-            if kind is Kind.READY:
+            if kind in FINAL:
                 # What follows are records, for the channel that is about to be made.
                 return
             if len(self._messages) > _MAX_UNREAD:
@@ -140,6 +154,8 @@ class Line(asyncio.Protocol):
         """Tell whoever waits."""
         self._transport = None
         self._fail(OSError(str(exc) if exc else "the peer closed the connection"))
+        if self.on_closed is not None:
+            self.on_closed()
 
     def _fail(self, error: OSError) -> None:
         if self.error is None:
@@ -152,7 +168,7 @@ class Line(asyncio.Protocol):
     def send(self, kind: Kind, **body: Any) -> None:
         """Send one message of the handshake."""
         if self._transport is not None:
-            self._transport.write(encode(kind, body))
+            self._transport.write(encode(kind, body, self._key))
 
     async def receive(self, *expected: Kind) -> tuple[Kind, dict[str, Any]]:
         """Return the next message of the handshake.
@@ -167,16 +183,25 @@ class Line(asyncio.Protocol):
             Where the peer refuses, with its reason.
         """
         while not self._messages:
-            if self.error is not None:
-                raise self.error
+            self.check()
             self._reader = self._loop.create_future()
             await self._reader
+        self.check()
         kind, body = self._messages.pop(0)
-        if kind is Kind.REFUSE:
-            raise RefusedError(str(body.get("reason")))
         if kind not in expected:
             raise ProtocolError(f"the peer sent {kind.name} out of turn")
         return kind, body
+
+    def check(self) -> None:
+        """Raise what `receive` would raise, if it would, without waiting."""
+        if self._messages:
+            kind, body = self._messages[0]
+            if kind is Kind.REFUSE:
+                raise RefusedError(str(body.get("reason")))
+            if kind is Kind.FAILED:
+                raise OSError(f"the peer could not meet: {body.get('reason')}")
+        elif self.error is not None:
+            raise self.error
 
     def attach(self, handler: RecordHandler) -> None:
         """End the handshake: from now on records come, and go to `handler`."""
@@ -193,10 +218,10 @@ class Line(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after what was sent has left."""
-        if self._transport is not None:
+        if self._transport is not None and not self.keep_open:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
-        if self._transport is not None:
+        if self._transport is not None and not self.keep_open:
             self._transport.abort()

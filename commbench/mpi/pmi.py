@@ -10,6 +10,7 @@ The protocol is MPICH's ``doc/wiki/developer/PMI-1``: one line ``cmd=… key=val
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -84,5 +85,6 @@ def serve(connection: socket.socket, name: str) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as manager:
+    with socket.socket(fileno=int(sys.argv[1])) as manager, contextlib.suppress(OSError):
+        # An error means that the process has died.
         serve(manager, f"dask-mpi-{os.getpid()}-{sys.argv[2]}")

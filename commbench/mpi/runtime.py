@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import ipaddress
 import logging
 import os
 import socket
@@ -28,9 +29,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from commbench.errors import UnavailableError
 from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
+from commbench.mpi.shared_memory import host, segments, unlink_files
 from commbench.mpi.survival import outlive_peers
 from commbench.mpi.tags import TagAllocator
 
@@ -67,7 +71,14 @@ class Runtime:
     tags
         The tags that channels of this process receive on.
     lock
-        Held around calls that MPI wants one at a time, and that wait for nobody.
+        For calls that MPI wants one at a time, and that wait for nobody.
+    port, segments
+        Where other processes can connect to, in elastic mode, and the System V segments that they
+        attach for that. The port is never closed.
+    host
+        As in :func:`commbench.mpi.shared_memory.host`.
+    devices
+        The network interfaces that UCX may use; None: all.
     """
 
     mpi: Any
@@ -81,14 +92,24 @@ class Runtime:
     tags: TagAllocator
     lock: threading.Lock
     pid: int
+    port: str
+    segments: frozenset[int]
+    host: str
+    devices: frozenset[str] | None
 
 
 _runtime: Runtime | None = None
 _lock = threading.Lock()
 
 
-def runtime() -> Runtime:
+def runtime(address: str = "") -> Runtime:
     """Return MPI, started if need be.
+
+    Parameters
+    ----------
+    address
+        Of the interface that this process listens on, or by which it reaches others. The first call
+        decides which interfaces MPI uses.
 
     Raises
     ------
@@ -98,7 +119,7 @@ def runtime() -> Runtime:
     global _runtime
     with _lock:
         if _runtime is None:
-            _runtime = _start()
+            _runtime = _start(address)
             logger.debug("%s, mode %s", _runtime.library, _runtime.mode)
         elif _runtime.pid != os.getpid():
             raise UnavailableError(
@@ -110,7 +131,7 @@ def runtime() -> Runtime:
         return _runtime
 
 
-def _start() -> Runtime:
+def _start(address: str) -> Runtime:
     if "mpi4py.MPI" not in sys.modules:
         check_before_loading_mpi()
     mpi = _import_mpi()
@@ -125,9 +146,10 @@ def _start() -> Runtime:
     is_mpich = vendor == "MPICH"
     if mpi.Is_finalized():
         raise UnavailableError(WHAT, "MPI has been finalized", "close the cluster before that")
-    manager = None
+    manager = devices = None
+    before = segments()
     if not mpi.Is_initialized():
-        with _launcher_environment(is_mpich) as manager:
+        with _launcher_environment(is_mpich) as manager, _ucx_environment(address) as devices:
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
         # Its children inherit the rank, and must not take it for their own.
@@ -141,6 +163,8 @@ def _start() -> Runtime:
         )
     if is_mpich:
         outlive_peers()
+        if manager is not None:
+            unlink_files()
     size = mpi.COMM_WORLD.Get_size()
     managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)
     if size > 1:
@@ -148,9 +172,10 @@ def _start() -> Runtime:
         if manager is None:
             _finalize_at_exit(mpi)
     else:
-        mode = "elastic" if is_mpich and managed else "self"
+        mode = "elastic" if is_mpich and version >= (5,) and managed else "self"
     own = mpi.COMM_SELF.Dup()
     own.Set_errhandler(mpi.ERRORS_RETURN)
+    last_tag = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
     return Runtime(
         mpi=mpi,
         process=uuid.uuid4().hex,
@@ -160,9 +185,13 @@ def _start() -> Runtime:
         rank=mpi.COMM_WORLD.Get_rank(),
         size=size,
         own=own,
-        tags=TagAllocator(mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)),
+        tags=TagAllocator(last_tag // 2 + 1, last_tag),
         lock=threading.Lock(),
         pid=os.getpid(),
+        port=mpi.Open_port() if is_mpich and version >= (5,) and managed else "",
+        segments=frozenset(segments() - before),
+        host=host(),
+        devices=devices,
     )
 
 
@@ -216,6 +245,48 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
             # MPI asks its manager no more after its initialisation, for we don't finalize.
             ours.close()
             server.wait()
+
+
+@contextmanager
+def _ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
+    """Set what UCX reads while MPI starts; yield the interfaces that it may use, or None for all.
+
+    Without posix, memory of peers is of System V, which can be kept while two processes meet.
+    """
+    devices = _devices(address) if "UCX_NET_DEVICES" not in os.environ else None
+    variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}
+    transports = os.environ.get("UCX_TLS", "^")
+    if transports.startswith("^"):
+        variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
+    inherited = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield devices
+    finally:
+        for name, value in inherited.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _devices(address: str) -> frozenset[str] | None:
+    """Return the interface that has `address`, and all RDMA devices unless it is the loopback."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if ip.is_unspecified:
+        return None
+    if ip.is_loopback:
+        return frozenset({"lo"})
+    names = {
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(entry.address.partition("%")[0] == str(ip) for entry in addresses)
+    }
+    ports = Path("/sys/class/infiniband").glob("*/ports/*")
+    return frozenset(names | {f"{p.parent.parent.name}:{p.name}" for p in ports}) if names else None
 
 
 def _finalize_at_exit(mpi: Any) -> None:

@@ -11,32 +11,34 @@ class TagAllocator:
     """Hands out tags that no open channel of this process receives on.
 
     The next tag is always the one that has been out of use longest, so that a message which is
-    still under way to a closed channel meets nobody. A tag whose channel was not drained is never
-    given back.
+    still under way to a closed channel meets nobody. A tag is not given back while MPI may still
+    fill a buffer on it.
 
     Parameters
     ----------
-    upper_bound
-        The largest tag that MPI takes (``MPI_TAG_UB``).
+    first, last
+        The range of tags. In world mode, channels share a communicator with the application: the
+        upper half of what MPI takes (``MPI_TAG_UB``) is theirs.
 
     Examples
     --------
-    >>> tags = TagAllocator(3)
+    >>> tags = TagAllocator(7, 9)
     >>> tags.allocate(), tags.allocate()
-    (1, 2)
-    >>> tags.release(1)
+    (7, 8)
+    >>> tags.release(7)
     >>> tags.allocate(), tags.allocate()
-    (3, 1)
+    (9, 7)
     """
 
-    def __init__(self, upper_bound: int) -> None:
-        self._upper_bound = upper_bound
-        self._last = 0
+    def __init__(self, first: int, last: int) -> None:
+        self._first = first
+        self._range = last - first + 1
+        self._next = 0
         self._in_use: set[int] = set()
         self._lock = threading.Lock()
 
     def allocate(self) -> int:
-        """Return a tag between 1 and the upper bound.
+        """Return a free tag.
 
         Raises
         ------
@@ -45,11 +47,12 @@ class TagAllocator:
         """
         with self._lock:
             for _ in range(len(self._in_use) + 1):
-                self._last = self._last % self._upper_bound + 1
-                if self._last not in self._in_use:
-                    self._in_use.add(self._last)
-                    return self._last
-        raise OSError(f"all {self._upper_bound} MPI tags are in use")
+                tag = self._first + self._next
+                self._next = (self._next + 1) % self._range
+                if tag not in self._in_use:
+                    self._in_use.add(tag)
+                    return tag
+        raise OSError(f"all {self._range} MPI tags are in use")
 
     def release(self, tag: int) -> None:
         """Give back a tag on which nothing can arrive any more."""

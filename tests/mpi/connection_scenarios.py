@@ -190,10 +190,11 @@ async def pairing_storm() -> None:
 def strange_inputs(number: int) -> list[bytes]:
     """Return what a stranger might send: seeded, each kind about as often."""
     rng = random.Random(20)
+    own = runtime("127.0.0.1")
     hello = handshake.encode(
         handshake.Kind.HELLO,
-        {"process": "ff" * 16, "mode": "elastic", "library": "MPICH 9", "world": "", "rank": 0,
-         "pid": 1, "tag": 1, "gpu_memory": "host"},
+        {"process": "f" * 32, "mode": own.mode, "library": own.library, "world": "", "rank": 0,
+         "host": own.host, "pid": 1, "tag": 1, "gpu_memory": "host", "nonce": "0" * 32},
     )  # fmt: skip
     inputs: list[bytes] = []
     while len(inputs) < number:
@@ -210,7 +211,7 @@ def strange_inputs(number: int) -> list[bytes]:
             bytes(mutated),
             hello,
             hello + rng.randbytes(40),
-            handshake.encode(handshake.Kind(rng.randint(2, 5)), {}),
+            handshake.encode(handshake.Kind(rng.randint(2, 8)), {}),
             handshake.HEADER.pack(b"DMPI", handshake.VERSION, 1, 4) + rng.randbytes(4),
         ]
     return inputs[:number]

@@ -36,6 +36,27 @@ def usage() -> dict[str, float]:
     }
 
 
+class Turns:
+    """Measures how long the event loop does not get to a task that always wants to run."""
+
+    def __init__(self) -> None:
+        self._worst_s = 0.0
+        self._task = asyncio.ensure_future(self._measure())
+
+    async def _measure(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.monotonic()
+            self._worst_s, last = max(self._worst_s, now - last - 0.001), now
+
+    async def stop(self) -> float:
+        """Return the longest time in seconds."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return self._worst_s
+
+
 @functools.lru_cache(1)
 def payload(nbytes: int) -> np.ndarray[Any, Any]:
     """Return bytes whose sum gives away where any are missing."""
@@ -44,6 +65,7 @@ def payload(nbytes: int) -> np.ndarray[Any, Any]:
 
 async def handler(comm: Any) -> None:
     """Do what the messages say."""
+    turns: Turns | None = None
     try:
         while True:
             message = await comm.read()
@@ -63,24 +85,34 @@ async def handler(comm: Any) -> None:
                     await comm.write("connected")
                 case "usage":
                     await comm.write(usage())
+                case "turns":
+                    await comm.write(0.0 if turns is None else await turns.stop())
+                    turns = Turns() if turns is None else None
     except CommClosedError:
         await comm.close()
 
 
 class Peer:
-    """A started process and its address."""
+    """A started process and its address.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    command
+        The script and its arguments.
+    """
+
+    def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, *(command or [__file__])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         self.address = ""
 
     async def ready(self) -> None:
         """Wait for the address."""
         assert self.process.stdout is not None
         self.address = (await asyncio.to_thread(self.process.stdout.readline)).strip()
-        assert self.address.startswith("mpi://"), self.address
+        assert "://" in self.address, self.address
 
     def end(self) -> None:
         """End the process."""
@@ -93,9 +125,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def peers(number: int) -> AsyncIterator[list[Peer]]:
-    """Start so many processes."""
-    started = [Peer() for _ in range(number)]
+async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]:
+    """Start `number` processes that listen."""
+    started = [Peer(__file__, protocol) for _ in range(number)]
     try:
         await asyncio.gather(*(peer.ready() for peer in started))
         yield started
@@ -104,8 +136,8 @@ async def peers(number: int) -> AsyncIterator[list[Peer]]:
             peer.end()
 
 
-async def _serve() -> None:
-    async with await listen("mpi://127.0.0.1:0", handler) as listener:
+async def _serve(protocol: str) -> None:
+    async with listen(f"{protocol}://127.0.0.1:0", handler) as listener:
         print(listener.contact_address, flush=True)
         # Ends with the process that started it, even if that one is killed.
         await asyncio.to_thread(sys.stdin.read)
@@ -113,4 +145,4 @@ async def _serve() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    asyncio.run(_serve())
+    asyncio.run(_serve(*sys.argv[1:] or ["mpi"]))

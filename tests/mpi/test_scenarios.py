@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,14 @@ CONNECTIONS = {
     "strangers": 120,
     "listener_stops_during_handshake": 30,
 }
+MEETINGS = {
+    "kill_at_every_step": 280,
+    "stop_at_every_step": 280,
+    "cancel_at_every_step": 200,
+    "strangers_who_know_the_protocol": 200,
+    "claimed_name": 200,
+    "too_many_peers": 200,
+}
 CLUSTERS = {
     "asynchronous_client": 60,
     "threads": 90,
@@ -39,10 +49,10 @@ SLOW = {"processes_with_nannies"}
 """``adaptive`` and ``kill_worker_in_merge`` have nannies, too."""
 
 
-def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None:
-    """Run one scenario; its assertions are its exit status."""
+def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> str:
+    """Run one scenario; its assertions are its exit status. Return what it prints."""
     done = subprocess.run(
-        [*launcher, sys.executable, "-W", "error", str(HERE / f"{module}.py"), name],
+        [*launcher, sys.executable, "-W", "error", str(HERE / f"{module}.py"), *name.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -50,12 +60,46 @@ def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_connection(name: str) -> None:
     """Single connections survive what the scenario's docstring says."""
     run_scenario("connection_scenarios", name, CONNECTIONS[name])
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_meeting(name: str) -> None:
+    """Processes meet, and faults meanwhile do no more than the scenario's docstring says."""
+    run_scenario("meeting_scenarios", name, MEETINGS[name])
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="it takes root and unshare"
+)
+@pytest.mark.parametrize("rounds", ["2", pytest.param("10", marks=pytest.mark.slow)])
+def test_lives(rounds: str) -> None:
+    """Processes that end or are killed leave no shared memory behind, nor in those they met."""
+    script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    private = ["unshare", "--mount", "--ipc", "sh", "-c", script, "sh"]
+    run_scenario("meeting_scenarios", f"lives {rounds}", 280, *private)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(10))
+def test_storm(seed: int) -> None:
+    """100 peers killed as they connect disturb an exchange of others no more than over tcp."""
+    found = {
+        protocol: json.loads(
+            run_scenario("meeting_scenarios", f"storm {protocol} {seed}", 600).splitlines()[-1]
+        )
+        for protocol in ("tcp", "mpi")
+    }
+    print(found)
+    assert found["mpi"]["worst_s"] <= max(0.5, 2 * found["tcp"]["worst_s"])
+    assert found["mpi"]["fresh_s"] <= max(2, 2 * found["tcp"]["fresh_s"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""Shared memory within a host: attached while processes meet, released when a peer has died.
+
+UCX gives each process two System V segments, which its peers attach. The kernel frees a segment
+with its last attachment. So a survivor that met many processes would keep all of their segments:
+MPICH 5.0 never closes an endpoint before ``MPI_Finalize``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = ["attached", "host", "release", "segments", "unlink_files"]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.shmat.restype = ctypes.c_void_p
+_libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+_libc.shmdt.argtypes = [ctypes.c_void_p]
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_FAILED = ctypes.c_void_p(-1).value
+_SHM_RDONLY = 0o10000
+_PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE = 0x3, 0x02 | 0x10 | 0x20 | 0x4000
+
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.MULTILINE)
+
+
+def _mappings() -> Iterator[tuple[int, int, int, str]]:
+    """Yield start, end, inode (that of a System V segment is its id) and path of each mapping."""
+    with contextlib.suppress(OSError):
+        for start, end, inode, path in _MAPPING.findall(Path("/proc/self/maps").read_text()):
+            yield int(start, 16), int(end, 16), int(inode), path
+
+
+def host() -> str:
+    """Return a name that processes have in common which can attach each other's segments.
+
+    It is empty where that cannot be known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("ipc", "pid")]
+    except OSError:
+        return ""
+    return f"{boot}-{spaces[0]}-{spaces[1]}"
+
+
+def segments() -> set[int]:
+    """Return the ids of the System V segments that this process has attached."""
+    return {inode for _, _, inode, path in _mappings() if path.startswith("/SYSV")}
+
+
+@contextlib.contextmanager
+def attached(ids: Iterable[int]) -> Iterator[None]:
+    """Keep segments from being freed within the block.
+
+    Raises
+    ------
+    OSError
+        Where one of them is gone: so is the process that made it.
+    """
+    addresses: list[int] = []
+    try:
+        for number in ids:
+            address = _libc.shmat(number, None, _SHM_RDONLY)
+            if address == _FAILED:
+                raise OSError(ctypes.get_errno(), "the peer's shared memory is gone")
+            addresses.append(address)
+        yield
+    finally:
+        for address in addresses:
+            _libc.shmdt(address)
+
+
+def release(ids: Iterable[int]) -> None:
+    """Detach segments for good, and leave memory in their place that nothing has touched.
+
+    UCX still has their addresses, and reads them if an endpoint to a dead peer is used.
+    """
+    gone = set(ids)
+    for start, end, inode, path in _mappings():
+        if inode in gone and path.startswith("/SYSV"):
+            _libc.mmap(
+                start, end - start, _PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE, -1, 0
+            )
+
+
+def unlink_files() -> None:
+    """Unlink the files of shared memory that MPICH has mapped: it would leave them behind.
+
+    They are meant for other ranks on this host, of which a process that started alone has none.
+    """
+    for _, _, _, path in _mappings():
+        if "/mpich_shm_" in path:
+            Path(path).unlink(missing_ok=True)

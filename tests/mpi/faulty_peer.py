@@ -1,0 +1,77 @@
+"""A process that gets a signal at one step of the handshake.
+
+``python faulty_peer.py leads|follows STEP SIGNAL [ADDRESS]`` connects to ADDRESS, or listens and
+prints its own. STEP is the number of an event (see `EVENTS`); a step that never comes ends well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from distributed.comm import CommClosedError, connect, listen
+from peers import handler
+
+from commbench.mpi import pairing
+from commbench.mpi import runtime as runtime_module
+from commbench.mpi.line import Line
+
+EVENTS = 7
+"""Before each message over TCP, before and after the call of MPI, before the exchange of keys."""
+
+
+def arrange(role: str, step: int, signal: int) -> None:
+    """Have this process get `signal` at the event number `step`, and lead or follow."""
+    count = -1
+
+    def event() -> None:
+        nonlocal count
+        count += 1
+        if count == step:
+            os.kill(os.getpid(), signal)
+
+    def wrap(owner: Any, name: str, *, after: bool = False) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            event()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if after:
+                    event()
+
+        setattr(owner, name, call)
+
+    wrap(Line, "send")
+    wrap(pairing, "_connect", after=True)
+    wrap(pairing._Side, "_agree_on_key")
+    runtime = runtime_module.runtime()
+    name = ("0" if role == "leads" else "f") * 8 + runtime.process[8:]
+    runtime_module._runtime = dataclasses.replace(runtime, process=name)
+
+
+async def main(role: str, step: str, signal: str, *address: str) -> None:
+    """Do one handshake and an exchange; then wait for the end."""
+    if address:
+        runtime_module.runtime("127.0.0.1")
+        arrange(role, int(step), int(signal))
+        with contextlib.suppress(CommClosedError, OSError):
+            comm = await connect(address[0], timeout=60)
+            await comm.write({"op": "echo"})
+            await comm.read()
+        print("done", flush=True)
+    else:
+        async with listen("mpi://127.0.0.1:0", handler) as listener:
+            arrange(role, int(step), int(signal))
+            print(listener.contact_address, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
