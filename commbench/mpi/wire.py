@@ -8,6 +8,7 @@ whose order MPI keeps::
 
 The bundle travels in the header while that stays within 64 KiB, else as the first large frame.
 A frame of GPU memory is large whatever its size, and marked by the highest bit of that.
+A large frame of more than 1 GiB travels in pieces of 1 GiB: Open MPI 5 counts in 32 bits.
 Which frames are large is a function of these numbers alone, so both ends work it out by themselves.
 Little-endian, as every machine that Dask and MPI share today.
 """
@@ -18,13 +19,21 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Any
 
-__all__ = ["DEVICE", "LARGE", "MAX_HEADER", "Layout", "pack"]
+import numpy as np
+
+__all__ = ["DEVICE", "LARGE", "MAX_HEADER", "Layout", "pack", "pieces"]
 
 LARGE = 32 * 1024
 """A frame of at least so many bytes travels by itself, without a copy."""
 
 MAX_HEADER = 64 * 1024
 """The bundle travels in the header while the whole has at most so many bytes."""
+
+MAX_PIECE = 1 << 30
+"""MPI is asked to send or receive at most so many bytes at once."""
+
+MAX_SHARED = 2048
+"""An array may keep so many bytes of its message, or a twentieth of its size, as with tcp."""
 
 DEVICE = 1 << 63
 """The mark of a frame of GPU memory."""
@@ -86,6 +95,20 @@ def _pack_marked(
     return prelude, [small, *large], nbytes
 
 
+def pieces(buffer: Any) -> list[Any]:
+    """Return the slices of a buffer that travel one by one.
+
+    Examples
+    --------
+    >>> [len(piece) for piece in pieces(b"abc")]
+    [3]
+    """
+    if len(buffer) <= MAX_PIECE:
+        return [buffer]
+    whole = memoryview(buffer) if isinstance(buffer, bytes) else buffer
+    return [whole[start : start + MAX_PIECE] for start in range(0, len(whole), MAX_PIECE)]
+
+
 class Layout:
     """What a header announces.
 
@@ -141,16 +164,26 @@ class Layout:
     def frames(self, large: Sequence[Any]) -> list[Any]:
         """Return all frames in order, given the buffers that `large_sizes` asked for.
 
-        Those in GPU memory are what they were given as, all others buffers of host memory.
+        Those in GPU memory are what they were given as, all others buffers of host memory. Small
+        frames are copied where they would keep each other, or much else, in memory.
         """
         received = iter(large)
         bundle = next(received) if self._bundle is None else self._bundle
+        whole = None if self._may_share(len(bundle)) else np.frombuffer(bundle, np.uint8)
         frames: list[Any] = []
         start = 0
         for size in self._sizes:
             if size >= LARGE:
                 frames.append(next(received))
-            else:
-                frames.append(bundle[start : start + size])
-                start += size
+                continue
+            end = start + size
+            frames.append(bundle[start:end] if whole is None else whole[start:end].copy().data)
+            start = end
         return frames
+
+    def _may_share(self, n_bundled: int) -> bool:
+        # The first two frames are Dask's own. What else there is may be kept by the application.
+        if len(self._sizes) > 3:
+            return False
+        last = self._sizes[-1] if self._sizes else 0
+        return n_bundled - last <= max(MAX_SHARED, last // 20)

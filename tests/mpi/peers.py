@@ -1,4 +1,4 @@
-"""Another process that speaks ``mpi://``, for scenarios: ``python peers.py`` serves one.
+"""Another process that speaks ``mpi://``, for scenarios: ``python peers.py mpi`` serves one.
 
 It does what a message's ``op`` says: ``echo`` it, ``send`` so many bytes, ``take`` what comes and
 answer its sum, ``connect`` to other addresses and exchange a message with each, ``usage`` tells its
@@ -70,17 +70,18 @@ async def handler(comm: Any) -> None:
 class Peer:
     """A started process and its address."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str = "mpi") -> None:
+        command = [sys.executable, __file__, protocol]
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.address = ""
+        self.protocol, self.address = protocol, ""
 
     async def ready(self) -> None:
         """Wait for the address."""
         assert self.process.stdout is not None
         self.address = (await asyncio.to_thread(self.process.stdout.readline)).strip()
-        assert self.address.startswith("mpi://"), self.address
+        assert self.address.startswith(self.protocol), self.address
 
     def end(self) -> None:
         """End the process."""
@@ -93,9 +94,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def peers(number: int) -> AsyncIterator[list[Peer]]:
+async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]:
     """Start so many processes."""
-    started = [Peer() for _ in range(number)]
+    started = [Peer(protocol) for _ in range(number)]
     try:
         await asyncio.gather(*(peer.ready() for peer in started))
         yield started
@@ -104,8 +105,8 @@ async def peers(number: int) -> AsyncIterator[list[Peer]]:
             peer.end()
 
 
-async def _serve() -> None:
-    async with await listen("mpi://127.0.0.1:0", handler) as listener:
+async def _serve(protocol: str) -> None:
+    async with await listen(f"{protocol}://127.0.0.1:0", handler) as listener:
         print(listener.contact_address, flush=True)
         # Ends with the process that started it, even if that one is killed.
         await asyncio.to_thread(sys.stdin.read)
@@ -113,4 +114,4 @@ async def _serve() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    asyncio.run(_serve())
+    asyncio.run(_serve(sys.argv[1]))

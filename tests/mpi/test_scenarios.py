@@ -6,7 +6,9 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,16 @@ CONNECTIONS = {
     "strangers": 120,
     "listener_stops_during_handshake": 30,
 }
+MESSAGES = {
+    "beyond_32_bits": 120,
+    "in_pieces": 30,
+    "errors_of_mpi": 60,
+    "keep_one_of_many": 150,
+    "arrays_share_nothing": 30,
+    "many_large_receives": 150,
+    "stopped_senders": 60,
+    "closed_loops": 90,
+}
 CLUSTERS = {
     "asynchronous_client": 60,
     "threads": 90,
@@ -35,8 +47,13 @@ CLUSTERS = {
     "from_the_shell": 150,
 }
 """The scenarios and their bounds in seconds."""
-SLOW = {"processes_with_nannies"}
-"""``adaptive`` and ``kill_worker_in_merge`` have nannies, too."""
+SLOW = {"processes_with_nannies", "beyond_32_bits"}
+"""``adaptive`` and ``kill_worker_in_merge`` have nannies, too; ``test_world`` sends 2 GiB, too."""
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Return the parameters of a test, the slow ones marked."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 
 def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> None:
@@ -58,10 +75,13 @@ def test_connection(name: str) -> None:
     run_scenario("connection_scenarios", name, CONNECTIONS[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CLUSTERS],
-)
+@pytest.mark.parametrize("name", marked(MESSAGES))
+def test_messages(name: str) -> None:
+    """Large messages and many do what the scenario's docstring says."""
+    run_scenario("message_scenarios", name, MESSAGES[name])
+
+
+@pytest.mark.parametrize("name", marked(CLUSTERS))
 def test_cluster(name: str) -> None:
     """Clusters do what the scenario's docstring says."""
     run_scenario("cluster_scenarios", name, CLUSTERS[name])
