@@ -26,7 +26,7 @@ _ON_GPUS = ("cuda", "dask", "pickle", "error")
 """Serializers that leave GPU memory where it is; those that distributed has for UCX."""
 
 UNSPLIT = 2**62
-"""MPI takes any size: frames that are not split need not be merged, which would copy them."""
+"""Of any size: frames that Dask has not split need not be merged, which would copy them."""
 
 
 class MPIComm(Comm):  # type: ignore[misc]

@@ -12,6 +12,7 @@ import os
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 from commbench.mpi.buffers import BUFFERS
@@ -38,7 +39,7 @@ SLICE_S = 500e-6
 MAX_UNADMITTED = 2**20
 """A larger receive waits until it is admitted."""
 MAX_MOVING = 32 * 2**20
-"""Receives are admitted up to so many bytes of those that move, and one whatever its size."""
+"""The bytes of the admitted receives that still move, unless it is a single larger one."""
 STILL_S = 10e-3
 """Where nothing has moved for that long, others are admitted: the senders may stand still."""
 CONTENDED_S = 1e-3
@@ -340,8 +341,10 @@ class Engine:
 
     def _care(self, now: float) -> bool:
         """See to what nobody waits for; return whether data moved."""
-        while self._orphans:
-            self._parked.append(self._orphans.popleft())
+        # Another thread's engine may be quicker.
+        with suppress(IndexError):
+            while self._orphans:
+                self._parked.append(self._orphans.popleft())
         began = time.perf_counter()
         self._parked = [transfer for transfer in self._parked if not transfer.advance()]
         moved = time.perf_counter() - began > MOVED_S * (1 + len(self._parked))

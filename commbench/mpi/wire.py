@@ -30,10 +30,10 @@ MAX_HEADER = 64 * 1024
 """The bundle travels in the header while the whole has at most so many bytes."""
 
 MAX_PIECE = 1 << 30
-"""MPI is asked to send or receive at most so many bytes at once."""
+"""The largest number of bytes that MPI is asked to send or receive at once."""
 
 MAX_SHARED = 2048
-"""An array may keep so many bytes of its message, or a twentieth of its size, as with tcp."""
+"""The bytes of its message that an array may keep, or else a twentieth of its size, as with tcp."""
 
 DEVICE = 1 << 63
 """The mark of a frame of GPU memory."""

@@ -87,8 +87,8 @@ async def in_pieces() -> None:
         comm.channel._outbox._communicator = Counting()
         await comm.write({"xs": [to_serialize(x) for x in xs]})
         assert n_requests == 1 + sum(-(-nbytes // size) for nbytes in sizes) + 3, n_requests
-        for x, found in zip(xs, (await comm.read())["xs"], strict=True):
-            assert (x == found).all()
+        for x, received in zip(xs, (await comm.read())["xs"], strict=True):
+            assert (x == received).all()
         await comm.close()
 
 
@@ -130,7 +130,7 @@ async def errors_of_mpi() -> None:
 
 
 async def kept(protocol: str, n_arrays: int, nbytes: int, n_messages: int) -> int:
-    """Return what it takes in memory to keep one array of each message."""
+    """Return how much memory grows where one array of each message is kept."""
 
     async def answer(comm: Any) -> None:
         try:
@@ -163,12 +163,12 @@ async def keep_one_of_many() -> None:
     """Who keeps one small array of each message keeps little else, as with tcp."""
     BUFFERS._keep_s = 0.0
     for n_arrays, nbytes, n_messages in ((5000, 12_000, 5), (2000, 30_000, 8)):
-        took = {
+        growth = {
             protocol: await kept(protocol, n_arrays, nbytes, n_messages)
             for protocol in ("tcp", "mpi")
         }
-        print(took)
-        assert took["mpi"] < took["tcp"] + 5 * MB, took
+        print(growth)
+        assert growth["mpi"] < growth["tcp"] + 5 * MB, growth
 
 
 async def arrays_share_nothing() -> None:
@@ -198,8 +198,8 @@ async def arrays_share_nothing() -> None:
             ([31_000] * 5, 0), ([40_000, 10, 10], 0),
         ):  # fmt: skip
             await comm.write([sizes, other])
-            xs, found = await comm.read()
-            assert len(found) == other
+            xs, rest = await comm.read()
+            assert len(rest) == other
             assert [x.nbytes for x in xs] == sizes
             wholes = [memory(x) for x in xs]
             for number, x in enumerate(xs):
@@ -379,6 +379,8 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
 }
 
 if __name__ == "__main__":
-    found = SCENARIOS[sys.argv[1]]()
-    if found is not None:
-        asyncio.run(found)
+    scenario = SCENARIOS[sys.argv[1]]
+    if asyncio.iscoroutinefunction(scenario):
+        asyncio.run(scenario())
+    else:
+        scenario()
