@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DEVICE", "LARGE", "MAX_HEADER", "Layout", "pack", "pieces"]
+__all__ = ["DEVICE", "LARGE", "MANY", "MAX_HEADER", "Layout", "pack", "pieces", "separate"]
 
 LARGE = 32 * 1024
 """A frame of at least so many bytes travels by itself, without a copy."""
@@ -34,6 +34,9 @@ MAX_PIECE = 1 << 30
 
 MAX_SHARED = 2048
 """The bytes of its message that an array may keep, or else a twentieth of its size, as with tcp."""
+
+MANY = 256
+"""Small frames of a message of more frames are not copied here: that may take long."""
 
 DEVICE = 1 << 63
 """The mark of a frame of GPU memory."""
@@ -109,6 +112,24 @@ def pieces(buffer: Any) -> list[Any]:
     return [whole[start : start + MAX_PIECE] for start in range(0, len(whole), MAX_PIECE)]
 
 
+def separate(frames: Sequence[Any]) -> list[Any]:
+    """Return the frames, each small one with memory of its own.
+
+    Examples
+    --------
+    >>> bundle = memoryview(bytearray(b"abc"))
+    >>> first, second = separate([bundle[:1], bundle[1:]])
+    >>> bytes(first), bytes(second), first.obj is second.obj
+    (b'a', b'bc', False)
+    """
+    return [
+        np.array(frame, np.uint8).data
+        if isinstance(frame, memoryview) and len(frame) < LARGE
+        else frame
+        for frame in frames
+    ]
+
+
 class Layout:
     """What a header announces.
 
@@ -165,21 +186,22 @@ class Layout:
         """Return all frames in order, given the buffers that `large_sizes` asked for.
 
         Those in GPU memory are what they were given as, all others buffers of host memory. Small
-        frames are copied where they would keep each other, or much else, in memory.
+        frames are copied where they would keep each other, or much else, in memory; where there
+        are more than `MANY` frames, that is left to the caller and `separate`.
         """
         received = iter(large)
         bundle = next(received) if self._bundle is None else self._bundle
-        whole = None if self._may_share(len(bundle)) else np.frombuffer(bundle, np.uint8)
         frames: list[Any] = []
         start = 0
         for size in self._sizes:
             if size >= LARGE:
                 frames.append(next(received))
-                continue
-            end = start + size
-            frames.append(bundle[start:end] if whole is None else whole[start:end].copy().data)
-            start = end
-        return frames
+            else:
+                frames.append(bundle[start : start + size])
+                start += size
+        if len(frames) > MANY or self._may_share(len(bundle)):
+            return frames
+        return separate(frames)
 
     def _may_share(self, n_bundled: int) -> bool:
         # The first two frames are Dask's own. What else there is may be kept by the application.
