@@ -10,9 +10,9 @@ from typing import Any
 
 from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
-from distributed.utils import ensure_memoryview
+from distributed.utils import ensure_memoryview, offload
 
-from commbench.mpi import device
+from commbench.mpi import device, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
 
 __all__ = ["MPIComm"]
@@ -26,7 +26,7 @@ _ON_GPUS = ("cuda", "dask", "pickle", "error")
 """Serializers that leave GPU memory where it is; those that distributed has for UCX."""
 
 UNSPLIT = 2**62
-"""MPI takes any size: frames that are not split need not be merged, which would copy them."""
+"""Of any size: frames that Dask has not split need not be merged, which would copy them."""
 
 
 class MPIComm(Comm):  # type: ignore[misc]
@@ -107,6 +107,8 @@ class MPIComm(Comm):  # type: ignore[misc]
             # Cancelled in the middle of a message: nobody could tell what the next one is.
             self.abort()
             raise
+        if len(frames) > wire.MANY:
+            frames = await offload(wire.separate, frames)
         try:
             return await from_frames(
                 frames,

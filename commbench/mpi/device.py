@@ -6,7 +6,7 @@ path       what a frame in GPU memory takes
 direct     MPI reads from and writes to the GPU's memory
 staged     copied to pinned host memory, sent, and copied to the GPU from pinned host memory
 host       Dask's own serialization, which copies to host memory, too: one of the ends has not
-           loaded CuPy, RMM or cuDF, and may have no GPU at all
+           loaded CuPy, which cuDF does, too, and may have no GPU at all
 =========  ======================================================================================
 
 GPUs work behind the back of their processes: what is to be sent has to be complete before, and
@@ -30,7 +30,6 @@ __all__ = [
 ]  # fmt: skip
 
 DIRECT, STAGED, HOST = "direct", "staged", "host"
-_LIBRARIES = ("cupy", "rmm", "cudf")
 _CUDA = 0
 """``MPIX_GPU_SUPPORT_CUDA``."""
 _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
@@ -39,7 +38,8 @@ _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
 
 def path() -> str:
     """Return what this process does with GPU memory, once MPI has been initialised."""
-    if not any(name in sys.modules for name in _LIBRARIES):
+    # Not RMM: Dask's workers import that wherever it is installed.
+    if "cupy" not in sys.modules:
         return HOST
     return DIRECT if is_cuda_aware() else STAGED
 
@@ -146,7 +146,7 @@ class Incoming:
         if nbytes and path() == DIRECT:
             # It may have been freed by kernels that still run.
             _wait()
-            self.buffer: Any = self._memory
+            self.buffer: Any = _bytes_of(self._memory)
         elif nbytes:
             self._host = pinned(nbytes)
             self.buffer = memoryview(self._host)

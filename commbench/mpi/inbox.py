@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from commbench.mpi import survival, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.device import Incoming
@@ -57,6 +59,7 @@ class Inbox:
         self._on_message = on_message
         self._on_failure = on_failure
         self._transfer: Transfer | None = None
+        self._n_failures = 0
         self._given_up = False
 
     @property
@@ -72,17 +75,20 @@ class Inbox:
             if message is None:
                 return
             nbytes = status.Get_count(self._byte)
-            header = memoryview(bytearray(nbytes))
-            n_failures = survival.n_failures(self._peer_pid)
+            header = np.empty(nbytes, np.uint8).data
+            self._n_failures = survival.n_failures(self._peer_pid)
             request = message.Irecv((header, self._byte))
             complete = request.Test()
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
             self._on_failure(f"MPI could not receive: {error}")
             return
-        if complete and survival.n_failures(self._peer_pid) == n_failures:
+        if complete and survival.n_failures(self._peer_pid) == self._n_failures:
             self._on_header(header)
         else:
-            self._start([request], header, nbytes, self._on_header, n_failures)
+            self._transfer = self._receives(nbytes, lambda: self._on_header(header))
+            self._transfer.requests.append(request)
+            self._transfer.buffers = header
+            self._engine.start(self._transfer)
 
     def give_up(self) -> None:
         """Let go of what has begun to arrive."""
@@ -91,63 +97,55 @@ class Inbox:
             self._transfer.cancel()
             self._engine.park(self._transfer)
 
-    def _start(
-        self,
-        requests: list[Any],
-        buffers: Any,
-        nbytes: int,
-        then: Callable[[Any], None],
-        n_failures: int,
-    ) -> None:
+    def _receives(
+        self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None
+    ) -> Transfer:
+        """Return a transfer that has no request yet."""
 
         def on_done(_: Transfer, error: BaseException | None) -> None:
             self._transfer = None
             if error is not None:
                 self._on_failure(f"MPI could not receive: {error}")
-            elif survival.n_failures(self._peer_pid) != n_failures:
+            elif survival.n_failures(self._peer_pid) != self._n_failures:
                 self._on_failure("the peer went away in the middle of a message")
             elif not self._given_up:
-                then(buffers)
+                then()
 
-        # Before it starts, for it may be done within the call.
-        self._transfer = Transfer(requests, buffers, nbytes, True, on_done)
-        self._engine.start(self._transfer)
+        return Transfer([], None, nbytes, True, on_done, post)
 
     def _on_header(self, header: memoryview) -> None:
         try:
             layout = wire.Layout(header)
-            parts = [
-                Incoming(size) if on_device else BUFFERS.take(size)
-                for size, on_device in zip(layout.large_sizes, layout.on_device, strict=True)
-            ]
         except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
             self._on_failure(f"what arrived can't be read: {error!r}")
             return
-        if not parts:
+        if not layout.large_sizes:
             self._on_message(layout.frames(()))
             return
-        buffers = [part.buffer if isinstance(part, Incoming) else part for part in parts]
-        n_failures = survival.n_failures(self._peer_pid)
-        nbytes = sum(layout.large_sizes)
-        receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
-        requests: list[Any] = []
-        try:
-            for buffer in buffers:
-                requests.append(receive((buffer, self._byte), rank, tag))
-        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-            # MPI may still write into those that it has taken.
-            begun = Transfer(requests, buffers, nbytes, True, lambda *_: None)
-            begun.cancel()
-            self._engine.park(begun)
-            self._on_failure(f"MPI could not receive: {error}")
-            return
-        self._start(
-            requests,
-            buffers,
-            nbytes,
-            lambda _: self._on_parts(layout, parts),
-            n_failures,
+        parts: list[Any] = []
+        transfer = self._receives(
+            sum(layout.large_sizes),
+            lambda: self._on_parts(layout, parts),
+            lambda: self._post(transfer, layout, parts),
         )
+        # Before it starts, for it may be done within the call.
+        self._transfer = transfer
+        self._engine.admit(transfer)
+
+    def _post(self, transfer: Transfer, layout: wire.Layout, parts: list[Any]) -> bool:
+        receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
+        self._n_failures = survival.n_failures(self._peer_pid)
+        try:
+            for size, on_device in zip(layout.large_sizes, layout.on_device, strict=True):
+                parts.append(Incoming(size) if on_device else BUFFERS.take(size))
+            transfer.buffers = [getattr(part, "buffer", part) for part in parts]
+            for buffer in transfer.buffers:
+                for piece in wire.pieces(buffer):
+                    transfer.requests.append(receive((piece, self._byte), rank, tag))
+        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+            self._on_failure(f"MPI could not receive: {error!r}")
+            return False
+        return True
 
     def _on_parts(self, layout: wire.Layout, parts: list[Any]) -> None:
         try:

@@ -78,7 +78,7 @@ class Outbox:
         Raises
         ------
         ChannelClosedError
-            Where this end or the peer has closed.
+            Where this end or the peer has closed, or MPI fails.
         """
         if self._closed is not None:
             raise ChannelClosedError(self._closed)
@@ -86,15 +86,19 @@ class Outbox:
         send, rank, tag, byte = self._communicator.Isend, self._rank, self._tag, self._byte
         requests = []
         try:
-            for buffer in (header, *large):
-                requests.append(send((buffer, byte), rank, tag))
+            requests.append(send((header, byte), rank, tag))
+            for buffer in large:
+                for piece in wire.pieces(buffer):
+                    requests.append(send((piece, byte), rank, tag))
+            complete = not large and requests[0].Test()
         except Exception as error:
             # What has left already can't be taken back, and announces what won't come.
-            self._engine.park(Transfer(requests, (header, large), nbytes, False, self._on_sent))
-            self._on_failure(f"MPI could not send: {error}")
-            raise
+            self._engine.park(Transfer(requests, (header, large), nbytes, False, None))
+            reason = f"MPI could not send: {error}"
+            self._on_failure(reason)
+            raise ChannelClosedError(reason) from error
         self.n_sent += 1
-        if large or not requests[0].Test():
+        if not complete:
             transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
             self._leaving.add(transfer)
             self._engine.start(transfer)

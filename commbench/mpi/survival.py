@@ -4,7 +4,8 @@ MPICH asks UCX for endpoints without error handling. When such an endpoint fails
 ``process_vm_readv`` finds the peer gone, UCX logs that at its level *fatal*, and its default log
 handler aborts the process. So we put a handler in front that keeps these messages from it; all
 others go on to UCX's own. UCX then takes the fragment for read, and MPI reports success: whoever
-receives must ask :func:`n_failures` whether to believe it.
+receives must ask :func:`n_failures` whether to believe it. Only transports that lose a peer log at
+that level: UCX's assertions and its ``ucs_fatal`` abort without asking any handler.
 
 The alternative, ``UCX_TLS=^cma``, needs none of this, and a second copy of every large message.
 """

@@ -8,6 +8,7 @@ whose order MPI keeps::
 
 The bundle travels in the header while that stays within 64 KiB, else as the first large frame.
 A frame of GPU memory is large whatever its size, and marked by the highest bit of that.
+A large frame of more than 1 GiB travels in pieces of 1 GiB: Open MPI 5 counts in 32 bits.
 Which frames are large is a function of these numbers alone, so both ends work it out by themselves.
 Little-endian, as every machine that Dask and MPI share today.
 """
@@ -18,13 +19,24 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Any
 
-__all__ = ["DEVICE", "LARGE", "MAX_HEADER", "Layout", "pack"]
+import numpy as np
+
+__all__ = ["DEVICE", "LARGE", "MANY", "MAX_HEADER", "Layout", "pack", "pieces", "separate"]
 
 LARGE = 32 * 1024
 """A frame of at least so many bytes travels by itself, without a copy."""
 
 MAX_HEADER = 64 * 1024
 """The bundle travels in the header while the whole has at most so many bytes."""
+
+MAX_PIECE = 1 << 30
+"""The largest number of bytes that MPI is asked to send or receive at once."""
+
+MAX_SHARED = 2048
+"""The bytes of its message that an array may keep, or else a twentieth of its size, as with tcp."""
+
+MANY = 256
+"""Small frames of a message of more frames are not copied here: that may take long."""
 
 DEVICE = 1 << 63
 """The mark of a frame of GPU memory."""
@@ -86,6 +98,38 @@ def _pack_marked(
     return prelude, [small, *large], nbytes
 
 
+def pieces(buffer: Any) -> list[Any]:
+    """Return the slices of a buffer that travel one by one.
+
+    Examples
+    --------
+    >>> [len(piece) for piece in pieces(b"abc")]
+    [3]
+    """
+    if len(buffer) <= MAX_PIECE:
+        return [buffer]
+    whole = memoryview(buffer) if isinstance(buffer, bytes) else buffer
+    return [whole[start : start + MAX_PIECE] for start in range(0, len(whole), MAX_PIECE)]
+
+
+def separate(frames: Sequence[Any]) -> list[Any]:
+    """Return the frames, each small one with memory of its own.
+
+    Examples
+    --------
+    >>> bundle = memoryview(bytearray(b"abc"))
+    >>> first, second = separate([bundle[:1], bundle[1:]])
+    >>> bytes(first), bytes(second), first.obj is second.obj
+    (b'a', b'bc', False)
+    """
+    return [
+        np.array(frame, np.uint8).data
+        if isinstance(frame, memoryview) and len(frame) < LARGE
+        else frame
+        for frame in frames
+    ]
+
+
 class Layout:
     """What a header announces.
 
@@ -141,7 +185,9 @@ class Layout:
     def frames(self, large: Sequence[Any]) -> list[Any]:
         """Return all frames in order, given the buffers that `large_sizes` asked for.
 
-        Those in GPU memory are what they were given as, all others buffers of host memory.
+        Those in GPU memory are what they were given as, all others buffers of host memory. Small
+        frames are copied where they would keep each other, or much else, in memory; where there
+        are more than `MANY` frames, that is left to the caller and `separate`.
         """
         received = iter(large)
         bundle = next(received) if self._bundle is None else self._bundle
@@ -153,4 +199,13 @@ class Layout:
             else:
                 frames.append(bundle[start : start + size])
                 start += size
-        return frames
+        if len(frames) > MANY or self._may_share(len(bundle)):
+            return frames
+        return separate(frames)
+
+    def _may_share(self, n_bundled: int) -> bool:
+        # The first two frames are Dask's own. What else there is may be kept by the application.
+        if len(self._sizes) > 3:
+            return False
+        last = self._sizes[-1] if self._sizes else 0
+        return n_bundled - last <= max(MAX_SHARED, last // 20)

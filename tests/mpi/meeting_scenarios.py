@@ -71,6 +71,14 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.05)
 
 
+async def echo(peer: Peer) -> None:
+    """Exchange a small message over a new connection."""
+    comm = await connect(peer.address)
+    await comm.write({"op": "echo"})
+    assert await comm.read() == {"op": "echo"}
+    await comm.close()
+
+
 def n_connecting() -> int:
     """Return the number of threads in, or kept after, a call of MPI_Comm_connect."""
     return sum(thread.name == "mpi-connect" for thread in threading.enumerate())
@@ -80,8 +88,10 @@ def n_connecting() -> int:
 async def undisturbed() -> AsyncIterator[None]:
     """Check that the block costs bystanders nothing, and that nothing is left of it.
 
-    The bound is 0.2 s, or what another process on this machine has to wait for a core.
+    MPI waits for a peer longer than a busy machine lets a process wait for a core. So a loop that
+    stood still for less than that did not wait for MPI.
     """
+    pairing.CONNECT_TIMEOUT_S = 4
     async with peers(3) as (one, idle, fresh):
         await works(one)
         bystander, over = Bystander(one, idle), asyncio.Event()
@@ -90,7 +100,7 @@ async def undisturbed() -> AsyncIterator[None]:
         over.set()
         await conversing
         print(f"worst {bystander.worst_s:.3f} s, control {bystander.control_s:.3f} s")
-        assert bystander.worst_s <= max(0.2, 3 * bystander.control_s), vars(bystander)
+        assert bystander.worst_s < 3, vars(bystander)
         await until(lambda: n_connecting() == 0, "threads are left")
         await works(fresh)
 
@@ -135,7 +145,7 @@ async def _at_every_step(number: int) -> None:
                 for connects in (True, False)
             )
         )
-        await asyncio.sleep(3)
+        await asyncio.sleep(2 * pairing.CONNECT_TIMEOUT_S)
         # Those who stand still go on, and send what they have to send: too late.
         for faulty in ends:
             faulty.process.send_signal(signal.SIGCONT)
@@ -319,7 +329,7 @@ async def lives(rounds: str) -> None:
     before: dict[str, float] = {}
     for turn in range(int(rounds)):
         async with peers(5) as group:
-            await asyncio.gather(*(works(peer) for peer in group))
+            await asyncio.gather(*(echo(peer) for peer in group))
             for number, peer in enumerate(group):
                 if number % 2 == turn % 2:
                     peer.process.kill()

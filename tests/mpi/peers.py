@@ -1,4 +1,4 @@
-"""Another process that speaks ``mpi://``, for scenarios: ``python peers.py`` serves one.
+"""Another process that speaks ``mpi://``, for scenarios: ``python peers.py mpi`` serves one.
 
 It does what a message's ``op`` says: ``echo`` it, ``send`` so many bytes, ``take`` what comes and
 answer its sum, ``connect`` to other addresses and exchange a message with each, ``usage`` tells its

@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,16 @@ MEETINGS = {
     "claimed_name": 200,
     "too_many_peers": 200,
 }
+MESSAGES = {
+    "beyond_32_bits": 120,
+    "in_pieces": 30,
+    "errors_of_mpi": 60,
+    "keep_one_of_many": 150,
+    "arrays_share_nothing": 30,
+    "many_large_receives": 150,
+    "stopped_senders": 60,
+    "closed_loops": 90,
+}
 CLUSTERS = {
     "asynchronous_client": 60,
     "threads": 90,
@@ -45,8 +57,13 @@ CLUSTERS = {
     "from_the_shell": 150,
 }
 """The scenarios and their bounds in seconds."""
-SLOW = {"processes_with_nannies"}
-"""``adaptive`` and ``kill_worker_in_merge`` have nannies, too."""
+SLOW = {"processes_with_nannies", "beyond_32_bits"}
+"""``adaptive`` and ``kill_worker_in_merge`` have nannies, too; ``test_world`` sends 2 GiB, too."""
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Return the parameters of a test, the slow ones marked."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 
 def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> str:
@@ -102,10 +119,13 @@ def test_storm(seed: int) -> None:
     assert found["mpi"]["fresh_s"] <= max(2, 2 * found["tcp"]["fresh_s"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CLUSTERS],
-)
+@pytest.mark.parametrize("name", marked(MESSAGES))
+def test_messages(name: str) -> None:
+    """Large messages and many do what the scenario's docstring says."""
+    run_scenario("message_scenarios", name, MESSAGES[name])
+
+
+@pytest.mark.parametrize("name", marked(CLUSTERS))
 def test_cluster(name: str) -> None:
     """Clusters do what the scenario's docstring says."""
     run_scenario("cluster_scenarios", name, CLUSTERS[name])

@@ -41,3 +41,9 @@ def run_ranks(number: int, *arguments: str) -> str:
 def test_world() -> None:
     """Scheduler, client and two workers as the ranks of one world compute, and end in order."""
     assert "world\n" in run_ranks(4, str(Path(__file__).with_name("world.py")))
+
+
+def test_frames_beyond_32_bits() -> None:
+    """Frames of 2 GiB, of a byte less and of a byte more arrive whole, with every MPI."""
+    script = str(Path(__file__).with_name("world_messages.py"))
+    assert run_ranks(2, script).count("whole\n") == 3

@@ -12,7 +12,7 @@ import rmm
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
-from commbench.mpi import device
+from commbench.mpi import device, wire
 from commbench.mpi.wire import LARGE
 
 SIZES = (0, 1, 1000, LARGE - 1, LARGE, 5_000_000)
@@ -61,6 +61,14 @@ async def direct() -> None:
     assert cupy.COUNTS["synchronize"] == 2 * 2 * 2 * (len(SIZES) - 1), cupy.COUNTS
 
 
+async def in_pieces() -> None:
+    """What is larger than MPI may be asked for at once comes in pieces, on either path."""
+    wire.MAX_PIECE = 1_000_001
+    await exchange(device.STAGED)
+    device.is_cuda_aware = lambda: True
+    await exchange(device.DIRECT)
+
+
 async def host() -> None:
     """Where an end has loaded no library of GPUs, Dask copies to the host itself."""
     device.path = lambda: device.HOST
@@ -87,5 +95,5 @@ async def no_memory() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"staged": staged, "direct": direct, "host": host, "no_memory": no_memory}[
-        sys.argv[1]]())  # fmt: skip
+    asyncio.run({"staged": staged, "direct": direct, "in_pieces": in_pieces, "host": host,
+        "no_memory": no_memory}[sys.argv[1]]())  # fmt: skip
