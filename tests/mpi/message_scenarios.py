@@ -292,7 +292,7 @@ async def stopped_senders() -> None:
             each.channel._inbox._communicator = Deaf(each.channel.communicator)
             await each.write({"op": "send", "nbytes": 64 * MIB})
         reads = [asyncio.ensure_future(each.read()) for each in waiting]
-        while not receive._waiting:
+        while not receive._transfers._waiting:
             await asyncio.sleep(0)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         began = time.monotonic()
