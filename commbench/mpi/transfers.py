@@ -77,7 +77,8 @@ class Transfers(deque[Transfer]):
         """Call MPI for all; return whether data moved, and whether a transfer ended.
 
         It goes on at once while data moves, and where there is a large message for a share of
-        `delay_s`, the time since the last turn. Where the time is up, the next turn goes on with the next transfer.
+        `delay_s`, the time since the last turn. Where the time is up, the next turn goes on
+        with the next transfer.
         """
         moved = ended = False
         began = called = time.perf_counter()
