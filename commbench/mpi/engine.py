@@ -8,6 +8,7 @@ or may not send, it tells the peers that it rests, stops, and waits for their do
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 import weakref
@@ -18,6 +19,7 @@ from typing import Any, ClassVar, Protocol
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.patience import SOON_S
 from commbench.mpi.transfer import Transfer
+from commbench.mpi.transfers import MAX_UNADMITTED, MOVED_S, SLICE_S, Transfers
 
 __all__ = ["Engine", "Listening"]
 
@@ -27,21 +29,6 @@ BREATH_S = 1e-3
 """So often at least the event loop has its turn."""
 LOOK_S = 20e-6
 """How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
-MOVED_S = 10e-6
-"""A call to MPI that takes so long has moved a fragment of a large message, and the next one
-will move another: MPI stops after half a MB or less.
-"""
-BULK = 64 * 1024
-BULK_SHARE = 0.1
-"""Where a message larger than that takes longer, it still gets this share of a core."""
-SLICE_S = 500e-6
-"""For how long one turn moves fragments, and looks for messages, before the event loop goes on."""
-MAX_UNADMITTED = 2**20
-"""A larger receive waits until it is admitted."""
-MAX_MOVING = 32 * 2**20
-"""The bytes of the admitted receives that still move, unless it is a single larger one."""
-STILL_S = 10e-3
-"""Where nothing has moved for that long, others are admitted: the senders may stand still."""
 CONTENDED_S = 1e-3
 CALM_S = 10e-3
 """Where yielding the core took longer than that, others want it: for this long, don't spin.
@@ -53,7 +40,6 @@ FIRST_DELAY_S = 1e-3
 MAX_DELAY_S = 20e-3
 SAFETY_S = 0.5
 """While channels rest, MPI is called so often: for what libraries below have left to do."""
-NEVER_S = 1e9
 
 
 class Listening(Protocol):
@@ -71,19 +57,8 @@ class Listening(Protocol):
         """Tell the peer that nobody looks any more, and the engine."""
 
 
-class _Sentinel:
-    """What only the event loop refers to, until it is closed."""
-
-    def __call__(self) -> None:
-        """Do nothing, for the time never comes."""
-
-
 class Engine:
-    """Polls MPI on behalf of the channels of one event loop.
-
-    Large receives are admitted a few at a time, first come first served: their memory stays warm,
-    and the last of many need not wait for all others to move by turns.
-    """
+    """Polls MPI on behalf of the channels of one event loop."""
 
     _engines: ClassVar[dict[asyncio.AbstractEventLoop, Engine]] = {}
     _orphans: ClassVar[deque[Transfer]] = deque()
@@ -91,9 +66,7 @@ class Engine:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._transfers: deque[Transfer] = deque()
-        self._waiting: deque[Transfer] = deque()
-        self._moved_at = 0.0
+        self._transfers = Transfers()
         self._parked: list[Transfer] = []
         self._listening: dict[Listening, None] = {}
         self._resting: weakref.WeakSet[Listening] = weakref.WeakSet()
@@ -101,8 +74,7 @@ class Engine:
         self._sleeping = True
         self._delay = 0.0
         self._contended_until = 0.0
-        self._breathe_at = 0.0
-        self._care_at = 0.0
+        self._breathe_at = self._care_at = 0.0
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Engine:
@@ -110,23 +82,21 @@ class Engine:
         engine = cls._engines.get(loop)
         if engine is None:
             engine = cls._engines[loop] = cls(loop)
-            sentinel = _Sentinel()
-            weakref.finalize(sentinel, engine._retire).atexit = False
-            loop.call_later(NEVER_S, sentinel)
-            if cls._orphans:
-                engine._wake()
+            # Only the event loop refers to it, until it is closed.
+            never_called = functools.partial(bool)
+            weakref.finalize(never_called, engine._retire).atexit = False
+            loop.call_later(1e9, never_called)
+            engine._wake()
         return engine
 
     def _retire(self) -> None:
         """Let go of a closed event loop, and leave to other engines what MPI has not completed."""
-        left = [*self._transfers, *self._parked]
-        for transfer in left:
+        for transfer in (*self._transfers, *self._parked):
             transfer.forget()
-        self._orphans.extend(left)
-        for collection in (self._transfers, self._parked, self._waiting, self._listening):
+            self._orphans.append(transfer)
+        for collection in (self._transfers, self._parked, self._listening):
             collection.clear()
-        self._handle = None
-        self._sleeping = True
+        self._handle, self._sleeping = None, True
         if (loop := self._loop()) is not None:
             self._engines.pop(loop, None)
 
@@ -148,24 +118,10 @@ class Engine:
     def admit(self, transfer: Transfer) -> None:
         """Post a receive when its turn comes, and see it to its end."""
         if transfer.nbytes > MAX_UNADMITTED:
-            self._waiting.append(transfer)
-            self._admit()
+            self._transfers.wait(transfer)
             self._wake()
         elif transfer.post():
             self.start(transfer)
-
-    def _admit(self) -> None:
-        if not self._waiting:
-            return
-        now = time.perf_counter()
-        moving = [t.nbytes for t in self._transfers if t.receives and t.spin_until > now]
-        n_moving = sum(moving) if now - self._moved_at < STILL_S else 0
-        while self._waiting and (not n_moving or n_moving + self._waiting[0].nbytes <= MAX_MOVING):
-            transfer = self._waiting.popleft()
-            n_moving += transfer.nbytes
-            self._moved_at = now
-            if transfer.post():
-                self._transfers.append(transfer)
 
     async def breathe(self) -> None:
         """Let the event loop go on, where its coroutines have not for a while.
@@ -209,9 +165,7 @@ class Engine:
 
     def park(self, transfer: Transfer) -> None:
         """Keep a transfer whose peer is gone, and its buffers: it may never complete."""
-        for transfers in (self._transfers, self._waiting):
-            if transfer in transfers:
-                transfers.remove(transfer)
+        self._transfers.drop(transfer)
         if not transfer.advance():
             self._parked.append(transfer)
             self._wake()
@@ -236,7 +190,7 @@ class Engine:
         Such a turn costs about 10 µs, and another one until the reader goes on. So this is for
         answers that are known to come that soon, while the engine has nothing else to do.
         """
-        if self._listening or self._transfers or self._waiting:
+        if self._listening or self._transfers.any:
             return
         now = time.perf_counter()
         until = now + SOON_S
@@ -254,8 +208,7 @@ class Engine:
         if self._sleeping:
             if self._handle is not None:
                 self._handle.cancel()
-            loop = self._loop()
-            if loop is None or loop.is_closed():
+            if (loop := self._loop()) is None or loop.is_closed():
                 self._retire()
                 return
             self._sleeping = False
@@ -273,24 +226,22 @@ class Engine:
         """Call MPI for all that is due; return whether to do so again at the next turn."""
         # What is called below may start and end transfers and channels.
         moved = progressed = False
-        self._admit()
+        self._transfers.admit()
         if self._transfers:
-            moved, progressed = self._advance(self._delay * BULK_SHARE)
+            moved, progressed = self._transfers.advance(self._delay)
         now = time.perf_counter()
         self.take_breath(now)
         if now > self._care_at or self._orphans:
             moved = self._care(now) or moved
         calm = now > self._contended_until
         spin = False
-        listening = list(self._listening)
-        for number, channel in enumerate(listening):
-            if number and time.perf_counter() - now > SLICE_S:
-                # The others have their turn first, and soon.
-                for polled in listening[:number]:
-                    if polled in self._listening:
-                        self._listening[polled] = self._listening.pop(polled)
+        for channel in list(self._listening):
+            if time.perf_counter() - now > SLICE_S:
                 spin = True
                 break
+            # Behind the others, which have their turn first where the time is up.
+            self._listening.pop(channel, None)
+            self._listening[channel] = None
             if not channel.poll():
                 self._listening.pop(channel, None)
                 progressed = True
@@ -305,44 +256,9 @@ class Engine:
             self._yield_core(now)
         return spin
 
-    def _advance(self, at_least_s: float) -> tuple[bool, bool]:
-        """Call MPI for the transfers; return whether data moved, and whether a transfer ended.
-
-        It goes on at once while data moves, and for `at_least_s` where there is a large message.
-        Where the time is up, the next turn goes on with the next transfer.
-        """
-        moved = ended = False
-        began = called = time.perf_counter()
-        n_still = 0
-        while self._transfers:
-            transfer = self._transfers.popleft()
-            complete = transfer.advance()
-            now = time.perf_counter()
-            n_still += 1
-            if now - called > MOVED_S:
-                moved, n_still = True, 0
-            if complete:
-                ended = True
-                transfer.finish()
-            else:
-                self._transfers.append(transfer)
-            if moved or ended:
-                self._moved_at = now
-            if complete:
-                self._admit()
-            called = time.perf_counter()
-            spent = called - began
-            if n_still < len(self._transfers):
-                if spent > SLICE_S:
-                    break
-            elif spent >= at_least_s or not any(t.nbytes >= BULK for t in self._transfers):
-                break
-        return moved, ended
-
     def _care(self, now: float) -> bool:
         """See to what nobody waits for; return whether data moved."""
-        # Another thread's engine may be quicker.
-        with suppress(IndexError):
+        with suppress(IndexError):  # Another thread's engine may be quicker.
             while self._orphans:
                 self._parked.append(self._orphans.popleft())
         began = time.perf_counter()
@@ -364,7 +280,7 @@ class Engine:
         if spin:
             self._delay = 0.0
             self._handle = loop.call_soon(self._turn)
-        elif self._transfers or self._waiting or self._listening:
+        elif self._transfers.any or self._listening:
             self._sleeping = True
             self._delay = min(max(self._delay * 1.5, FIRST_DELAY_S), MAX_DELAY_S)
             self._handle = loop.call_later(self._delay, self._turn)

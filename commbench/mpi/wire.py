@@ -113,7 +113,7 @@ def pieces(buffer: Any) -> list[Any]:
 
 
 def separate(frames: Sequence[Any]) -> list[Any]:
-    """Return the frames, each small one with memory of its own.
+    """Copy the small frames, so that none keeps the memory of others.
 
     Examples
     --------

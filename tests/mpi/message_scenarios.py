@@ -275,7 +275,8 @@ async def many_large_receives() -> None:
     print(f"longest turn: tcp {tcp * 1e3:.1f} ms, mpi {mpi * 1e3:.1f} ms")
     print(f"bandwidth: tcp {0.84 / tcp_s:.2f} GB/s, mpi {0.84 / mpi_s:.2f} GB/s")
     assert mpi < max(20e-3, 2 * tcp), (mpi, tcp)
-    assert n_most < 12 * 16 * MIB, n_most
+    # What has arrived, and waits for its reader, counts, too.
+    assert n_most < 30 * 16 * MIB, n_most
 
 
 async def stopped_senders() -> None:
@@ -292,7 +293,7 @@ async def stopped_senders() -> None:
             each.channel._inbox._communicator = Deaf(each.channel.communicator)
             await each.write({"op": "send", "nbytes": 64 * MIB})
         reads = [asyncio.ensure_future(each.read()) for each in waiting]
-        while not receive._waiting:
+        while not receive._transfers._waiting:
             await asyncio.sleep(0)
         os.kill(stopped.process.pid, signal.SIGSTOP)
         began = time.monotonic()
