@@ -149,7 +149,7 @@ class Suites:
     def _compare(self, test: str, *records: dict | None) -> bool:
         """List `test` where it belongs, and return whether it is a known difference."""
         if None in records:
-            self.differences.append(f"{test}: only one copy has it")
+            self.differences.append(f"{test}: it has an outcome over one of both only")
             return False
         tcp, mpi = records
         why = explain(test)
@@ -184,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", default=MODULES, metavar="MODULE")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th test")
+    parser.add_argument("-k", metavar="EXPRESSION", help="only tests that match, as with pytest")
     parser.add_argument("--runslow", action="store_true", help="also what distributed marks slow")
     parser.add_argument("--resume", action="store_true", help="keep the results that exist")
     parser.add_argument("--results", type=Path, default=Path("build/distributed-suites"))
@@ -197,6 +198,9 @@ def main() -> None:
         shutil.rmtree(given.results, ignore_errors=True)
     given.results.mkdir(parents=True, exist_ok=True)
     options = [f"--every={given.every}", *(["--runslow"] if given.runslow else [])]
+    options += ["-k", given.k] if given.k else []
+    # The copies go, and what runs in them, where this is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="distributed-suites-") as scratch:
         trees = {protocol: Path(scratch, protocol) for protocol in ("tcp", "mpi")}
         for protocol, tree in trees.items():
@@ -213,7 +217,9 @@ def main() -> None:
         "\nNot run:", ", ".join(name for name in MODULES if name not in given.modules) or "nothing"
     )
     if given.every > 1:
-        print(f"One test of {given.every} was run.")
+        print(f"One test in {given.every} was run.")
+    if given.k:
+        print(f"Only tests that match {given.k!r} were run.")
     if not given.runslow:
         print("Tests that distributed marks slow were skipped.")
     sys.exit(bool(suites.differences))
