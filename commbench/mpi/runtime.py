@@ -15,6 +15,7 @@ self      each by itself, with an MPI that can't pair them: only within one proc
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import ipaddress
 import logging
@@ -25,7 +26,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,9 @@ def _start(address: str) -> Runtime:
     manager = devices = None
     before = segments()
     if not mpi.Is_initialized():
-        with _launcher_environment(is_mpich) as manager, _ucx_environment(address) as devices:
+        with _launcher_environment(is_mpich) as manager, contextlib.ExitStack() as stack:
+            if manager is not None or os.environ.get("PMI_SIZE") == "1":
+                devices = stack.enter_context(_ucx_environment(address))
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
         # Its children inherit the rank, and must not take it for their own.
@@ -215,7 +217,7 @@ def _import_mpi() -> Any:
     return MPI
 
 
-@contextmanager
+@contextlib.contextmanager
 def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     """Let MPI see a process manager: the launcher's if it started *us*, else one of our own."""
     inherited = {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
@@ -247,11 +249,12 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
             server.wait()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
     """Set what UCX reads while MPI starts; yield the interfaces that it may use, or None for all.
 
-    Without posix, memory of peers is of System V, which can be kept while two processes meet.
+    Without the transport posix, peers attach System V segments, which survive the death of a peer
+    while the two meet (:mod:`commbench.mpi.pairing`). In a world, all of this is the launcher's.
     """
     devices = _devices(address) if "UCX_NET_DEVICES" not in os.environ else None
     variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
-from distributed import Client, LocalCluster, get_worker, wait
+from distributed import Client, LocalCluster, Scheduler, Worker, get_worker, wait
+from distributed.comm import get_address_host
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = 60) -> None:
@@ -214,6 +216,26 @@ def asynchronous_client() -> None:
     asyncio.run(main())
 
 
+def interface_of_a_worker() -> None:
+    """A worker without a nanny announces the interface that faces its scheduler, as over tcp."""
+
+    async def host_of(protocol: str, host: str) -> str:
+        async with (
+            Scheduler(host=host, protocol=protocol, port=0, dashboard_address=":0") as scheduler,
+            Worker(scheduler.address, nthreads=1) as worker,
+        ):
+            return str(get_address_host(worker.address))
+
+    addresses = {
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    }
+    for host in sorted(addresses):
+        assert asyncio.run(host_of("mpi", host)) == asyncio.run(host_of("tcp", host)) == host
+
+
 SCENARIOS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -224,6 +246,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         workers_join_and_leave,
         from_the_shell,
         asynchronous_client,
+        interface_of_a_worker,
     )
 }
 

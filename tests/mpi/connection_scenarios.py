@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 from peers import Peer, handler, payload, peers, usage
@@ -276,6 +277,24 @@ async def listener_stops_during_handshake() -> None:
     writer.close()
 
 
+async def only_the_interface_asked_for() -> None:
+    """A process listens on the interface of its address alone, TCP and MPI alike."""
+    addresses = {
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    }
+    for address in addresses:
+        async with peers(1, f"mpi://{address}:0") as (peer,):
+            listening = {
+                connection.laddr.ip
+                for connection in psutil.Process(peer.process.pid).net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            }
+            assert listening == {address}, (address, listening)
+
+
 SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
     function.__name__: function
     for function in (
@@ -287,6 +306,7 @@ SCENARIOS: dict[str, Callable[[], Awaitable[None]]] = {
         pairing_storm,
         strangers,
         listener_stops_during_handshake,
+        only_the_interface_asked_for,
     )
 }
 

@@ -103,7 +103,7 @@ class Peer:
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *(command or [__file__])],
+            [sys.executable, *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.address = ""
@@ -126,8 +126,9 @@ class Peer:
 
 @asynccontextmanager
 async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]:
-    """Start `number` processes that listen."""
-    started = [Peer(__file__, protocol) for _ in range(number)]
+    """Start `number` processes that listen; an address may take the place of the protocol."""
+    address = protocol if "://" in protocol else f"{protocol}://127.0.0.1:0"
+    started = [Peer(__file__, address) for _ in range(number)]
     try:
         await asyncio.gather(*(peer.ready() for peer in started))
         yield started
@@ -136,8 +137,8 @@ async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]
             peer.end()
 
 
-async def _serve(protocol: str) -> None:
-    async with listen(f"{protocol}://127.0.0.1:0", handler) as listener:
+async def _serve(address: str) -> None:
+    async with listen(address, handler) as listener:
         print(listener.contact_address, flush=True)
         # Ends with the process that started it, even if that one is killed.
         await asyncio.to_thread(sys.stdin.read)
@@ -145,4 +146,4 @@ async def _serve(protocol: str) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    asyncio.run(_serve(*sys.argv[1:] or ["mpi"]))
+    asyncio.run(_serve(sys.argv[1]))

@@ -29,6 +29,7 @@ CONNECTIONS = {
     "pairing_storm": 90,
     "strangers": 120,
     "listener_stops_during_handshake": 30,
+    "only_the_interface_asked_for": 120,
 }
 MEETINGS = {
     "kill_at_every_step": 280,
@@ -55,6 +56,7 @@ CLUSTERS = {
     "adaptive": 120,
     "kill_worker_in_merge": 240,
     "from_the_shell": 150,
+    "interface_of_a_worker": 120,
 }
 """The scenarios and their bounds in seconds."""
 SLOW = {"processes_with_nannies", "beyond_32_bits"}
