@@ -368,7 +368,7 @@ class _Side:
             begun = Transfer(requests, (mine, theirs), 32, True, lambda *_: None)
             begun.cancel()
             Engine.of(asyncio.get_running_loop()).park(begun)
-            if isinstance(error, self._own.mpi.Exception):
+            if isinstance(error, Exception) and not isinstance(error, OSError):
                 raise OSError(f"MPI could not exchange keys: {error}") from error
             raise
         return hashlib.sha256(b"".join(sorted([bytes(mine), bytes(theirs)]))).digest()
@@ -399,14 +399,14 @@ def _connect(own: Runtime, port: str) -> Any:
     # Collective calls on one communicator must follow each other, and several may meet at once.
     with own.lock:
         alone = own.mpi.COMM_SELF.Dup()
-        info = own.mpi.Info.Create({"timeout": str(CONNECT_TIMEOUT_S)})
     try:
+        info = own.mpi.Info.Create({"timeout": str(CONNECT_TIMEOUT_S)})
         communicator = alone.Connect(port, info=info)
+        info.Free()
         communicator.Set_errhandler(own.mpi.ERRORS_RETURN)
     finally:
-        with own.lock, contextlib.suppress(own.mpi.Exception):
-            info.Free()
-            alone.Free()
+        with own.lock:
+            _free(alone)
     return communicator
 
 

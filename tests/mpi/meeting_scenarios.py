@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import random
 import signal
 import sys
@@ -313,6 +314,54 @@ async def too_many_peers() -> None:
         await works(two)
 
 
+class Failing:
+    """What passes everything on to an object of mpi4py, and fails in one call of a method."""
+
+    def __init__(self, target: Any, method: str, failed: list[str]) -> None:
+        self._target, self._method, self._failed = target, method, failed
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if name in ("COMM_SELF", "Request", "Info"):
+            return Failing(value, self._method, self._failed)
+        if not callable(value) or isinstance(value, type):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name == self._method and not self._failed:
+                self._failed.append(name)
+                raise RuntimeError("an error of MPI")
+            answer = value(*args, **kwargs)
+            return (
+                Failing(answer, self._method, self._failed)
+                if name in ("Dup", "Connect")
+                else answer
+            )
+
+        return call
+
+
+async def errors_of_mpi() -> None:
+    """Whatever fails in MPI while two processes meet, the next attempt comes through."""
+    own = runtime("127.0.0.1")
+    methods = ("Dup", "Create", "Connect", "Set_errhandler", "Irecv", "Isend", "Testall", "Free")
+    for prefix in "0f":
+        async with peers(len(methods)) as group:
+            for peer, method in zip(group, methods, strict=True):
+                failed: list[str] = []
+                rename(prefix)
+                runtime_module._runtime = dataclasses.replace(
+                    runtime(), mpi=Failing(own.mpi, method, failed)
+                )
+                comm = await connect(peer.address, timeout=60)
+                assert failed == [method], (method, failed)
+                await comm.write({"op": "echo"})
+                assert await comm.read() == {"op": "echo"}
+                await comm.close()
+                assert not pairing._meetings
+        await until(lambda: n_connecting() == 0, "threads are left")
+
+
 async def lives(rounds: str) -> None:
     """After the lives of processes, half of them killed, a survivor keeps none of their memory.
 
@@ -344,6 +393,46 @@ async def lives(rounds: str) -> None:
     assert after["descriptors"] <= before["descriptors"] + 1, (before, after)
     assert after["threads"] <= before["threads"], (before, after)
     assert len(own.tags) <= 1
+
+
+def _meet_once(address: str, answers: Any) -> None:
+    async def meet() -> None:
+        try:
+            comm = await connect(address, timeout=60)
+        except FatalCommClosedError as error:
+            answers.put(str(error))
+            return
+        await comm.write({"op": "echo"})
+        answers.put(await comm.read())
+        await comm.close()
+
+    asyncio.run(meet())
+
+
+async def a_thousand_peers() -> None:
+    """A process meets as many others as is said, refuses the next, and serves the first."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["distributed.comm", "commbench.mpi.backend"])
+    answers = context.Queue()
+    async with peers(1) as (first,), listen("mpi://127.0.0.1:0", handler) as listener:
+        comm = await connect(first.address)
+        for _ in range(0, pairing.MAX_PEERS + 24, 8):
+            processes = [
+                context.Process(target=_meet_once, args=(listener.contact_address, answers))
+                for _ in range(8)
+            ]
+            for process in processes:
+                process.start()
+            for process in processes:
+                await asyncio.to_thread(process.join)
+                assert process.exitcode == 0
+        seen = Counter(str(answers.get()) for _ in range(pairing.MAX_PEERS + 24))
+        assert seen.pop("{'op': 'echo'}") == pairing.MAX_PEERS - 1, seen
+        assert all("start it anew" in text for text in seen)
+        await comm.write({"op": "echo"})
+        assert await comm.read() == {"op": "echo"}
+        await comm.close()
+        print(usage())
 
 
 async def storm(protocol: str, seed: str) -> None:
@@ -404,7 +493,9 @@ SCENARIOS: dict[str, Callable[..., Awaitable[None]]] = {
         strangers_who_know_the_protocol,
         claimed_name,
         too_many_peers,
+        errors_of_mpi,
         lives,
+        a_thousand_peers,
         storm,
     )
 }

@@ -38,6 +38,8 @@ MEETINGS = {
     "strangers_who_know_the_protocol": 200,
     "claimed_name": 200,
     "too_many_peers": 200,
+    "errors_of_mpi": 250,
+    "a_thousand_peers": 3000,
 }
 MESSAGES = {
     "beyond_32_bits": 120,
@@ -59,7 +61,7 @@ CLUSTERS = {
     "interface_of_a_worker": 120,
 }
 """The scenarios and their bounds in seconds."""
-SLOW = {"processes_with_nannies", "beyond_32_bits"}
+SLOW = {"processes_with_nannies", "beyond_32_bits", "a_thousand_peers"}
 """``adaptive`` and ``kill_worker_in_merge`` have nannies, too; ``test_world`` sends 2 GiB, too."""
 
 
@@ -88,7 +90,7 @@ def test_connection(name: str) -> None:
     run_scenario("connection_scenarios", name, CONNECTIONS[name])
 
 
-@pytest.mark.parametrize("name", MEETINGS)
+@pytest.mark.parametrize("name", marked(MEETINGS))
 def test_meeting(name: str) -> None:
     """Processes meet, and faults meanwhile do no more than the scenario's docstring says."""
     run_scenario("meeting_scenarios", name, MEETINGS[name])
