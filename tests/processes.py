@@ -29,8 +29,8 @@ from commbench.records import FILES
 
 BACKEND = os.environ.get("COMMBENCH_TEST_BACKEND", "tcp")
 """What the fixture ``cluster`` runs over."""
-PATIENCE_SECONDS = 120.0
-"""How long to wait for what takes a few seconds where the machine has nothing else to do."""
+PATIENCE_SECONDS = 240.0
+"""How long to wait for what takes a few seconds: only what hangs takes longer on a busy machine."""
 _TAG = "COMMBENCH_TEST_TAG"
 
 
