@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from commbench import backends
 from commbench.store import read_run
 
 PLUG_IN = """
-import subprocess
+import os, subprocess
 from dataclasses import dataclass, field
 
 import dask
@@ -24,7 +25,9 @@ from commbench.workloads.base import ClusterWorkload
 
 
 def stray():
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    with open(os.environ["STRAYS"], "a") as file:
+        print(child.pid, file=file)
 
 
 def double(number, how):
@@ -265,14 +268,8 @@ def test_a_workload_of_a_third_party_that_goes_wrong(how, stage, words, line, tm
         tmp_path / "plugged", "odd_workload", PLUG_IN, workloads={"odd": "Odd"}
     )
     line.environ["PYTHONPATH"] = f"{plugged}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    running = line.start(
-        "run", "odd", "--how", how, "--launches", "1", "--iterations", "3", "--warmups", "0"
-    )
-    strays = set()
-    while running.child.poll() is None:
-        strays.update(p.pid for p in line.tag.launched() if p.arguments[0] == "sleep")
-        time.sleep(0.05)
-    ended = running.finish()
+    line.environ["STRAYS"] = str(tmp_path / "strays")
+    ended = line.run("odd", "--how", how, "--launches", "1", "--iterations", "3", "--warmups", "0")
     assert ended.status == 1
     assert_told_well(ended, words)
     failure = failure_of(line, ended.run)
@@ -280,7 +277,7 @@ def test_a_workload_of_a_third_party_that_goes_wrong(how, stage, words, line, tm
     assert failure["workload"] == "odd"
     assert [s["iteration"] for s in processes.records(ended.run, "Sample")] == [0]
     # One of the launch and one of either worker, each in a session of its own.
-    assert len(strays) == 3
+    assert len((tmp_path / "strays").read_text().split()) == 3
     assert_nothing_left(line)
 
 
@@ -358,7 +355,7 @@ def resumed(tmp_path_factory, request):
         ),
     }[request.param]  # fmt: skip
     with processes.command_line(tmp_path_factory.mktemp("resumed")) as line:
-        running = line.start("run", *arguments, "--launches", "2")
+        running = line.start("run", *arguments, "--launches", "4")
         running.until_record("Sample")
         running.find("launch")
         running.child.send_signal(signal.SIGINT)
@@ -390,7 +387,8 @@ def test_an_interrupted_run_can_be_read_and_resumed(resumed):
         assert "Traceback" not in ended.said
     assert f"commbench run --resume {interrupted.run}" in interrupted.stderr
     assert between["failures"] == []
-    assert any("only 0 of 2 launches were run" in warning for warning in between["warnings"])
+    # A machine that is busy lets the first launches end before they are interrupted.
+    assert any(re.search(r"only [0-3] of 4 launches were run", w) for w in between["warnings"])
 
 
 def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
@@ -398,13 +396,13 @@ def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
     line, interrupted, _, _, last = resumed
     assert last.run == interrupted.run
     ends = processes.records(last.run, "LaunchEnd")
-    assert [end["ok"] for end in ends] == [True, True]
+    assert [end["ok"] for end in ends] == [True] * 4
     samples = processes.records(last.run, "Sample")
     found = [
         {(s["payload_bytes"], s["iteration"]) for s in samples if s["launch"] == end["launch"]}
         for end in ends
     ]
-    assert found[0] == found[1]
+    assert all(of_launch == found[0] for of_launch in found)
     (case,) = read_run(last.run).suite.cases
     n_sizes = len(case.params.get("sizes", [1]))
     assert len(found[0]) == (case.warmups + case.iterations) * n_sizes

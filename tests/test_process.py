@@ -204,7 +204,9 @@ def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
     )
     process.kill_marked("a" * 32)
     assert process.marked("a" * 32) == []
-    assert [child.wait(processes.PATIENCE_SECONDS) for child in children[:2]] == [-signal.SIGKILL] * 2
+    assert [child.wait(processes.PATIENCE_SECONDS) for child in children[:2]] == [
+        -signal.SIGKILL
+    ] * 2
     assert children[2].poll() is None
 
 
