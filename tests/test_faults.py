@@ -15,6 +15,7 @@ import pytest
 from commbench import backends
 from commbench.store import read_run
 
+pytestmark = pytest.mark.timeout(900)
 PLUG_IN = """
 import os, subprocess
 from dataclasses import dataclass, field
