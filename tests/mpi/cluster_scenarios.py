@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -22,7 +23,10 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
-from distributed import Client, LocalCluster, get_worker, wait
+from distributed import Client, LocalCluster, Nanny, get_worker, wait
+
+# Dask gives a worker 5 s to end, and a busy machine may not.
+Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = 240) -> None:
