@@ -119,7 +119,7 @@ async def check_order(protocol: str, echo: str) -> None:
 async def check_loop_has_its_turn(protocol: str, echo: str) -> None:
     """A conversation at full speed keeps nothing else waiting in its event loop."""
     comm = await connect(echo)
-    # Of this process's own time: on a busy machine a second may have few turns for it.
+    # CPU time: of a second a busy machine may give this process little.
     until = time.process_time() + 1
     ticks = 0
 

@@ -44,12 +44,12 @@ CANCEL = """#!/bin/bash
 kill -- -$1
 # As queues do: a worker that closes already when its signal comes may wait for ever.
 (sleep 2; kill -KILL -- -$1) > /dev/null 2>&1 < /dev/null &
-# The worker is gone well before the command that ends it.
+# The worker is gone well before this command is.
 while kill -0 -- -$1; do sleep 0.05; done
 sleep 1
 echo $1 >> {folder}/cancelled
 """
-# Above the largest id of a process: it is a stand-in's, and would be killed as one.
+# Above the largest id of a process, for the stand-in kills the process of that id.
 NEVER = "#!/bin/bash\necho Job 4194305 is queued\n"
 
 
@@ -189,7 +189,7 @@ def test_jobs_that_never_start(
     """The error has the count, the deadline, the jobs and where to look; the jobs are cancelled."""
     folder = commands("slurm", NEVER)
     wait_for = members.wait_for
-    # It has passed when the scheduler is there, whose start takes as long as it takes.
+    # The scheduler may take long to start: the deadline passes when it is there.
     monkeypatch.setattr(
         members, "wait_for", lambda client, spec, _, hint: wait_for(client, spec, 0.0, hint)
     )

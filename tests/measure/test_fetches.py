@@ -132,9 +132,9 @@ def test_alone_is_alone(exchange):
 
 @pytest.fixture
 def answering(cluster):
-    """Return a context in which workers answer fetches by what a function makes of their own way.
+    """Return a context in which a function answers the fetches that a worker is asked for.
 
-    The function gets that way and the set of those who have asked.
+    It gets what answers them otherwise, who asks, and a set to keep who has asked.
     """
 
     def replace(answer, dask_worker):
