@@ -102,15 +102,18 @@ def unwatch() -> None:
 
 
 def at_end(undo: Callable[[], None]) -> None:
-    """Call `undo` before this process has to end itself: what it started is on other hosts."""
+    """Call `undo` before this process has to end itself: what it started is on other hosts.
+
+    Where several threads end the process, each calls it, and none may go on before all is undone.
+    """
     _undo.append(undo)
 
 
 def undo_all() -> None:
     """Call what ``at_end`` was given, and let none of it keep the end from coming."""
-    while _undo:
+    for undo in reversed(_undo):
         with contextlib.suppress(Exception):
-            _undo.pop()()
+            undo()
 
 
 def let_deaths_be_told() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import builders
 import processes
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from commbench import backends, load
 from commbench.launchers.local import LocalLauncher
@@ -21,7 +21,7 @@ from commbench.reports.content import Content
 from commbench.store import RunData
 
 # How long an example takes is the machine's affair.
-settings.register_profile("commbench", deadline=None)
+settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("commbench")
 
 collect_ignore = ["gpu/fakes"]

@@ -18,8 +18,9 @@ def spin():
 threads = [threading.Thread(target=spin) for _ in range(int(sys.argv[1]))]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(time.process_time(), flush=True)
-sys.stdin.read()
+for _ in range(2):
+    print(time.process_time(), flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -42,20 +43,27 @@ def start():
         child.communicate()
 
 
+def told_before_and_after(children):
+    """Return what `children` say of themselves, summed, around what is found of them."""
+    before = sum(float(child.stdout.readline()) for child in children)
+    found = cpu.seconds(child.pid for child in children)
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    return before, found, sum(float(child.stdout.readline()) for child in children)
+
+
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_all_threads_of_another_process_count(start, n_threads):
     """The CPU time of another process is what that process says of itself, all threads together."""
-    child = start(SPIN, str(n_threads))
-    told = float(child.stdout.readline())
-    assert told >= 0.4 * n_threads
-    assert cpu.seconds([child.pid]) == pytest.approx(told, abs=0.05)
+    before, found, after = told_before_and_after([start(SPIN, str(n_threads))])
+    assert 0.4 * n_threads <= before <= found <= after
 
 
 def test_several_processes_add_up(start):
     """The CPU times of several processes are summed."""
-    children = [start(SPIN, "1") for _ in range(2)]
-    told = sum(float(child.stdout.readline()) for child in children)
-    assert cpu.seconds(child.pid for child in children) == pytest.approx(told, abs=0.1)
+    before, found, after = told_before_and_after([start(SPIN, "1") for _ in range(2)])
+    assert before <= found <= after
 
 
 def test_the_own_process_counts_like_any_other():
@@ -82,9 +90,9 @@ def test_a_sleeping_process_uses_nothing(start):
     """Time that a process sleeps does not count."""
     child = start("print(flush=True); import sys; sys.stdin.read()")
     child.stdout.readline()
-    before = cpu.seconds([child.pid])
+    before, began = cpu.seconds([child.pid]), time.monotonic()
     threading.Event().wait(0.5)
-    assert cpu.seconds([child.pid]) - before < 0.05
+    assert cpu.seconds([child.pid]) - before < 0.1 * (time.monotonic() - began)
 
 
 def test_a_process_that_is_gone_counts_nothing(start):

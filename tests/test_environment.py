@@ -8,10 +8,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 
 from commbench import environment
@@ -355,17 +355,14 @@ class TestGpus:
         self, nvidia_smi: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A nvidia-smi that hangs is killed with its children once its time is up."""
-        monkeypatch.setattr(environment, "_GPU_TIMEOUT_S", 1.5)
-        nvidia_smi(f"sleep 60 & echo $! > {tmp_path}/child; wait")
-        began = time.monotonic()
+        monkeypatch.setattr(environment, "_GPU_TIMEOUT_S", 5.0)
+        nvidia_smi(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
         found, error = environment.ask_gpus()
-        assert time.monotonic() - began < 30
-        assert (found, error) == ([], "nvidia-smi did not answer within 1.5 s")
+        assert (found, error) == ([], "nvidia-smi did not answer within 5 s")
         status = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-        gone_by = time.monotonic() + 30
-        while status.exists() and status.read_text().split()[2] != "Z":
-            assert time.monotonic() < gone_by
-            time.sleep(0.01)
+        processes.until(
+            lambda: not status.exists() or status.read_text().split()[2] == "Z", "its end"
+        )
 
     def test_not_a_program(self, nvidia_smi: Callable[[str], Path]) -> None:
         """A nvidia-smi for another architecture is an error, not a crash."""

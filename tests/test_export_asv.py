@@ -102,7 +102,7 @@ class Project:
         """Return what asv says."""
         command = [sys.executable, "-m", "asv", "--config", str(self.config), *arguments]
         ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
             check=False, env={**os.environ, "HOME": str(self.repository)},
         )  # fmt: skip
         assert ended.returncode == 0, ended.stdout + ended.stderr

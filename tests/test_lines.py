@@ -130,6 +130,9 @@ def test_a_line_that_almost_fits_takes_no_time():
     good = block(*[TRANSFER] * 20_000)
     digits = json.dumps({"record": "TransferRecord", "case_id": "c", "launch": 1})[:-1].encode()
     began = time.process_time()
+    assert len(list(lines.split(good + good))) == 1
+    usual_s = time.process_time() - began
+    began = time.process_time()
     parts = list(lines.split(good + digits + b"1" * 1_000_000 + b"\n" + good + b"[\n"))
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 50 * usual_s
     assert [type(part) for part in parts] == [Lines, bytes, Lines, bytes]

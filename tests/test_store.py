@@ -624,14 +624,14 @@ def in_small_room(room: str, tmp_path: Path, make: str) -> subprocess.CompletedP
     if room == "a file's limit":
         size = 300_000
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False,
+            command, capture_output=True, text=True, timeout=240, check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         )  # fmt: skip
     mount = f'mount -t tmpfs -o size=300k none {tmp_path} && exec "$@"'
     # A private namespace: the mount is gone with the process.
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, "sh", *command],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 
@@ -703,7 +703,7 @@ def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path: Pat
     mount = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", code, tmp_path],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.stderr == ""
     lines = done.stdout.splitlines()

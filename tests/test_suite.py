@@ -13,7 +13,7 @@ from typing import Any
 
 import builders
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import suite
@@ -302,8 +302,6 @@ values = st.recursive(
 )
 
 
-# The first example waits for imports.
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(keys, values, max_size=4))
 def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
     """Whatever a file holds, it is structured or refused with the path of what is wrong."""

@@ -22,11 +22,15 @@ WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
 
 
 class SlowToPickle:
-    """An object that takes its time to be sent; it keeps the sender's event loop busy."""
+    """An object that is sent when a file is gone; until then the sender's event loop is busy."""
+
+    def __init__(self, file):
+        self.file = file
 
     def __reduce__(self):
-        time.sleep(1.0)
-        return SlowToPickle, ()
+        while self.file.exists():
+            time.sleep(0.01)
+        return SlowToPickle, (self.file,)
 
 
 @pytest.fixture
@@ -206,11 +210,13 @@ def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
     assert sum(record.n_keys for record in records) == len(futures)
 
 
-def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client):
+def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client, tmp_path):
     """A fetch under way is counted as such, and with its entry when that has come."""
     future = put(cluster, 1, "0")
-    slow = client.submit(SlowToPickle, workers=[cluster.addresses["0"]], pure=False)
+    unsent = tmp_path / "unsent"
+    slow = client.submit(SlowToPickle, unsent, workers=[cluster.addresses["0"]], pure=False)
     collect(cluster)
+    unsent.touch()
     done = use(cluster, [slow, future], "1")
     address = cluster.addresses["1"]
 
@@ -222,6 +228,7 @@ def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client):
     assert until(first_count, "a fetch began") == {
         "n_started": 1, "n_logged": 0, "n_busy": 0, "n_failed": 0, "n_in_flight": 1
     }  # fmt: skip
+    unsent.unlink()
     done.result()
     records, counts = collect(cluster)
     assert len(records) == 1

@@ -239,6 +239,7 @@ def test_a_write_that_a_class_inherits_counts_once(monkeypatch):
         pytest.param("ucx", ("test_wire.py", "test_transfers.py"), "", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.timeout(1200)
 def test_it_is_the_same_over_ucx(name, files, selection):
     """The tests of this file and of the transfer log pass on a cluster over ucx, too."""
     if problem := backends.parse(name).unavailable("cpu"):
@@ -248,7 +249,7 @@ def test_it_is_the_same_over_ucx(name, files, selection):
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, "-k", selection],
         env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1100,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert re.search("[1-9][0-9]* passed", ended.stdout), ended.stdout

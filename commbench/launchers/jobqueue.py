@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import os
 import shlex
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -183,6 +184,7 @@ class JobCluster(LocalCluster):
         preload: Sequence[str],
     ) -> None:  # fmt: skip
         self._launcher, self._jobs = launcher, list[Any]()
+        self._cancelling = threading.Lock()
         super().__init__(spec, protocol, scratch, preload)
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
@@ -242,10 +244,11 @@ class JobCluster(LocalCluster):
         super()._stop(patience_s)
 
     def _cancel(self) -> None:
-        jobs, self._jobs = self._jobs, []
-        for job in jobs:
-            with contextlib.suppress(Exception):
-                asyncio.run(job.close())
+        # The first worker's end ends the launch, from another thread, before the last is cancelled.
+        with self._cancelling:
+            while self._jobs:
+                with contextlib.suppress(Exception):
+                    asyncio.run(self._jobs.pop(0).close())
 
 
 def _value(text: str) -> Any:

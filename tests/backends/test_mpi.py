@@ -82,7 +82,7 @@ def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
     """Where the time is up in the middle of a round, the next size begins all the same."""
     params = {"sizes": (1, 2_000_000, 3, 70), "layers": ("coroutine",), "seconds_per_size": 1e-6}
     case = Case(workload="pingpong", backend=name, params=params, iterations=54, warmups=25,
-                timeout_s=60.0)  # fmt: skip
+                timeout_s=240.0)  # fmt: skip
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     plan = [Launch(case=case, index=0, block=0, position=0)]
@@ -99,7 +99,7 @@ def test_both_layers_of_a_real_launch(name, tmp_path):
         pytest.skip(problem.reason)
     params = {"sizes": (1, 100_000), "layers": ("coroutine", "comm"), "seconds_per_size": 60.0}
     case = Case(workload="pingpong", backend=name, params=params, iterations=43, warmups=7,
-                timeout_s=120.0)  # fmt: skip
+                timeout_s=240.0)  # fmt: skip
     plan = [Launch(case=case, index=0, block=0, position=0)]
     records = builders.expanded(run_plan(plan, tmp_path / "logs"))
     assert not [record for record in records if isinstance(record, Failure)], records

@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import dask
 import distributed.protocol.numpy  # noqa: F401 - registers arrays
 import numpy as np
 import pandas as pd
@@ -32,8 +33,8 @@ import pyarrow as pa
 from distributed.comm import CommClosedError, connect, get_address_host, listen, parse_address
 from distributed.protocol import Serialized, ToPickle, deserialize, to_serialize
 
-BOUND_S = 30
-"""No check takes longer, unless it says so."""
+BOUND_S = 120
+"""No check takes longer, unless it says so: they take seconds where nothing hangs."""
 
 Check = Callable[..., Awaitable[None]]
 CHECKS: dict[str, tuple[Check, bool, bool]] = {}
@@ -73,7 +74,7 @@ async def listening(protocol: str, handler: Any, **kwargs: Any) -> AsyncIterator
         listener.stop()
 
 
-async def eventually(condition: Callable[[], bool], what: str, within_s: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
     """Wait for something that another task or process brings about."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -81,7 +82,7 @@ async def eventually(condition: Callable[[], bool], what: str, within_s: float =
         await asyncio.sleep(0.01)
 
 
-async def closes(comm: Any, within_s: float = 10) -> None:
+async def closes(comm: Any, within_s: float = 60) -> None:
     """Check that a read on `comm` fails because it is closed."""
     try:
         message = await asyncio.wait_for(comm.read(), within_s)
@@ -108,7 +109,7 @@ async def check_order(protocol: str, echo: str) -> None:
     sizes = [0, 5, 70_000, 1, 3_000_000, 0, 40_000, 2]
     for number, size in enumerate(sizes):
         # A write that waits for the peer, who waits for us, would never return.
-        await asyncio.wait_for(comm.write([number, bytes([number]) * size]), 10)
+        await asyncio.wait_for(comm.write([number, bytes([number]) * size]), 60)
     for number, size in enumerate(sizes):
         assert await comm.read() == (number, bytes([number]) * size), (number, size)
     await comm.close()
@@ -118,17 +119,18 @@ async def check_order(protocol: str, echo: str) -> None:
 async def check_loop_has_its_turn(protocol: str, echo: str) -> None:
     """A conversation at full speed keeps nothing else waiting in its event loop."""
     comm = await connect(echo)
-    until = time.monotonic() + 1
+    # CPU time: of a second a busy machine may give this process little.
+    until = time.process_time() + 1
     ticks = 0
 
     async def tick() -> None:
         nonlocal ticks
-        while time.monotonic() < until:
+        while time.process_time() < until:
             await asyncio.sleep(0.005)
             ticks += 1
 
     ticker = asyncio.ensure_future(tick())
-    while time.monotonic() < until:
+    while time.process_time() < until:
         await comm.write("x")
         assert await comm.read() == "x"
     await ticker
@@ -207,7 +209,7 @@ async def check_implicit_close(protocol: str) -> None:
         logging.disable(logging.WARNING)
         del comm
         gc.collect()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
         logging.disable(logging.NOTSET)
 
 
@@ -240,13 +242,13 @@ async def check_abort(protocol: str) -> None:
         comm.abort()
         comm.abort()
         assert comm.closed()
-        await asyncio.wait_for(own_read, 10)
-        await asyncio.wait_for(peer_reads, 10)
+        await asyncio.wait_for(own_read, 60)
+        await asyncio.wait_for(peer_reads, 60)
 
 
 @check()
 async def check_connect_refused(protocol: str) -> None:
-    """Connecting where nobody listens fails with OSError soon after the time-out."""
+    """Connecting where nobody listens fails with OSError before Dask's own time-out."""
     async with listening(protocol, echo_handler) as address:
         pass
     began = time.monotonic()
@@ -256,7 +258,9 @@ async def check_connect_refused(protocol: str) -> None:
         said = str(error)
     else:
         raise AssertionError("connected to nobody")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < dask.utils.parse_timedelta(
+        dask.config.get("distributed.comm.timeouts.connect")
+    )
     assert parse_address(address)[1] in said, said
 
 
@@ -286,7 +290,7 @@ async def check_peer_that_does_not_read(protocol: str) -> None:
     async with listening(protocol, handler) as address:
         comm = await connect(address)
         for _ in range(10):
-            await asyncio.wait_for(comm.write({"op": "x", "data": b"y" * 1000}), 5)
+            await asyncio.wait_for(comm.write({"op": "x", "data": b"y" * 1000}), 60)
         release.set()
         comm.abort()
 
@@ -475,8 +479,8 @@ async def check_cancelled_write(protocol: str, echo: str) -> None:
     with contextlib.suppress(asyncio.CancelledError, CommClosedError):
         await writing
     with contextlib.suppress(CommClosedError):
-        await asyncio.wait_for(comm.write("after"), 10)
-        while not isinstance(await asyncio.wait_for(comm.read(), 10), str):
+        await asyncio.wait_for(comm.write("after"), 60)
+        while not isinstance(await asyncio.wait_for(comm.read(), 60), str):
             pass
     comm.abort()
 
@@ -519,7 +523,7 @@ async def check_two_event_loops(protocol: str) -> None:
 
         def run() -> None:
             try:
-                asyncio.run(asyncio.wait_for(other_loop(), 20))
+                asyncio.run(asyncio.wait_for(other_loop(), 60))
             except BaseException as error:
                 failures.append(error)
 
@@ -630,7 +634,7 @@ async def run(protocol: str, names: list[str]) -> None:
         other.stdin.close()
         other.stdout.close()
         try:
-            other.wait(10)
+            other.wait(60)
         finally:
             other.kill()
 

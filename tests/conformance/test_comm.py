@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1000)
 KIT = Path(__file__).with_name("comm.py")
 sys.path.insert(0, str(KIT.parent))
 from comm import CHECKS, variants  # noqa: E402
@@ -75,13 +76,13 @@ def test_comm(protocol: str, check: str, results: dict[str, dict[str, str | None
     """The backend does what the check's docstring says."""
     deviates = protocol == "ucx" and check in UCX_DEVIATES
     if deviates:
-        found = run_kit(protocol, [base(check)], bound_s=240)
+        found = run_kit(protocol, [base(check)], bound_s=900)
     elif protocol in results:
         found = results[protocol]
     else:
         left_out = {*map(base, UCX_DEVIATES)} if protocol == "ucx" else set()
         names = [n for n, (_, _, slow) in CHECKS.items() if not slow and n not in left_out]
-        found = results[protocol] = run_kit(protocol, names, bound_s=240)
+        found = results[protocol] = run_kit(protocol, names, bound_s=900)
     error = found.get(check, "the process ended before this check")
     if deviates and error:
         pytest.xfail(UCX_DEVIATES[check])
@@ -93,5 +94,5 @@ def test_comm(protocol: str, check: str, results: dict[str, dict[str, str | None
 @pytest.mark.parametrize("protocol", list(NEEDS))
 def test_large(protocol: str, check: str) -> None:
     """The backend carries messages beyond what a C int can count."""
-    error = run_kit(protocol, [check], bound_s=290)[check]
+    error = run_kit(protocol, [check], bound_s=900)[check]
     assert error is None, error

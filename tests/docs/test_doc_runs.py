@@ -46,7 +46,7 @@ def test_the_python_of_a_page_runs(page, prepare, folder, tag):
     prepare(page)
     done = subprocess.run(
         [sys.executable, "-c", _python(page)],
-        cwd=folder, capture_output=True, text=True, timeout=120,
+        cwd=folder, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not tag.launched()

@@ -36,7 +36,7 @@ def launch(
     """Measure a case once, in one launch, and return its records."""
     spec = ClusterSpec(device="gpu", **cluster)
     cases = suite.cases_for(
-        workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=150
+        workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=240
     )
     plan = suite.plan(suite.suite_of("fake", cases), seed=0)
     return builders.expanded(runner.run_plan(plan, folder / "logs"))

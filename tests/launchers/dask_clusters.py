@@ -62,7 +62,8 @@ def started(
         for index, place in enumerate(places[:n_workers]):
             options = ("--name", f"their-{index}", "--nthreads", "1", "--no-nanny")
             start(f"worker-{index}", place, "worker", *options)
-        processes.until(file.exists, "the scheduler's file")
+        # It is there before it is written.
+        processes.until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
         yield Started(file, running[0], tuple(running[1:]))
     finally:
         # Workers say goodbye to a scheduler that is still there.

@@ -213,10 +213,15 @@ def test_another_cluster_than_was_asked_for(
 
 def test_a_cluster_that_works_for_others(theirs: Started, owner: Client, tmp_path: Path) -> None:
     """It is refused as long as it does, with the number of tasks."""
-    busy = owner.submit(time.sleep, 1.0, pure=False)
+    unfinished = tmp_path / "unfinished"
+    unfinished.touch()
+    busy = owner.submit(
+        lambda: [time.sleep(0.02) for _ in iter(unfinished.exists, False)], pure=False
+    )
     processes.until(lambda: owner.run_on_scheduler(external._n_running), "a task")
     with pytest.raises(LaunchError, match="busy with 1 tasks of other clients"):
         ExternalLauncher().start(spec(theirs, start_timeout_s=0.2), "tcp", tmp_path)
+    unfinished.unlink()
     busy.result()
     with ExternalLauncher().start(spec(theirs), "tcp", tmp_path) as cluster:
         assert set(cluster.names.values()) == {"their-0", "their-1"}

@@ -25,7 +25,7 @@ needs_asyncssh = pytest.mark.skipif(
 )
 HERE = "127.0.0.1"
 SLOW = """#!/bin/sh
-case "$*" in *distributed.Worker*) exec sleep 60;; esac
+case "$*" in *distributed.Worker*) touch {tried}; exec sleep 1000;; esac
 exec {python} "$@"
 """
 
@@ -135,13 +135,25 @@ def test_why_a_host_did_not_start(
 
 
 @needs_asyncssh
-def test_workers_that_don_t_come(spec: ClusterSpec, tmp_path: Path, tag: processes.Tag) -> None:
+def test_workers_that_don_t_come(
+    spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: processes.Tag
+) -> None:
     """The error has the count and the deadline."""
-    slow = tmp_path / "slow-python"
-    slow.write_text(SLOW.format(python=os.sys.executable))
+    slow, tried = tmp_path / "slow-python", tmp_path / "tried"
+    slow.write_text(SLOW.format(python=os.sys.executable, tried=tried))
     slow.chmod(0o755)
-    late = replace(with_option(spec, python=str(slow)), start_timeout_s=6.0)
-    with pytest.raises(LaunchError, match=r"0 of 2 workers came.*within 6 s \(--start-timeout\)"):
+    result = ssh.SshCluster._result
+
+    def impatient(cluster: ssh.SshCluster, started: Any, name: str, *came: str) -> None:
+        if name != "scheduler":
+            # However long it took until then.
+            processes.until(tried.exists, "the start of a worker")
+            cluster._deadline = 0.0
+        result(cluster, started, name, *came)
+
+    monkeypatch.setattr(ssh.SshCluster, "_result", impatient)
+    late = replace(with_option(spec, python=str(slow)), start_timeout_s=170.0)
+    with pytest.raises(LaunchError, match=r"0 of 2 workers came.*within 170 s \(--start-timeout\)"):
         SshLauncher().start(late, "tcp", tmp_path)
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from typing import ClassVar
 
 import dask
+import processes
 import pytest
 from distributed import wait
 
@@ -308,7 +309,7 @@ def test_the_idle_cost_comes_first_and_covers_every_process(moves):
     assert isinstance(moves[0], IdleCost)
     assert moves[0].n_processes == 4
     assert moves[0].seconds > 0.5
-    assert 0 < moves[0].cpu_seconds < 4
+    assert 0 < moves[0].cpu_seconds < 4 * moves[0].seconds
 
 
 def test_cpu_seconds_are_what_the_threads_used(measure):
@@ -316,7 +317,7 @@ def test_cpu_seconds_are_what_the_threads_used(measure):
     samples = of(measure(Spins, iterations=2, warmups=0), Sample)
     used = 2 * 2 * 0.3
     for sample in samples:
-        assert used <= sample.cpu_seconds < used + 0.5
+        assert used <= sample.cpu_seconds < 1.75 * used
 
 
 def test_a_failed_task_is_no_sample(measure, cluster):
@@ -356,17 +357,26 @@ def test_an_iteration_that_would_compute_nothing_is_refused(measure, monkeypatch
         measure(Kept, warmups=0)
 
 
-def test_the_idle_cost_of_busy_processes(cluster):
-    """A process that is busy costs about a second of CPU time per second, a quiet one little."""
+def test_the_idle_cost_of_busy_processes(cluster, monkeypatch):
+    """What a busy process uses is in the cost, and quiet ones cost little."""
+    monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
     launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
     client, address = cluster.client, cluster.addresses["0"]
-    processes = cluster.cpu_seconds, cluster.n_processes
-    quiet = measure_idle(launch, *processes, 0.5)
-    busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
-    cost = measure_idle(launch, *processes, 0.5)
+    members = cluster.cpu_seconds, cluster.n_processes
+
+    def used():
+        return client.run(time.process_time, workers=[address])[address]
+
+    quiet = measure_idle(launch, *members, 0.5)
+    before = used()
+    busy = client.submit(spin, 2.0, 1, workers=[address], pure=False)
+    processes.until(lambda: used() > before + 0.1, "the task")
+    began = used()
+    cost = measure_idle(launch, *members, 0.5)
+    spun = used() - began
     wait(busy)
     assert dataclasses.replace(cost, seconds=0, cpu_seconds=0) == IdleCost(
         case_id=launch.case.id, launch=0, seconds=0, cpu_seconds=0, n_processes=4
     )
     assert quiet.cpu_seconds < 0.5 * quiet.seconds
-    assert cost.cpu_seconds > quiet.cpu_seconds + 0.1
+    assert cost.cpu_seconds > max(spun / 2, quiet.cpu_seconds)

@@ -15,15 +15,28 @@ from commbench.measure import conditions
 from commbench.model import CoreUse, Launch
 
 LAUNCH = Launch(case=builders.case(), index=3, block=0, position=0)
-BURN = "import time\nwhile time.process_time() < {}: pass\nprint('done', flush=True)\ninput()"
+BURN = """
+import time
+input()
+while time.process_time() < {}: pass
+print("done", flush=True)
+input()
+"""
 
 
 def burning(seconds: float) -> subprocess.Popen[str]:
-    """Start a process that burns that much CPU time, says so, and waits."""
+    """Start a process that waits for a line, burns that much CPU time, says so, and waits."""
     return subprocess.Popen(
         [sys.executable, "-c", BURN.format(seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
+
+
+def burn(child: subprocess.Popen[str]) -> None:
+    """Let the process burn it."""
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "done\n"
 
 
 def end(child: subprocess.Popen[str]) -> None:
@@ -36,7 +49,7 @@ def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
     records: list[CoreUse] = []
     with conditions.watched(LAUNCH, records.append):
         child = burning(0.5)
-        assert child.stdout.readline() == "done\n"
+        burn(child)
         end(child)
     (use,) = records
     assert (use.case_id, use.launch) == (LAUNCH.case.id, 3)
@@ -53,7 +66,7 @@ def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
     child = burning(0.6)
     try:
         with conditions.watched(LAUNCH, records.append):
-            assert child.stdout.readline() == "done\n"
+            burn(child)
     finally:
         end(child)
     (use,) = records

@@ -161,8 +161,9 @@ def test_where_processes_are_is_found_out(cluster, monkeypatch):
 def test_cores_are_asked_for_where_the_cluster_is(far):
     """A worker and a scheduler elsewhere tell what this process would."""
     for member in (far.addresses["1"], SCHEDULER):
+        before = cores.times([0]).busy_s
         told = conditions._ask(far.client, member, [0])
-        assert told.busy_s == pytest.approx(cores.times([0]).busy_s, abs=2.0)
+        assert before <= told.busy_s <= cores.times([0]).busy_s
 
 
 def _case():

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import time
 
+import processes
 import pytest
 
 from commbench import transfers, wire
@@ -50,7 +53,7 @@ class Slow(AllToAll):
 
     def check(self, owner, size, fetched):
         """Block the worker's event loop."""
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 class Broken(AllToAll):
@@ -127,14 +130,51 @@ def test_alone_is_alone(exchange):
             assert one.stop_s <= other.start_s or other.stop_s <= one.start_s
 
 
-def test_together_begins_at_once(exchange):
-    """The fetches of all pairs begin within a part of a second that a busy machine can spoil."""
-    for iteration, size in itertools.product(range(2), SIZES):
-        starts = [
-            t.start_s for t in of(exchange, TransferRecord, iteration)
-            if (t.channel, t.nbytes) == ("together", size)
-        ]  # fmt: skip
-        assert max(starts) - min(starts) < 1.0
+@pytest.fixture
+def answering(cluster):
+    """Return a context in which a function answers the fetches that a worker is asked for.
+
+    It gets what answers them otherwise, who asks, and a set to keep who has asked.
+    """
+
+    def replace(answer, dask_worker):
+        get_data, asked = dask_worker.handlers["get_data"], set()
+
+        async def other(comm, keys, who=None, **kwargs):
+            return await answer(lambda: get_data(comm, keys, who=who, **kwargs), who, asked)
+
+        dask_worker.handlers["get_data"] = other
+        dask_worker.real_get_data = get_data
+
+    def restore(dask_worker):
+        dask_worker.handlers["get_data"] = dask_worker.real_get_data
+
+    @contextlib.contextmanager
+    def answering(answer):
+        cluster.client.run(replace, answer)
+        try:
+            yield
+        finally:
+            cluster.client.run(restore)
+
+    return answering
+
+
+def test_together_begins_at_once(answering, measure):
+    """Where every fetch takes half a second, all pairs begin before the first has ended."""
+
+    async def answer(real, who, asked):
+        await asyncio.sleep(0.5)
+        return await real()
+
+    with answering(answer):
+        records = measure(work(sizes=(1000,)))
+    together = [
+        [t for t in of(records, TransferRecord, iteration) if t.channel == "together"]
+        for iteration in (-1, 0, 1)
+    ]
+    # A busy machine may delay some of them.
+    assert any(max(t.start_s for t in ts) < min(t.stop_s for t in ts) for ts in together)
 
 
 def test_samples_are_what_their_fetches_took(exchange):
@@ -178,10 +218,7 @@ def test_every_fetch_is_accounted_for(exchange):
 
 def test_workers_hold_nothing_of_what_they_fetched(exchange, cluster):
     """A worker knows no block of another, and the blocks are gone when all is measured."""
-    deadline = time.monotonic() + 30
-    while any(keys := cluster.client.has_what().values()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(keys)
+    processes.until(lambda: not any(cluster.client.has_what().values()), "no blocks")
 
 
 def test_links_and_the_idle_cost_are_told(exchange):
@@ -219,12 +256,12 @@ def test_a_block_that_arrives_wrong_voids_the_launch(measure):
 
 
 def test_checking_is_in_no_time(measure):
-    """A check of 0.2 s makes no fetch slower, neither alone nor together."""
+    """A check of 0.5 s makes no fetch slower, neither alone nor together."""
     records = measure(work(Slow, sizes=(1000,)))
     fastest = {}
     for sample in of(records, Sample):
         fastest[sample.layer] = min(sample.seconds, fastest.get(sample.layer, 9.0))
-    assert max(fastest.values()) < 0.2
+    assert max(fastest.values()) < 0.5
 
 
 def test_a_block_that_cant_be_made_is_told(measure):
@@ -233,29 +270,17 @@ def test_a_block_that_cant_be_made_is_told(measure):
         measure(work(Broken))
 
 
-def test_a_busy_sender_is_asked_again_and_counted(cluster, measure, monkeypatch):
+def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
     """Its first answer is in the count, and not in the time of the fetch that followed."""
 
-    def refuse(dask_worker):
-        get_data, refused = dask_worker.handlers["get_data"], set()
+    async def once_refused(real, who, asked):
+        if who not in asked:
+            asked.add(who)
+            return {"status": "busy"}
+        return await real()
 
-        async def once(comm, keys, who=None, **kwargs):
-            if who not in refused:
-                refused.add(who)
-                return {"status": "busy"}
-            return await get_data(comm, keys, who=who, **kwargs)
-
-        dask_worker.handlers["get_data"] = once
-        dask_worker.real_get_data = get_data
-
-    def restore(dask_worker):
-        dask_worker.handlers["get_data"] = dask_worker.real_get_data
-
-    cluster.client.run(refuse)
-    try:
+    with answering(once_refused):
         records = measure(work(sizes=(1000,)))
-    finally:
-        cluster.client.run(restore)
     counts = [(c.n_started, c.n_logged, c.n_busy) for c in of(records, LogCount, -1)]
     assert counts == [(3, 2, 1), (3, 2, 1)]
     assert [(c.n_started, c.n_busy) for c in of(records, LogCount, 0)] == [(2, 0), (2, 0)]

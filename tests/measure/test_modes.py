@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import numpy as np
+import processes
 import pytest
 
 from commbench.backends.tcp import TcpBackend
@@ -68,7 +69,8 @@ def test_the_seconds_of_a_window_are_those_of_one_message(measure, monkeypatch, 
 
     monkeypatch.setattr(layers.EndpointConversation, "exchange", slow)
     found = measure(layers=("coroutine",), sizes=(1,), mode=mode, window=8, iterations=30)
-    assert all(0.08 <= sample.seconds * messages < 0.5 for sample in found)
+    # A busy machine makes some windows longer.
+    assert 0.08 <= min(sample.seconds for sample in found) * messages < 2 * 0.08
 
 
 @pytest.mark.parametrize("layer", ["raw", "coroutine", "comm"])
@@ -186,7 +188,7 @@ def test_blocking_sockets_don_t_wait_for_each_other():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(processes.PATIENCE_SECONDS)
         assert not thread.is_alive()
     assert (received[0] == 2).all()
     assert (received[1] == 1).all()

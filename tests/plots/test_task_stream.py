@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made_up import run_of, texts, together, workload
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from commbench import model
 from commbench.model import Case, ClusterSpec
@@ -164,17 +165,21 @@ def test_a_case_without_good_launches_is_named():
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_twenty_thousand_bars_are_drawn_in_less_than_three_seconds(suffix, tmp_path):
-    """A long task stream costs seconds and, as a vector file, less than 2 MB."""
+def test_twenty_thousand_bars_are_drawn_as_fast_as_elsewhere(suffix, tmp_path):
+    """They take three times as long as in a bare figure at most, and less than 2 MB."""
     from commbench.plots import style
 
     run = together(workload("tcp", n_workers=8, launches=1, tasks_per_thread=1250))
     one = run.tasks[run.tasks.iteration == 0]
     assert len(one) == 20_000
     began = time.process_time()
+    bare = Figure()
+    bare.subplots().broken_barh([(number, 0.5) for number in range(20_000)], (0, 1))
+    bare.savefig(tmp_path / f"bare.{suffix}")
+    bare_s, began = time.process_time() - began, time.process_time()
     figure = task_stream.plot(dataclasses.replace(run, tasks=one))
     style.save(figure, tmp_path / f"figure.{suffix}")
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 3 * bare_s
     assert (tmp_path / f"figure.{suffix}").stat().st_size < 2e6
 
 

@@ -96,11 +96,12 @@ def test_without_counts_or_samples_there_are_no_rows(recorded: Recorded) -> None
 
 
 def test_a_long_ping_pong_takes_no_time_to_divide(recorded: Recorded) -> None:
-    """Twenty thousand messages without a worker are passed over at once."""
+    """To pass over messages without a worker takes less than to store and read them."""
     pingpong = builders.case(workload="pingpong")
+    stored = time.process_time()
     run = recorded(
         [pingpong], [builders.message(pingpong, 1e-6, 1, iteration=n) for n in range(20_000)]
     )
     began = time.process_time()
     assert len(stats.worker_times(run)) == 0
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < began - stored

@@ -1,5 +1,10 @@
+import functools
+
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Nanny
+
+# Dask gives a worker 5 s to end, and a busy machine may not.
+Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
 
 
 @pytest.fixture(scope="session")
