@@ -9,14 +9,17 @@ One message goes through the modules like this::
     wire       frames <-> one header message and the large frames
     channel    sends, counts, drains, closes, survives a dead peer
     inbox      finds what arrives on the channel's tag and puts it together
+    outbox     hands messages to MPI, and knows which have not left yet
     engine     polls MPI for every channel of an event loop, and rests when nothing is due
+    transfers  what MPI has not completed, and the large receives that wait to be posted
     line       the TCP connection beside each channel: handshake, doorbell, liveness, close
 
 and a connection comes to be like this::
 
     backend    connector and listener of the address mpi://host:port
-    handshake  who are you, which MPI do you have, which tag do you receive on
-    pairing    the one communicator that two processes share
+    handshake  the messages of two processes before they talk MPI
+    pairing    the one communicator that two processes share: who leads, and how they connect
+    shared_memory  what UCX attaches of peers, and is released when they die
     runtime    MPI itself, started at the first use: ``pmi`` lets it start without mpiexec,
                ``libraries`` refuses a second one, ``survival`` outlives killed peers
 """
