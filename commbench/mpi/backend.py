@@ -180,7 +180,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         super().__init__()
         self._check_encryption(address, connection_args)
         self.ip, self.port = parse_host_port(address, default_port)
-        self.default_host = default_host or _facing_scheduler(comm_handler)
+        self.default_host = default_host
         self.comm_handler = comm_handler
         self.deserialize = deserialize
         self.allow_offload = allow_offload
@@ -309,7 +309,8 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
     def contact_address(self) -> str:
         """An address that others can connect to."""
         host, port = self.get_host_port()
-        host = ensure_concrete_host(host, default_host=self.default_host)
+        default = self.default_host or _facing_scheduler(self.comm_handler)
+        host = ensure_concrete_host(host, default_host=default)
         return PREFIX + str(unparse_host_port(host, port))
 
 

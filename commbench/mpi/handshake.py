@@ -2,7 +2,7 @@
 
 A message is ``b"DMPI"``, the version, the kind and the length of its body (at most 4 KiB), the body
 (a JSON object), and an HMAC of all that. Everything else ends the connection. The key of the HMAC
-is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC only tells damage.
+is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC is a checksum.
 
 ::
 
@@ -21,7 +21,7 @@ The leader is the process with the smaller name. Where the two share no communic
     follower → leader      READY with its proof
     leader → follower      READY with its proof
 
-FAILED takes the place of READY where a process has given up, and will send nothing more over MPI.
+A process that has given up sends FAILED instead of READY, and nothing more over MPI.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import enum
 import hashlib
 import hmac
 import json
+import re
 import struct
 from typing import Any
 
 __all__ = [
-    "FINAL",
     "HEADER",
     "MAC_BYTES",
     "MAX_BODY",
@@ -66,11 +66,8 @@ class Kind(enum.IntEnum):
     MEET = 5
     COMING = 6
     READY = 7
+    """The last message: records follow (:mod:`commbench.mpi.line`)."""
     FAILED = 8
-
-
-FINAL = (Kind.READY,)
-"""After these a peer sends no more messages, but records (:mod:`commbench.mpi.line`)."""
 
 
 class ProtocolError(OSError):
@@ -153,14 +150,15 @@ class Hello:
         """
         types: dict[str, type] = {f.name: int if f.type == "int" else str for f in _FIELDS}
         hello = cls(**dict(zip(types, fields(body, **types), strict=True)))
-        if not (0 < hello.tag < 2**31 and 0 <= hello.rank < 2**31 and hello.pid > 0):
+        if not (0 < hello.tag < 2**31 and 0 <= hello.rank < 2**31 and 0 < hello.pid < 2**31):
             raise ProtocolError(f"HELLO has rank {hello.rank}, pid {hello.pid}, tag {hello.tag}")
-        if len(hello.process) != 32 or len(hello.nonce) != 32:
-            raise ProtocolError("HELLO has a name or nonce of the wrong length")
+        if not (_NAME.fullmatch(hello.process) and _NAME.fullmatch(hello.nonce)):
+            raise ProtocolError("HELLO has a process or nonce that is not 32 hexadecimal digits")
         return hello
 
 
 _FIELDS = dataclasses.fields(Hello)
+_NAME = re.compile("[0-9a-f]{32}")
 
 
 def encode(kind: Kind, body: dict[str, Any], key: bytes = b"") -> bytes:

@@ -19,7 +19,6 @@ from distributed.comm.addressing import unparse_host_port
 from distributed.comm.tcp import set_tcp_timeout
 
 from commbench.mpi.handshake import (
-    FINAL,
     HEADER,
     MAC_BYTES,
     Kind,
@@ -136,7 +135,7 @@ class Line(asyncio.Protocol):
             del self._received[:end]
             if self._reader is not None and not self._reader.done():
                 self._reader.set_result(None)
-            if kind in FINAL:
+            if kind is Kind.READY:
                 # What follows are records, for the channel that is about to be made.
                 return
             if len(self._messages) > _MAX_UNREAD:

@@ -4,7 +4,8 @@ In world mode that is ``MPI_COMM_WORLD``, and within a process a duplicate of ``
 Processes that were started apart (elastic mode) agree over TCP, and then *both* call
 ``MPI_Comm_connect`` with the port of the other and a tag of their own. Nobody calls
 ``MPI_Comm_accept``: MPICH 5.0 waits in it with a lock that every other call of MPI needs, so that a
-peer which dies at that moment stops all traffic. In connect it gives that lock away between polls.
+peer which dies at that moment stops all traffic. In connect it gives that lock away between polls,
+once its first message to the peer has left: within a host, that is at once.
 
 What can go wrong in ``MPI_Comm_connect``, and what is done about it:
 
@@ -12,12 +13,12 @@ What can go wrong in ``MPI_Comm_connect``, and what is done about it:
   endpoint that does not exist. So that memory is attached first, and kept until the call returns.
 - The peer dies or stops within: the call returns after `CONNECT_TIMEOUT_S`, in a thread of its own.
 - The peer is late: after a time-out MPICH leaves a receive behind, whose buffer is on the stack of
-  the thread that called. So that thread stays until the peer can send no more: until both ends
-  have said FAILED, or the connection is gone.
-- A port that is no port: UCX may crash on it. The HMAC of the handshake's messages tells damage.
+  the thread that called. So that thread stays, and lets MPI receive, until the peer can send no
+  more: until both ends have sent FAILED, or the connection is gone.
+- The port is damaged: UCX may crash on it. The HMAC of the handshake's messages finds that.
 
-Whoever meets proves later, over other connections, that it is the same process: both agree on a key
-over their communicator. So a stranger who knows the name of a process cannot pass for it.
+Two processes that have met agree on a key over their communicator. With it, each proves over later
+connections that it is the same process: a stranger who knows its name cannot.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 import re
 import secrets
@@ -52,6 +54,10 @@ STEP_TIMEOUT_S = 10
 """How long the leader waits for each answer, while other connections of the pair wait for it."""
 MAX_PEERS = 1000
 """The number of processes that one can meet in its life: MPICH 5.0 aborts at the 1,024th world."""
+MAX_CALLS = 32
+"""The number of processes to meet at once: MPICH 5.0 crashes where it connects to 100."""
+LATE_S = 0.2
+"""How long MPI takes to find what a peer had sent before it said that it sends no more."""
 
 RELEASE_AFTER_S = 1.0
 """How long after the end of a connection to look whether the peer has died."""
@@ -60,6 +66,8 @@ _TAG_BITS = 27
 _TAG = re.compile(r"tag#\d+\$")
 _PORT = re.compile(r"tag#\d{1,9}\$connentry#[0-9A-F\[\]]{8,2000}\$")
 _MAX_PROOFS = 8
+_NO_TAG = 0
+"""No channel receives on it."""
 
 
 class Pair(NamedTuple):
@@ -89,7 +97,6 @@ _pairs: dict[str, list[Pair]] = {}
 _meetings: dict[str, Future[None]] = {}
 """Where this process leads a meeting: done when that has ended, well or not."""
 _lock = threading.Lock()
-_n_met = 0
 _release_at = 0.0
 _ends: set[asyncio.Task[None]] = set()
 
@@ -179,16 +186,16 @@ class _Side:
     # -- those who have met
 
     def _proof(self, key: bytes, *, own: bool) -> str:
-        nonces = (self._hello.nonce, self._peer.nonce)
-        text = "".join(nonces if own else nonces[::-1]).encode()
+        ends = [json.dumps(vars(end), sort_keys=True) for end in (self._hello, self._peer)]
+        text = "\n".join(ends if own else ends[::-1]).encode()
         return hmac.digest(key, text, hashlib.sha256).hex()
 
     def _shared(self, proofs: Iterable[Any]) -> Pair | None:
         """Return the pair that one of the peer's proofs is right for."""
-        given = [str(proof) for proof in proofs][:_MAX_PROOFS]
+        given = [proof for proof in proofs if type(proof) is str and proof.isascii()]
         for pair in _pairs.get(self._peer.process, ()):
             expected = self._proof(pair.key, own=False)
-            if any(hmac.compare_digest(expected, proof) for proof in given):
+            if any(hmac.compare_digest(expected, proof) for proof in given[:_MAX_PROOFS]):
                 return pair
         return None
 
@@ -196,7 +203,7 @@ class _Side:
         self._line.send(Kind.READY, proof=self._proof(pair.key, own=True))
 
     def _check_ready(self, body: dict[str, Any], pair: Pair | None = None) -> Pair:
-        """Return the pair that the peer's READY proves: `pair`, if that is given."""
+        """Return the pair that the proof in READY is right for; it must be `pair`, if given."""
         shared = self._shared(fields(body, proof=str))
         if shared is None or pair not in (None, shared):
             raise ProtocolError("the peer is not the process that it says it is")
@@ -270,14 +277,22 @@ class _Side:
         return {"port": self._own.port, "segments": sorted(self._own.segments)}
 
     def _check_number(self) -> None:
-        if self._mode == "elastic" and _n_met >= MAX_PEERS:
+        if self._mode != "elastic":
+            return
+        if _calls.n_worlds >= MAX_PEERS:
             reason = (
-                f"this process has met {_n_met} others over mpi://, and MPICH takes no more in the "
-                "life of a process: start it anew, or start all processes with one mpiexec "
+                f"this process has met {MAX_PEERS} others over mpi://, and MPICH takes no more in "
+                "the life of a process: start it anew, or start all processes with one mpiexec "
                 "(dask-mpi), or use tcp://"
             )
             self._line.send(Kind.REFUSE, reason=reason)
             raise FatalCommClosedError(reason)
+        if _calls.n_running >= MAX_CALLS:
+            self._send_failed(error := OSError("too many processes meet at once"))
+            raise error
+
+    def _send_failed(self, error: BaseException) -> None:
+        self._line.send(Kind.FAILED, reason=(str(error) or repr(error))[:500])
 
     async def _meet(self, tag: int, port: str, segments: list[Any]) -> Pair:
         """Make a communicator with the peer, agree on a key, and remember both."""
@@ -289,18 +304,20 @@ class _Side:
                 raise ProtocolError("a port that MPICH did not make")
             if len(segments) > 16 or not all(type(i) is int and 0 <= i < 2**31 for i in segments):
                 raise ProtocolError("segments that are not the ids of segments")
+            if own.segments.intersection(segments):
+                raise ProtocolError("segments of this process")
             near = frozenset(segments) if own.host and peer.host == own.host else frozenset()
             communicator = await self._connect(_TAG.sub(f"tag#{tag}$", port, count=1), near)
             pair = Pair(communicator, 0, b"", peer.pid, near)
-        async with self._failing(pair):
+        async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
             pair = pair._replace(key=await self._agree_on_key(pair))
         with _lock:
             _pairs.setdefault(peer.process, []).append(pair)
         return pair
 
     async def _connect(self, port: str, segments: frozenset[int]) -> Any:
-        global _n_met
         release_dead()
+        self._line.check()
         over = threading.Event()
         call = _start_connect(self._own, port, segments, over)
         try:
@@ -310,8 +327,6 @@ class _Side:
         except BaseException as error:
             self._see_off(call, over, error)
             raise
-        with _lock:
-            _n_met += 1
         return communicator
 
     def _see_off(self, call: Future[Any], over: threading.Event, error: BaseException) -> None:
@@ -321,8 +336,10 @@ class _Side:
 
         async def see_off() -> None:
             try:
-                _free(await asyncio.shield(asyncio.wrap_future(call)))
-                line.send(Kind.FAILED, reason=str(error) or repr(error))
+                communicator = await asyncio.shield(asyncio.wrap_future(call))
+                if not isinstance(communicator, OSError):
+                    _free(communicator)
+                self._send_failed(error)
                 with contextlib.suppress(OSError):
                     while True:
                         await line.receive(*Kind)
@@ -348,7 +365,7 @@ class _Side:
                     del _pairs[self._peer.process]
             if self._mode == "elastic":
                 _free(pair.communicator)
-            self._line.send(Kind.FAILED, reason=str(error) or repr(error))
+            self._send_failed(error)
             raise
 
     async def _agree_on_key(self, pair: Pair) -> bytes:
@@ -374,46 +391,92 @@ class _Side:
         return hashlib.sha256(b"".join(sorted([bytes(mine), bytes(theirs)]))).digest()
 
 
+class _Calls:
+    """Counts calls of MPI_Comm_connect, and the worlds that MPICH makes of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.n_running = 0
+        self.n_worlds = 0
+
+    def begin(self) -> None:
+        """Count a call that begins, if there may be one."""
+        with self._lock:
+            if self.n_running >= MAX_CALLS or self.n_worlds >= MAX_PEERS:
+                raise OSError("too many processes meet at once")
+            self.n_running += 1
+            self.n_worlds += 1
+
+    def end(self, error: Exception | None) -> None:
+        """Count its end. Where MPICH could not send to the peer, it never gives its slot back."""
+        with self._lock:
+            self.n_worlds -= error is not None
+            self.n_running -= "establish_peer_conn" not in str(error)
+
+
+_calls = _Calls()
+
+
 def _start_connect(
     own: Runtime, port: str, segments: frozenset[int], over: threading.Event
 ) -> Future[Any]:
     """Return what will be a communicator, or an OSError, which may come when nobody waits."""
     call: Future[Any] = Future()
+    _calls.begin()
 
     def run() -> None:
         try:
             with shared_memory.attached(segments):
                 communicator = _connect(own, port)
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+            _calls.end(error)
             call.set_result(OSError(f"MPI could not connect two processes: {error}"))
-            # MPICH may still receive into this thread's stack.
-            over.wait()
+            _take_what_is_late(own, over)
         else:
+            _calls.end(None)
             call.set_result(communicator)
 
     threading.Thread(target=run, name="mpi-connect", daemon=True).start()
     return call
 
 
+def _take_what_is_late(own: Runtime, over: threading.Event) -> None:
+    """Have MPI receive what the peer of a failed call sends, until `over` and a while longer.
+
+    MPICH receives that into the stack of this thread, which therefore must not end before. A test
+    of a request makes it look at what has arrived, which a probe does not always.
+    """
+    with own.lock:
+        request = own.own.Irecv((bytearray(1), own.mpi.BYTE), 0, _NO_TAG)
+    while not over.wait(0.05):
+        request.Test()
+    until = time.monotonic() + LATE_S
+    while time.monotonic() < until:
+        request.Test()
+        time.sleep(0.001)
+    request.Cancel()
+    request.Wait()
+
+
 def _connect(own: Runtime, port: str) -> Any:
     # Collective calls on one communicator must follow each other, and several may meet at once.
     with own.lock:
-        alone = own.mpi.COMM_SELF.Dup()
-    try:
+        alone = own.own.Dup()
         info = own.mpi.Info.Create({"timeout": str(CONNECT_TIMEOUT_S)})
+    try:
         communicator = alone.Connect(port, info=info)
-        info.Free()
         communicator.Set_errhandler(own.mpi.ERRORS_RETURN)
     finally:
         with own.lock:
+            _free(info)
             _free(alone)
     return communicator
 
 
-def _free(communicator: Any) -> None:
+def _free(handle: Any) -> None:
     # MPI's class of errors is not importable here, and there is nothing more to do about one.
     with contextlib.suppress(Exception):
-        communicator.Free()
+        handle.Free()
 
 
 def release_dead_soon() -> None:

@@ -165,9 +165,9 @@ def _start(address: str) -> Runtime:
         )
     if is_mpich:
         outlive_peers()
-        if manager is not None:
-            unlink_files()
     size = mpi.COMM_WORLD.Get_size()
+    if is_mpich and size == 1:
+        unlink_files()
     managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)
     if size > 1:
         mode = "world"
@@ -175,6 +175,9 @@ def _start(address: str) -> Runtime:
             _finalize_at_exit(mpi)
     else:
         mode = "elastic" if is_mpich and version >= (5,) and managed else "self"
+    port = _open_port(mpi) if is_mpich and version >= (5,) and managed else ""
+    if mode == "elastic" and not port:
+        mode = "self"
     own = mpi.COMM_SELF.Dup()
     own.Set_errhandler(mpi.ERRORS_RETURN)
     last_tag = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
@@ -190,11 +193,20 @@ def _start(address: str) -> Runtime:
         tags=TagAllocator(last_tag // 2 + 1, last_tag),
         lock=threading.Lock(),
         pid=os.getpid(),
-        port=mpi.Open_port() if is_mpich and version >= (5,) and managed else "",
+        port=port,
         segments=frozenset(segments() - before),
         host=host(),
         devices=devices,
     )
+
+
+def _open_port(mpi: Any) -> str:
+    try:
+        return str(mpi.Open_port())
+    except mpi.Exception as error:
+        # Such as where the addresses of many network interfaces are longer than MPI allows.
+        logger.warning("MPI has no port for other processes; set UCX_NET_DEVICES: %s", error)
+        return ""
 
 
 def _import_mpi() -> Any:
@@ -276,8 +288,9 @@ def _ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
 def _devices(address: str) -> frozenset[str] | None:
     """Return the interface that has `address`, and all RDMA devices unless it is the loopback."""
     try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+        resolved = socket.getaddrinfo(address or "::", None)[0][4][0]
+        ip = ipaddress.ip_address(str(resolved).partition("%")[0])
+    except (OSError, ValueError):
         return None
     if ip.is_unspecified:
         return None

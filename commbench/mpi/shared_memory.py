@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _FAILED = ctypes.c_void_p(-1).value
 _SHM_RDONLY = 0o10000
 _PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE = 0x3, 0x02 | 0x10 | 0x20 | 0x4000
 
+_lock = threading.Lock()
+"""No mapping may go, and its address be used anew, between the look at it and its replacement."""
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.MULTILINE)
 
 
@@ -71,21 +74,21 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
             addresses.append(address)
         yield
     finally:
-        for address in addresses:
-            _libc.shmdt(address)
+        with _lock:
+            for address in addresses:
+                _libc.shmdt(address)
 
 
 def release(ids: Iterable[int]) -> None:
-    """Detach segments for good, and leave memory in their place that nothing has touched.
+    """Detach segments for good: replace their mappings with empty memory.
 
     UCX still has their addresses, and reads them if an endpoint to a dead peer is used.
     """
-    gone = set(ids)
-    for start, end, inode, path in _mappings():
-        if inode in gone and path.startswith("/SYSV"):
-            _libc.mmap(
-                start, end - start, _PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE, -1, 0
-            )
+    gone, flags = set(ids), _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE
+    with _lock:
+        for start, end, inode, path in _mappings():
+            if inode in gone and path.startswith("/SYSV"):
+                _libc.mmap(start, end - start, _PROT_READ_WRITE, flags, -1, 0)
 
 
 def unlink_files() -> None:

@@ -88,17 +88,17 @@ class Transfers(deque[Transfer]):
             complete = transfer.advance()
             now = time.perf_counter()
             n_still += 1
-            if now - called > MOVED_S:
+            moves = now - called > MOVED_S
+            if moves:
                 moved, n_still = True, 0
+            if (moves or complete) and transfer.receives and transfer.nbytes > MAX_UNADMITTED:
+                self._moved_at = now
             if complete:
                 ended = True
                 transfer.finish()
+                self.admit()
             else:
                 self.append(transfer)
-            if moved or ended:
-                self._moved_at = now
-            if complete:
-                self.admit()
             called = time.perf_counter()
             spent = called - began
             if n_still < len(self):

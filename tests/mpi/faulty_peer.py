@@ -2,6 +2,7 @@
 
 ``python faulty_peer.py leads|follows STEP SIGNAL [ADDRESS]`` connects to ADDRESS, or listens and
 prints its own. STEP is the number of an event (see `EVENTS`); a step that never comes ends well.
+The signal 0 delays this step, so that the peer gives up first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from typing import Any
 
 from distributed.comm import CommClosedError, connect, listen
@@ -31,8 +33,10 @@ def arrange(role: str, step: int, signal: int) -> None:
     def event() -> None:
         nonlocal count
         count += 1
-        if count == step:
+        if count == step and signal:
             os.kill(os.getpid(), signal)
+        elif count == step:
+            time.sleep(1.4 * pairing.CONNECT_TIMEOUT_S)
 
     def wrap(owner: Any, name: str, *, after: bool = False) -> None:
         original = getattr(owner, name)

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 from connection_scenarios import works
-from distributed.comm import CommClosedError, connect, listen
+from distributed.comm import CommClosedError, connect, listen, parse_host_port
 from distributed.comm.core import FatalCommClosedError
 from faulty_peer import EVENTS
 from peers import Peer, Turns, handler, peers, usage
@@ -163,6 +163,51 @@ async def kill_at_every_step() -> None:
 async def stop_at_every_step() -> None:
     """A peer stopped at any step of the handshake, and one that goes on too late, likewise."""
     await _at_every_step(signal.SIGSTOP)
+
+
+async def late_peers() -> None:
+    """A peer that calls MPI too late is met at the next attempt, and nothing is damaged.
+
+    This process has no other connections: nothing else calls MPI meanwhile.
+    """
+    for role, step in (("leads", 2), ("follows", 3)) * 4:
+        faulty = Peer(FAULTY, role, str(step), "0")
+        await faulty.ready()
+        await echo(faulty)
+        faulty.end()
+    await until(lambda: n_connecting() == 0, "threads are left")
+    assert not pairing._meetings
+
+
+async def many_at_once() -> None:
+    """More meetings at once than MPICH can take are refused, and the process goes on."""
+    own = runtime("127.0.0.1")
+    loop = asyncio.get_running_loop()
+    outcomes = Counter[str]()
+
+    async def one(number: int, host: str, port: int) -> None:
+        line = Line(loop)
+        await loop.create_connection(lambda: line, host, port)
+        line.send(
+            Kind.HELLO, process=f"{number:032x}", mode="elastic", library=own.library, world="",
+            rank=0, host=own.host, pid=1, tag=2**20, gpu_memory="host", nonce="ab" * 16,
+        )  # fmt: skip
+        await line.receive(Kind.HELLO)
+        await line.receive(Kind.PROOF)
+        line.send(Kind.MEET, tag=number, port=own.port, segments=sorted(own.segments))
+        try:
+            outcomes[(await line.receive(Kind.COMING))[0].name] += 1
+            await line.receive(*Kind)
+        except OSError as error:
+            outcomes[str(error)] += 1
+        line.abort()
+
+    async with peers(1) as (victim,):
+        host, port = parse_host_port(victim.address)
+        await asyncio.gather(*(one(number, host, port) for number in range(150)))
+        assert outcomes["COMING"] <= pairing.MAX_CALLS
+        assert outcomes["COMING"] + outcomes.total() >= 150, outcomes
+        await works(victim)
 
 
 def rename(prefix: str) -> None:
@@ -351,7 +396,9 @@ async def errors_of_mpi() -> None:
                 failed: list[str] = []
                 rename(prefix)
                 runtime_module._runtime = dataclasses.replace(
-                    runtime(), mpi=Failing(own.mpi, method, failed)
+                    runtime(),
+                    mpi=Failing(own.mpi, method, failed),
+                    own=Failing(own.own, method, failed),
                 )
                 comm = await connect(peer.address, timeout=60)
                 assert failed == [method], (method, failed)
@@ -490,6 +537,8 @@ SCENARIOS: dict[str, Callable[..., Awaitable[None]]] = {
         kill_at_every_step,
         stop_at_every_step,
         cancel_at_every_step,
+        late_peers,
+        many_at_once,
         strangers_who_know_the_protocol,
         claimed_name,
         too_many_peers,

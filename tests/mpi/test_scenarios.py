@@ -40,6 +40,8 @@ MEETINGS = {
     "kill_at_every_step": 280,
     "stop_at_every_step": 280,
     "cancel_at_every_step": 200,
+    "late_peers": 200,
+    "many_at_once": 100,
     "strangers_who_know_the_protocol": 200,
     "claimed_name": 200,
     "too_many_peers": 200,
