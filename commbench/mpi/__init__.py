@@ -18,8 +18,11 @@ and a connection comes to be like this::
 
     backend    connector and listener of the address mpi://host:port
     handshake  the messages of two processes before they talk MPI
-    pairing    the one communicator that two processes share: who leads, and how they connect
-    shared_memory  what UCX attaches of peers, and is released when they die
+    introduction  which mode both have in common
+    pairing    the one communicator that two processes share: who leads, and who proves what
+    connect    MPI_Comm_connect in a thread, whatever the peer does meanwhile
+    pairs      the processes that this one has met; ``shared_memory`` is released when they die
     runtime    MPI itself, started at the first use: ``pmi`` lets it start without mpiexec,
-               ``libraries`` refuses a second one, ``survival`` outlives killed peers
+               ``libraries`` refuses a second one, ``ucx`` is what UCX may use, ``survival``
+               outlives killed peers
 """

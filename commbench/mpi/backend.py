@@ -26,15 +26,16 @@ from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import get_ip
 from tornado import netutil
 
-from commbench.errors import UnavailableError
 from commbench.mpi import device
 from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.engine import Engine
-from commbench.mpi.handshake import Hello, Kind, RefusedError
+from commbench.mpi.handshake import Hello, RefusedError
+from commbench.mpi.introduction import introduce
 from commbench.mpi.line import Line
-from commbench.mpi.pairing import how_to_pair, release_dead_soon, share_communicator
-from commbench.mpi.runtime import Runtime, runtime
+from commbench.mpi.pairing import share_communicator
+from commbench.mpi.pairs import release_dead_soon
+from commbench.mpi.runtime import runtime
 
 __all__ = ["MPIBackend", "MPIConnector", "MPIListener"]
 
@@ -47,25 +48,6 @@ def _key() -> bytes:
     return str(dask.config.get("distributed.comm.mpi.key", default=None) or "").encode()
 
 
-async def _introduce(
-    line: Line, own: Runtime, hello: Hello, *, connects: bool
-) -> tuple[Hello, str]:
-    """Exchange HELLO; return the peer's, and the mode that both ends have in common."""
-    if connects:
-        line.send(Kind.HELLO, **vars(hello))
-    peer = Hello.parse((await line.receive(Kind.HELLO))[1])
-    if connects:
-        return peer, how_to_pair(own, peer)
-    try:
-        mode = how_to_pair(own, peer)
-    except FatalCommClosedError as error:
-        line.send(Kind.REFUSE, reason=str(error))
-        line.close()
-        raise
-    line.send(Kind.HELLO, **vars(hello))
-    return peer, mode
-
-
 async def _establish(
     line: Line, *, connects: bool, local: str, peer: str, deserialize: bool
 ) -> MPIComm:
@@ -76,7 +58,7 @@ async def _establish(
         host=own.host, pid=own.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
     )  # fmt: skip
     try:
-        theirs, mode = await _introduce(line, own, hello, connects=connects)
+        theirs, mode = await introduce(line, own, hello, connects=connects)
         pair = await share_communicator(own, hello, theirs, mode, line)
     except BaseException:
         own.tags.release(tag)
@@ -269,24 +251,16 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
             logger.warning("Refused %s: %s", line.peer_address, error)
             line.close()
             return None
-        except (TimeoutError, OSError) as error:
+        except (asyncio.CancelledError, OSError) as error:
             logger.info("No mpi:// connection from %s: %r", line.peer_address, error)
-            line.abort()
-            return None
-        except asyncio.CancelledError:
-            line.abort()
-            return None
-        except UnavailableError as error:
-            logger.warning("%s", error)
-            line.abort()
-            return None
         except Exception:
             # A peer that is not what it seems costs its own connection alone.
             logger.exception("No mpi:// connection from %s", line.peer_address)
-            line.abort()
-            return None
-        comm.allow_offload = self.allow_offload
-        return comm
+        else:
+            comm.allow_offload = self.allow_offload
+            return comm
+        line.abort()
+        return None
 
     def get_host_port(self) -> tuple[str, int]:
         """Return what this listens on.

@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import ipaddress
 import logging
 import os
 import socket
@@ -29,14 +28,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from commbench.errors import UnavailableError
 from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
 from commbench.mpi.shared_memory import host, segments, unlink_files
 from commbench.mpi.survival import outlive_peers
 from commbench.mpi.tags import TagAllocator
+from commbench.mpi.ucx import ucx_environment
 
 __all__ = ["Runtime", "runtime"]
 
@@ -151,7 +149,7 @@ def _start(address: str) -> Runtime:
     if not mpi.Is_initialized():
         with _launcher_environment(is_mpich) as manager, contextlib.ExitStack() as stack:
             if manager is not None or os.environ.get("PMI_SIZE") == "1":
-                devices = stack.enter_context(_ucx_environment(address))
+                devices = stack.enter_context(ucx_environment(address))
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
         # Its children inherit the rank, and must not take it for their own.
@@ -259,50 +257,6 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
             # MPI asks its manager no more after its initialisation, for we don't finalize.
             ours.close()
             server.wait()
-
-
-@contextlib.contextmanager
-def _ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
-    """Set what UCX reads while MPI starts; yield the interfaces that it may use, or None for all.
-
-    Without the transport posix, peers attach System V segments, which survive the death of a peer
-    while the two meet (:mod:`commbench.mpi.pairing`). In a world, all of this is the launcher's.
-    """
-    devices = _devices(address) if "UCX_NET_DEVICES" not in os.environ else None
-    variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}
-    transports = os.environ.get("UCX_TLS", "^")
-    if transports.startswith("^"):
-        variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
-    inherited = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield devices
-    finally:
-        for name, value in inherited.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _devices(address: str) -> frozenset[str] | None:
-    """Return the interface that has `address`, and all RDMA devices unless it is the loopback."""
-    try:
-        resolved = socket.getaddrinfo(address or "::", None)[0][4][0]
-        ip = ipaddress.ip_address(str(resolved).partition("%")[0])
-    except (OSError, ValueError):
-        return None
-    if ip.is_unspecified:
-        return None
-    if ip.is_loopback:
-        return frozenset({"lo"})
-    names = {
-        name
-        for name, addresses in psutil.net_if_addrs().items()
-        if any(entry.address.partition("%")[0] == str(ip) for entry in addresses)
-    }
-    ports = Path("/sys/class/infiniband").glob("*/ports/*")
-    return frozenset(names | {f"{p.parent.parent.name}:{p.name}" for p in ports}) if names else None
 
 
 def _finalize_at_exit(mpi: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from distributed.comm import CommClosedError, connect, listen
 from peers import handler
 
+from commbench.mpi import connect as mpi_connect
 from commbench.mpi import pairing
 from commbench.mpi import runtime as runtime_module
 from commbench.mpi.line import Line
@@ -36,7 +37,7 @@ def arrange(role: str, step: int, signal: int) -> None:
         if count == step and signal:
             os.kill(os.getpid(), signal)
         elif count == step:
-            time.sleep(1.4 * pairing.CONNECT_TIMEOUT_S)
+            time.sleep(1.4 * mpi_connect.CONNECT_TIMEOUT_S)
 
     def wrap(owner: Any, name: str, *, after: bool = False) -> None:
         original = getattr(owner, name)
@@ -52,8 +53,8 @@ def arrange(role: str, step: int, signal: int) -> None:
         setattr(owner, name, call)
 
     wrap(Line, "send")
-    wrap(pairing, "_connect", after=True)
-    wrap(pairing._Side, "_agree_on_key")
+    wrap(mpi_connect, "_connect", after=True)
+    wrap(pairing, "agree_on_key")
     runtime = runtime_module.runtime()
     name = ("0" if role == "leads" else "f") * 8 + runtime.process[8:]
     runtime_module._runtime = dataclasses.replace(runtime, process=name)

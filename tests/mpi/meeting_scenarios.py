@@ -26,7 +26,8 @@ from distributed.comm.core import FatalCommClosedError
 from faulty_peer import EVENTS
 from peers import Peer, Turns, handler, peers, usage
 
-from commbench.mpi import pairing, shared_memory
+from commbench.mpi import connect as mpi_connect
+from commbench.mpi import pairing, pairs, shared_memory
 from commbench.mpi import runtime as runtime_module
 from commbench.mpi.handshake import Kind, encode
 from commbench.mpi.line import Line
@@ -92,7 +93,7 @@ async def undisturbed() -> AsyncIterator[None]:
     MPI waits for a peer longer than a busy machine lets a process wait for a core. So a loop that
     stood still for less than that did not wait for MPI.
     """
-    pairing.CONNECT_TIMEOUT_S = 4
+    mpi_connect.CONNECT_TIMEOUT_S = 4
     async with peers(3) as (one, idle, fresh):
         await works(one)
         bystander, over = Bystander(one, idle), asyncio.Event()
@@ -146,7 +147,7 @@ async def _at_every_step(number: int) -> None:
                 for connects in (True, False)
             )
         )
-        await asyncio.sleep(2 * pairing.CONNECT_TIMEOUT_S)
+        await asyncio.sleep(2 * mpi_connect.CONNECT_TIMEOUT_S)
         # Those who stand still go on, and send what they have to send: too late.
         for faulty in ends:
             faulty.process.send_signal(signal.SIGCONT)
@@ -205,7 +206,7 @@ async def many_at_once() -> None:
     async with peers(1) as (victim,):
         host, port = parse_host_port(victim.address)
         await asyncio.gather(*(one(number, host, port) for number in range(150)))
-        assert outcomes["COMING"] <= pairing.MAX_CALLS
+        assert outcomes["COMING"] <= mpi_connect.MAX_CALLS
         assert outcomes["COMING"] + outcomes.total() >= 150, outcomes
         await works(victim)
 
@@ -218,7 +219,7 @@ def rename(prefix: str) -> None:
 
 async def cancel_at_every_step() -> None:
     """A first connection that is cancelled at any step hurts no other, at the time or later."""
-    steps = ("send", "send", "send", "_agree_on_key", "connect", "send")
+    steps = ("send", "send", "send", "agree_on_key", "_connect", "send")
     for role in "0f":
         rename(role)
         async with peers(len(steps)) as group:
@@ -227,9 +228,9 @@ async def cancel_at_every_step() -> None:
 
 
 async def _cancel(peer: Peer, step: str, count: int) -> None:
-    owner: Any = Line if step == "send" else pairing._Side
-    name = "_connect" if step == "connect" else step
-    as_is = getattr(owner, name)
+    owners: dict[str, Any] = {"send": Line, "agree_on_key": pairing, "_connect": pairing._Side}
+    owner = owners[step]
+    as_is = getattr(owner, step)
     first = asyncio.ensure_future(connect(peer.address, timeout=60))
     calls = 0
 
@@ -240,14 +241,14 @@ async def _cancel(peer: Peer, step: str, count: int) -> None:
             first.cancel()
         return as_is(*args, **kwargs)
 
-    setattr(owner, name, call)
+    setattr(owner, step, call)
     try:
         second = asyncio.ensure_future(connect(peer.address, timeout=60))
         with contextlib.suppress(asyncio.CancelledError, CommClosedError):
             await (await first).close()
         await (await second).close()
     finally:
-        setattr(owner, name, as_is)
+        setattr(owner, step, as_is)
     await works(peer)
     await until(lambda: n_connecting() == 0, "threads are left")
     assert not pairing._meetings
@@ -269,7 +270,7 @@ async def strangers_who_know_the_protocol() -> None:
 
         async def attack(line: Line, number: int) -> None:
             """Be honest for some messages; then say something else, or nothing."""
-            name = rng.choice(["0" * 32, "f" * 32, *pairing._pairs])
+            name = rng.choice(["0" * 32, "f" * 32, *pairs.PAIRS])
             line.send(Kind.HELLO, **{**truth, "process": name, "nonce": rng.randbytes(16).hex()})
             with contextlib.suppress(OSError, TimeoutError):
                 for _ in range(number % 4):
@@ -321,7 +322,7 @@ async def claimed_name() -> None:
     own = runtime("127.0.0.1")
     async with peers(1) as (victim,), listen("mpi://127.0.0.1:0", handler) as listener:
         await works(victim)
-        name, (pair,) = next((n, p) for n, p in pairing._pairs.items() if n != own.process)
+        name, (pair,) = next((n, p) for n, p in pairs.PAIRS.items() if n != own.process)
         host, port = listener.get_host_port()
         for proof in ("", pair.key.hex(), "0" * 64):
             line = Line(asyncio.get_running_loop())
@@ -340,13 +341,13 @@ async def claimed_name() -> None:
                 line.send(Kind.READY, proof=proof)
                 await until(lambda line=line: line.error is not None, "still open")
             line.abort()
-        assert pairing._pairs[name] == [pair]
+        assert pairs.PAIRS[name] == [pair]
         await works(victim)
 
 
 async def too_many_peers() -> None:
     """Beyond the number of peers that MPICH can take, new ones are refused, old ones served."""
-    pairing.MAX_PEERS = 2
+    mpi_connect.MAX_PEERS = pairing.MAX_PEERS = 2
     async with peers(3) as (one, two, three), listen("mpi://127.0.0.1:0", handler) as listener:
         await works(one)
         await works(two)
@@ -463,7 +464,7 @@ async def a_thousand_peers() -> None:
     answers = context.Queue()
     async with peers(1) as (first,), listen("mpi://127.0.0.1:0", handler) as listener:
         comm = await connect(first.address)
-        for _ in range(0, pairing.MAX_PEERS + 24, 8):
+        for _ in range(0, mpi_connect.MAX_PEERS + 24, 8):
             processes = [
                 context.Process(target=_meet_once, args=(listener.contact_address, answers))
                 for _ in range(8)
@@ -473,8 +474,8 @@ async def a_thousand_peers() -> None:
             for process in processes:
                 await asyncio.to_thread(process.join)
                 assert process.exitcode == 0
-        seen = Counter(str(answers.get()) for _ in range(pairing.MAX_PEERS + 24))
-        assert seen.pop("{'op': 'echo'}") == pairing.MAX_PEERS - 1, seen
+        seen = Counter(str(answers.get()) for _ in range(mpi_connect.MAX_PEERS + 24))
+        assert seen.pop("{'op': 'echo'}") == mpi_connect.MAX_PEERS - 1, seen
         assert all("start it anew" in text for text in seen)
         await comm.write({"op": "echo"})
         assert await comm.read() == {"op": "echo"}

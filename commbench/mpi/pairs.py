@@ -1,0 +1,115 @@
+"""The processes that this one has met, until they die."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import threading
+import time
+from typing import Any, NamedTuple
+
+from commbench.mpi import shared_memory
+from commbench.mpi.engine import Engine
+from commbench.mpi.handshake import Hello
+from commbench.mpi.line import Line
+from commbench.mpi.runtime import Runtime
+from commbench.mpi.transfer import Transfer
+
+__all__ = ["LOCK", "PAIRS", "Pair", "agree_on_key", "release_dead", "release_dead_soon"]
+
+RELEASE_AFTER_S = 1.0
+"""How long after the end of a connection to look whether the peer has died."""
+
+
+class Pair(NamedTuple):
+    """What this process shares with another.
+
+    Attributes
+    ----------
+    communicator, rank
+        Where to send to the other.
+    key
+        Known to these two processes alone.
+    pid
+        The id of the other process.
+    segments
+        Its shared memory, where both are on one host.
+    """
+
+    communicator: Any
+    rank: int
+    key: bytes
+    pid: int
+    segments: frozenset[int] = frozenset()
+
+
+PAIRS: dict[str, list[Pair]] = {}
+"""By the name that the other process gives itself: more than one where somebody lies."""
+LOCK = threading.Lock()
+_release_at = 0.0
+
+
+def release_dead_soon() -> None:
+    """Do `release_dead` in a while, and for many calls once; to be called in an event loop."""
+    global _release_at
+    now = time.monotonic()
+    if now > _release_at:
+        _release_at = now + RELEASE_AFTER_S
+        asyncio.get_running_loop().call_later(RELEASE_AFTER_S, release_dead)
+
+
+def release_dead() -> None:
+    """Forget the processes on this host that have died, and release their shared memory."""
+    with LOCK:
+        dead, alive = set[int](), set[int]()
+        for name, pairs in list(PAIRS.items()):
+            gone = [pair for pair in pairs if pair.segments and not _exists(pair.pid)]
+            dead.update(*(pair.segments for pair in gone))
+            alive.update(*(pair.segments for pair in pairs if pair not in gone))
+            if gone:
+                PAIRS[name] = [pair for pair in pairs if pair not in gone]
+            if not PAIRS[name]:
+                del PAIRS[name]
+        if dead:
+            shared_memory.release(dead - alive)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+async def agree_on_key(own: Runtime, pair: Pair, hello: Hello, peer: Hello, line: Line) -> bytes:
+    """Return a key that both ends make of what they send each other over MPI.
+
+    Raises
+    ------
+    OSError
+        Where the peer goes away, or MPI fails.
+    """
+    mine, theirs = bytearray(secrets.token_bytes(32)), bytearray(32)
+    byte = own.mpi.BYTE
+    requests: list[Any] = []
+    delay = 0.0
+    try:
+        requests.append(pair.communicator.Irecv((theirs, byte), pair.rank, hello.tag))
+        requests.append(pair.communicator.Isend((mine, byte), pair.rank, peer.tag))
+        while not own.mpi.Request.Testall(requests):
+            line.check()
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.5 + 1e-4, 0.02)
+    except BaseException as error:
+        begun = Transfer(requests, (mine, theirs), 32, True, lambda *_: None)
+        begun.cancel()
+        Engine.of(asyncio.get_running_loop()).park(begun)
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            raise OSError(f"MPI could not exchange keys: {error}") from error
+        raise
+    return hashlib.sha256(b"".join(sorted([bytes(mine), bytes(theirs)]))).digest()

@@ -1,0 +1,58 @@
+"""What UCX reads while MPI starts: which transports and network interfaces it may use."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+__all__ = ["ucx_environment"]
+
+
+@contextlib.contextmanager
+def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
+    """Set what UCX reads while MPI starts; yield the interfaces that it may use, or None for all.
+
+    Without the transport posix, peers attach System V segments, which survive the death of a peer
+    while the two meet (:mod:`commbench.mpi.connect`). In a world, all of this is the launcher's.
+    """
+    devices = _devices(address) if "UCX_NET_DEVICES" not in os.environ else None
+    variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}
+    transports = os.environ.get("UCX_TLS", "^")
+    if transports.startswith("^"):
+        variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
+    inherited = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield devices
+    finally:
+        for name, value in inherited.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _devices(address: str) -> frozenset[str] | None:
+    """Return the interface that has `address`, and all RDMA devices unless it is the loopback."""
+    try:
+        resolved = socket.getaddrinfo(address or "::", None)[0][4][0]
+        ip = ipaddress.ip_address(str(resolved).partition("%")[0])
+    except (OSError, ValueError):
+        return None
+    if ip.is_unspecified:
+        return None
+    if ip.is_loopback:
+        return frozenset({"lo"})
+    names = {
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(entry.address.partition("%")[0] == str(ip) for entry in addresses)
+    }
+    ports = Path("/sys/class/infiniband").glob("*/ports/*")
+    return frozenset(names | {f"{p.parent.parent.name}:{p.name}" for p in ports}) if names else None
