@@ -120,13 +120,18 @@ def kill_worker_in_merge() -> None:
     with cluster() as running, Client(running) as client:
         for method in ("tasks", "p2p"):
             client.wait_for_workers(2, timeout=240)
-            victim = next(iter(client.run(os.getpid).values()))
+            address, victim = next(iter(client.run(os.getpid).items()))
             with dask.config.set({"dataframe.shuffle.method": method}):
                 joined, rows = merge(1_000_000)
                 result = client.compute(joined.b.count())
                 time.sleep(0.7)
                 os.kill(victim, signal.SIGKILL)
                 assert result.result(timeout=240) == rows
+            # A merge that ends before the kill does not wait until the scheduler has noticed it.
+            until(
+                lambda gone=address: gone not in client.scheduler_info()["workers"],
+                "the scheduler notices the kill",
+            )
 
 
 def workers_join_and_leave() -> None:
