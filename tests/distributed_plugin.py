@@ -34,7 +34,7 @@ def _count(comm: type, protocol: str) -> None:
 def pytest_addoption(parser):
     """Add the options that ``distributed_suites.py`` gives."""
     parser.addoption("--lines", type=Path, help="the file to which records are appended")
-    parser.addoption("--every", type=int, default=1, help="run the first test of so many only")
+    parser.addoption("--every", type=int, default=1, help="run the first of each N tests only")
 
 
 def pytest_configure(config):

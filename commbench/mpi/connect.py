@@ -9,7 +9,7 @@ What can go wrong in ``MPI_Comm_connect``, and what is done about it:
 
 - The peer dies before: MPICH takes no note that it could not attach the peer's memory, and uses an
   endpoint that does not exist. So that memory is attached first, and kept until the call returns.
-- The peer dies or stops within: the call returns after `CONNECT_TIMEOUT_S`, in a thread of its own.
+- The peer dies or stops in it: the call returns after `CONNECT_TIMEOUT_S`, in a thread of its own.
 - The peer is late: after a time-out MPICH leaves a receive behind, whose buffer is on the stack of
   the thread that called. So that thread stays, and lets MPI receive, until the peer can send no
   more: until both ends have sent FAILED, or the connection is gone.

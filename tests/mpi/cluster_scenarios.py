@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import pandas as pd
 import psutil
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, get_worker, wait
 from distributed.comm import get_address_host
+from peers import addresses
 
 # Dask gives a worker 5 s to end, and a busy machine may not.
 Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
@@ -66,9 +66,9 @@ def compute(client: Client) -> None:
     x = da.random.default_rng(0).random((2000, 2000), chunks=500).persist()
     wait(x)
     assert abs((x + x.T).sum().compute() - 2 * x.sum().compute()) < 1e-6
-    addresses = set(client.run(lambda dask_worker: dask_worker.address).values())
-    assert addresses == set(client.scheduler_info()["workers"])
-    assert all(address.startswith("mpi://") for address in addresses)
+    announced = set(client.run(lambda dask_worker: dask_worker.address).values())
+    assert announced == set(client.scheduler_info()["workers"])
+    assert all(address.startswith("mpi://") for address in announced)
 
 
 def exercise(client: Client) -> None:
@@ -81,8 +81,8 @@ def exercise(client: Client) -> None:
     data = client.scatter(np.arange(1_000_000), broadcast=True)
     assert client.submit(lambda x: int(x.sum()), data).result() == 499999500000
     assert (client.gather(data) == np.arange(1_000_000)).all()
-    addresses = client.scheduler_info()["workers"]
-    assert client.submit(lambda: get_worker().address, pure=False).result() in addresses
+    workers = client.scheduler_info()["workers"]
+    assert client.submit(lambda: get_worker().address, pure=False).result() in workers
 
 
 def processes_with_nannies() -> None:
@@ -233,13 +233,7 @@ def interface_of_a_worker() -> None:
         ):
             return str(get_address_host(worker.address))
 
-    addresses = {
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET
-    }
-    for host in sorted(addresses):
+    for host in sorted(addresses()):
         assert asyncio.run(host_of("mpi", host)) == asyncio.run(host_of("tcp", host)) == host
 
 

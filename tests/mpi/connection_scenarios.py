@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
-from peers import Peer, handler, payload, peers, usage
+from peers import Peer, addresses, handler, payload, peers, usage
 
 from commbench.mpi import handshake
 from commbench.mpi.runtime import runtime
@@ -295,13 +295,7 @@ async def listener_stops_during_handshake() -> None:
 
 async def only_the_interface_asked_for() -> None:
     """A process listens on the interface of its address alone, TCP and MPI alike."""
-    addresses = {
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET
-    }
-    for address in addresses:
+    for address in addresses():
         async with peers(1, f"mpi://{address}:0") as (peer,):
             listening = {
                 connection.laddr.ip

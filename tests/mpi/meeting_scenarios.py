@@ -413,7 +413,7 @@ async def errors_of_mpi() -> None:
 async def lives(rounds: str) -> None:
     """After the lives of processes, half of them killed, a survivor keeps none of their memory.
 
-    To be run with a ``/dev/shm`` and System V segments of its own.
+    Run it in mount and IPC namespaces of its process alone, as ``test_lives`` does.
     """
     own = runtime("127.0.0.1")
     mine = set(own.segments)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +34,16 @@ def usage() -> dict[str, float]:
         "threads": process.num_threads(),
         "resident": process.memory_info().rss,
         "cpu": time.process_time(),
+    }
+
+
+def addresses() -> set[str]:
+    """Return the IPv4 addresses of this machine's interfaces."""
+    return {
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family == socket.AF_INET
     }
 
 
