@@ -11,8 +11,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @pytest.fixture(autouse=True)
 def _restored():
-    """Leave the handlers as they were."""
+    """Begin with the handlers of a new process, also under nohup, and leave what there was."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -57,13 +57,13 @@ async def _establish(
         process=own.process, mode=own.mode, library=own.library, world=own.world, rank=own.rank,
         host=own.host, pid=own.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
     )  # fmt: skip
+    line.on_closed = release_dead_soon
     try:
         theirs, mode = await introduce(line, own, hello, connects=connects)
         pair = await share_communicator(own, hello, theirs, mode, line)
     except BaseException:
         own.tags.release(tag)
         raise
-    line.on_closed = release_dead_soon
     channel = Channel(
         Engine.of(asyncio.get_running_loop()),
         line,

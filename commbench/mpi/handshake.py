@@ -21,7 +21,7 @@ The leader is the process with the smaller name. Where the two share no communic
     follower → leader      READY with its proof
     leader → follower      READY with its proof
 
-A process that has given up sends FAILED instead of READY, and nothing more over MPI.
+A process that gives up sends FAILED, also after READY, and nothing more over MPI.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "decode_header",
     "encode",
     "fields",
+    "shortened",
 ]
 
 MAGIC = b"DMPI"
@@ -155,6 +156,11 @@ class Hello:
         if not (_NAME.fullmatch(hello.process) and _NAME.fullmatch(hello.nonce)):
             raise ProtocolError("HELLO has a process or nonce that is not 32 hexadecimal digits")
         return hello
+
+
+def shortened(reason: str) -> str:
+    """Return `reason` as REFUSE and FAILED have room for it."""
+    return reason[:500].encode("ascii", "replace").decode()
 
 
 _FIELDS = dataclasses.fields(Hello)

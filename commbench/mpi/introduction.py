@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distributed.comm.core import FatalCommClosedError
 
-from commbench.mpi.handshake import Hello, Kind
+from commbench.mpi.handshake import Hello, Kind, shortened
 from commbench.mpi.line import Line
 from commbench.mpi.runtime import Runtime
 
@@ -29,7 +29,7 @@ async def introduce(line: Line, own: Runtime, hello: Hello, *, connects: bool) -
     try:
         mode = how_to_pair(own, peer)
     except FatalCommClosedError as error:
-        line.send(Kind.REFUSE, reason=str(error))
+        line.send(Kind.REFUSE, reason=shortened(str(error)))
         line.close()
         raise
     line.send(Kind.HELLO, **vars(hello))
@@ -65,6 +65,6 @@ def how_to_pair(own: Runtime, peer: Hello) -> str:
     if own.devices == frozenset({"lo"}) and peer.host != own.host:
         raise FatalCommClosedError(
             "MPI in this process uses the loopback interface alone, because it first listened or "
-            "connected there: set UCX_NET_DEVICES, or use another address first"
+            "connected there, or UCX_NET_DEVICES says so: set that, or use another address first"
         )
     return "elastic"

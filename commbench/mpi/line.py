@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ __all__ = ["Line", "Record", "RecordHandler"]
 _RECORD = struct.Struct("<BQ")
 _MAX_UNREAD = 1024
 """How many handshake messages may wait to be read: there are never that many."""
+_MAX_UNREAD_BYTES = 1 << 18
+"""How many bytes may wait behind READY: asyncio reads no more than that at once."""
 
 
 class Record(enum.IntEnum):
@@ -121,6 +124,8 @@ class Line(asyncio.Protocol):
                 self._take_records(self._handler)
             else:
                 self._take_messages()
+                if len(self._received) > _MAX_UNREAD_BYTES:
+                    raise ProtocolError("a handshake without end")
         except ProtocolError as error:
             self._fail(error)
             self.abort()
@@ -214,6 +219,18 @@ class Line(asyncio.Protocol):
         """Send a record."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_RECORD.pack(record, count))
+
+    def duplicate(self) -> int:
+        """Return a descriptor that keeps the connection up until it is closed.
+
+        Raises
+        ------
+        OSError
+            Where the connection is gone, or no more descriptors can be opened.
+        """
+        if self._transport is None:
+            raise self.error or OSError("not connected")
+        return os.dup(self._transport.get_extra_info("socket").fileno())
 
     def close(self) -> None:
         """Close after what was sent has left."""

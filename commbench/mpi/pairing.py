@@ -1,4 +1,4 @@
-"""The communicator that two processes share: at most one per pair, made when they first meet.
+"""The communicator that two processes share, made when they first meet.
 
 In world mode that is ``MPI_COMM_WORLD``, and within a process a duplicate of ``MPI_COMM_SELF``.
 Processes that were started apart (elastic mode) agree over TCP, and both connect
@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterable
@@ -23,18 +24,10 @@ from typing import Any
 
 from distributed.comm.core import FatalCommClosedError
 
-from commbench.mpi.connect import (
-    CALLS,
-    MAX_CALLS,
-    MAX_PEERS,
-    TAG_BITS,
-    check_port,
-    free,
-    start_connect,
-)
-from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields
+from commbench.mpi.connect import CALLS, TAG_BITS, check_port, free, start_connect
+from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields, shortened
 from commbench.mpi.line import Line
-from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, release_dead
+from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, forget, release_dead
 from commbench.mpi.runtime import Runtime
 
 __all__ = ["share_communicator"]
@@ -71,7 +64,7 @@ async def share_communicator(
     OSError
         Where the peer goes away, or is another process than it says.
     FatalCommClosedError
-        Where this process has met `MAX_PEERS` others.
+        Where this process can meet no other any more.
     """
     if hello.nonce == peer.nonce:
         raise ProtocolError("the peer sent this end's nonce")
@@ -95,6 +88,7 @@ class _Side:
         self._peer = peer
         self._mode = mode
         self._line = line
+        self._counted = False
 
     # -- those who have met
 
@@ -141,7 +135,7 @@ class _Side:
             await asyncio.shield(asyncio.wrap_future(meeting))
             self._line.send(Kind.AGAIN)
         try:
-            self._check_number()
+            self._count()
             tag = secrets.randbits(TAG_BITS)
             self._line.send(Kind.MEET, tag=tag, **self._contact())
             _, body = await self._receive(Kind.COMING)
@@ -151,6 +145,7 @@ class _Side:
                 self._send_ready(pair)
             return pair
         finally:
+            self._uncount()
             with LOCK:
                 del _meetings[name]
             ended.set_result(None)
@@ -168,9 +163,12 @@ class _Side:
                 break
         if self._mode == "self":
             raise ProtocolError("a process met itself")
-        self._check_number()
-        self._line.send(Kind.COMING, **self._contact())
-        pair = await self._meet(tag, port, segments)
+        self._count()
+        try:
+            self._line.send(Kind.COMING, **self._contact())
+            pair = await self._meet(tag, port, segments)
+        finally:
+            self._uncount()
         async with self._failing(pair):
             self._send_ready(pair)
             self._check_ready((await self._line.receive(Kind.READY))[1], pair)
@@ -189,23 +187,28 @@ class _Side:
             return {"port": "", "segments": []}
         return {"port": self._own.port, "segments": sorted(self._own.segments)}
 
-    def _check_number(self) -> None:
+    def _count(self) -> None:
+        """Count this meeting, or refuse it."""
         if self._mode != "elastic":
             return
-        if CALLS.n_worlds >= MAX_PEERS:
-            reason = (
-                f"this process has met {MAX_PEERS} others over mpi://, and MPICH takes no more in "
-                "the life of a process: start it anew, or start all processes with one mpiexec "
-                "(dask-mpi), or use tcp://"
-            )
-            self._line.send(Kind.REFUSE, reason=reason)
-            raise FatalCommClosedError(reason)
-        if CALLS.n_running >= MAX_CALLS:
-            self._send_failed(error := OSError("too many processes meet at once"))
-            raise error
+        try:
+            CALLS.begin()
+        except FatalCommClosedError as error:
+            self._line.send(Kind.REFUSE, reason=shortened(str(error)))
+            raise
+        except OSError as error:
+            self._send_failed(error)
+            raise
+        self._counted = True
+
+    def _uncount(self) -> None:
+        """End what `_count` began, where no call did."""
+        if self._counted:
+            self._counted = False
+            CALLS.end()
 
     def _send_failed(self, error: BaseException) -> None:
-        self._line.send(Kind.FAILED, reason=(str(error) or repr(error))[:500])
+        self._line.send(Kind.FAILED, reason=shortened(str(error) or repr(error)))
 
     async def _meet(self, tag: int, port: str, segments: list[Any]) -> Pair:
         """Make a communicator with the peer, agree on a key, and remember both."""
@@ -217,9 +220,10 @@ class _Side:
                 raise ProtocolError("a port that MPICH did not make")
             if len(segments) > 16 or not all(type(i) is int and 0 <= i < 2**31 for i in segments):
                 raise ProtocolError("segments that are not the ids of segments")
-            if own.segments.intersection(segments):
-                raise ProtocolError("segments of this process")
+            # Ids count from 0 in each IPC namespace: those of another host say nothing here.
             near = frozenset(segments) if own.host and peer.host == own.host else frozenset()
+            if own.segments & near:
+                raise ProtocolError("segments of this process")
             communicator = await self._connect(port, tag, near)
             pair = Pair(communicator, 0, b"", peer.pid, near)
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
@@ -232,6 +236,7 @@ class _Side:
         release_dead()
         self._line.check()
         over = threading.Event()
+        self._counted = False
         call = start_connect(self._own, port, tag, segments, over)
         try:
             communicator = await asyncio.shield(asyncio.wrap_future(call))
@@ -246,6 +251,11 @@ class _Side:
         """Say FAILED once this end's call has returned, and end when the peer has said so, too."""
         line = self._line
         line.keep_open = True
+        # The peer takes the connection's end for that of this call: it must not come before, not
+        # even where the event loop is closed.
+        with contextlib.suppress(OSError):
+            connection = line.duplicate()
+            call.add_done_callback(lambda _: os.close(connection))
 
         async def see_off() -> None:
             try:
@@ -271,12 +281,7 @@ class _Side:
         try:
             yield
         except BaseException as error:
-            with LOCK:
-                remaining = [p for p in PAIRS.get(self._peer.process, ()) if p is not pair]
-                PAIRS[self._peer.process] = remaining
-                if not remaining:
-                    del PAIRS[self._peer.process]
-            if self._mode == "elastic":
+            if not forget(self._peer.process, pair) and self._mode == "elastic":
                 free(pair.communicator)
             self._send_failed(error)
             raise

@@ -1,4 +1,4 @@
-"""The processes that this one has met, until they die."""
+"""The processes that this one has met: those on this host until they die."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from commbench.mpi.line import Line
 from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfer import Transfer
 
-__all__ = ["LOCK", "PAIRS", "Pair", "agree_on_key", "release_dead", "release_dead_soon"]
+__all__ = [
+    "LOCK", "PAIRS", "Pair", "agree_on_key", "forget", "release_dead", "release_dead_soon",
+]  # fmt: skip
 
-RELEASE_AFTER_S = 1.0
+RELEASE_AFTER_S = (1, 4, 16, 64)
 """How long after the end of a connection to look whether the peer has died."""
 
 
@@ -46,18 +48,34 @@ class Pair(NamedTuple):
 
 
 PAIRS: dict[str, list[Pair]] = {}
-"""By the name that the other process gives itself: more than one where somebody lies."""
+"""By the name that the other process gives itself: several where one end gave a meeting up."""
 LOCK = threading.Lock()
-_release_at = 0.0
+_FORGOTTEN = ""
+"""The name of those with whom a meeting failed at last; no process can have it."""
+_looks: dict[float, float] = {}
+"""When to look next, by the time since the end of a connection."""
 
 
 def release_dead_soon() -> None:
-    """Do `release_dead` in a while, and for many calls once; to be called in an event loop."""
-    global _release_at
-    now = time.monotonic()
-    if now > _release_at:
-        _release_at = now + RELEASE_AFTER_S
-        asyncio.get_running_loop().call_later(RELEASE_AFTER_S, release_dead)
+    """Do `release_dead` later, and for many calls once; to be called in an event loop."""
+    now, loop = time.monotonic(), asyncio.get_running_loop()
+    for delay in RELEASE_AFTER_S:
+        if now > _looks.get(delay, 0):
+            _looks[delay] = now + delay
+            loop.call_later(delay, release_dead)
+
+
+def forget(name: str, pair: Pair) -> bool:
+    """Don't use `pair` for new connections; return whether there may be some that use it."""
+    with LOCK:
+        known = PAIRS.get(name, [])
+        if pair not in known:
+            return False
+        known.remove(pair)
+        if not known:
+            del PAIRS[name]
+        PAIRS.setdefault(_FORGOTTEN, []).append(pair)
+    return True
 
 
 def release_dead() -> None:

@@ -76,7 +76,7 @@ class Runtime:
     host
         As in :func:`commbench.mpi.shared_memory.host`.
     devices
-        The network interfaces that UCX may use; None: all.
+        The network interfaces that UCX may use, as in ``UCX_NET_DEVICES``; None if unknown.
     """
 
     mpi: Any

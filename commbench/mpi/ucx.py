@@ -16,12 +16,13 @@ __all__ = ["ucx_environment"]
 
 @contextlib.contextmanager
 def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
-    """Set what UCX reads while MPI starts; yield the interfaces that it may use, or None for all.
+    """Set what UCX reads while MPI starts; yield the interfaces that it may use, None if unknown.
 
     Without the transport posix, peers attach System V segments, which survive the death of a peer
     while the two meet (:mod:`commbench.mpi.connect`). In a world, all of this is the launcher's.
     """
-    devices = _devices(address) if "UCX_NET_DEVICES" not in os.environ else None
+    given = os.environ.get("UCX_NET_DEVICES")
+    devices = _devices(address) if given is None else frozenset(given.split(","))
     variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}
     transports = os.environ.get("UCX_TLS", "^")
     if transports.startswith("^"):

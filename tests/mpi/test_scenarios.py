@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
     ),
-    pytest.mark.timeout(1000),
+    pytest.mark.timeout(1200),
 ]
 
 CONNECTIONS = {
@@ -72,9 +72,18 @@ SLOW = {"processes_with_nannies", "beyond_32_bits", "a_thousand_peers"}
 """``adaptive`` and ``kill_worker_in_merge`` have nannies, too; ``test_world`` sends 2 GiB, too."""
 
 
-def marked(names: Iterable[str]) -> list[Any]:
-    """Return the parameters of a test, the slow ones marked."""
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
+def marked(bounds: Mapping[str, int]) -> list[Any]:
+    """Return the parameters of a test: the slow ones marked, none ended before its bound."""
+    return [
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.timeout(BUSY * bound_s + 60),
+                *([pytest.mark.slow] if name in SLOW else []),
+            ],
+        )
+        for name, bound_s in bounds.items()
+    ]
 
 
 def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> str:
@@ -91,7 +100,7 @@ def run_scenario(module: str, name: str, bound_s: float, *launcher: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", CONNECTIONS)
+@pytest.mark.parametrize("name", marked(CONNECTIONS))
 def test_connection(name: str) -> None:
     """Single connections survive what the scenario's docstring says."""
     run_scenario("connection_scenarios", name, CONNECTIONS[name])
@@ -114,6 +123,17 @@ def test_lives(rounds: str) -> None:
     ):
         pytest.skip("a /dev/shm of one's own takes root and unshare")
     run_scenario("meeting_scenarios", f"lives {rounds}", 280, *private)
+
+
+def test_containers() -> None:
+    """Processes in IPC namespaces of their own meet, though their segments have the same ids."""
+    private = ["unshare", "--ipc"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*private, "true"], check=False).returncode
+    ):
+        pytest.skip("an IPC namespace of one's own takes root and unshare")
+    run_scenario("meeting_scenarios", "containers", 60, *private)
 
 
 @pytest.mark.slow
