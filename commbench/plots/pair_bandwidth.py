@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_rgb
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 
 from commbench import stats
 from commbench.plots import style
@@ -163,19 +163,10 @@ def _block(
 
 def _mark(ax: Axes, slow: pd.DataFrame, workers: list[str]) -> None:
     """Frame the cells of the slow pairs."""
+    n, wide = len(workers), _width(len(workers))
     rows, columns = _places(slow, workers)
-    if len(workers) <= MEDIAN_UP_TO:
-        for row, column in zip(rows, columns, strict=True):
-            ax.add_patch(Rectangle((column, row), 1, 1, **SLOW, zorder=3))
-        return
-    # Many patches take a minute to lay out, a collection of them no time.
-    wide = _width(len(workers))
     cells = np.unique(np.stack([rows // wide, columns // wide]), axis=1)
-    frames = PolyCollection(
-        _boxes(_edges(len(workers)), *cells), facecolor="none", edgecolor=SLOW["edgecolor"],
-        linewidth=SLOW["linewidth"], joinstyle="miter", zorder=3, rasterized=True,
-    )  # fmt: skip
-    ax.add_collection(frames, autolim=False)
+    _outline(ax, n, *cells, **SLOW, joinstyle="miter", zorder=3)
 
 
 def _width(n_workers: int) -> int:
@@ -188,11 +179,18 @@ def _edges(n_workers: int) -> np.ndarray:
     return np.append(np.arange(0, n_workers, _width(n_workers)), n_workers)
 
 
-def _boxes(edges: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
-    """Return the corners of the cells in these rows and columns."""
-    x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
-    corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
-    return list(np.moveaxis(corners, 2, 0))
+def _outline(ax: Axes, n: int, rows: np.ndarray, columns: np.ndarray, **style: Any) -> None:
+    """Draw the cells in these rows and columns of the matrix of `n` workers as one patch.
+
+    Tens of thousands of patches take a minute to lay out, and minutes to hatch.
+    """
+    if len(rows):
+        edges = _edges(n)
+        x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
+        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
+        path = Path.make_compound_path_from_polys(np.moveaxis(corners, 2, 0))
+        # add_patch would look at each corner in Python to find limits that are known.
+        ax.add_artist(PathPatch(path, rasterized=n > MEDIAN_UP_TO, **style))
 
 
 def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
@@ -235,11 +233,7 @@ def _panel(
     if wide == 1:
         absent = absent & ~np.eye(n, dtype=bool)
     top, left = np.nonzero(absent)
-    if len(top):
-        hatched = PolyCollection(
-            _boxes(edges, top, left), **MISSING, linewidth=0, rasterized=n > MEDIAN_UP_TO
-        )
-        ax.add_collection(hatched, autolim=False)
+    _outline(ax, n, top, left, **MISSING, linewidth=0)
     if n <= MEDIAN_UP_TO:
         _write(ax, pairs, *_places(pairs, workers), factor, norm, all_three=n <= QUANTILES_UP_TO)
     step, words = math.ceil(n / 16), _labels(workers)
