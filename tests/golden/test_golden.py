@@ -1,0 +1,140 @@
+"""What users see of known runs stays as it was written down, whatever the code that computes it.
+
+``python tests/golden/test_golden.py`` writes down what the present code makes of the runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from golden.runs import GENERATED
+
+from commbench import load, registry
+from commbench.errors import CommbenchError
+from commbench.reports import content
+
+_EXPECTED = Path(__file__).with_name("expected")
+_REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+_RUNS = [*GENERATED, *sorted(path.name for path in _REFERENCE.iterdir() if path.is_dir())]
+_FORMATS = ("json", "csv", "pyperf", "terminal", "markdown", "html", "osu", "junit")
+_MAX_BYTES = 1_000_000
+"""What is larger is written down as a hash."""
+_DIGITS = 6
+"""Of numbers that are hashed; the others must agree to ``_RELATIVE``."""
+_RELATIVE = 1e-9
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_NO_VALUES = re.compile(
+    r"data:image/[\w+]+;base64,[\w+/=]+|<(style|script)\b.*?</\1>|<meta[^>]*>", re.DOTALL
+)
+"""Pictures, and what a page looks like."""
+
+
+@pytest.fixture(scope="module", params=_RUNS)
+def reports(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, str]]:
+    """Return the name of one of the runs, and its report in every format."""
+    return request.param, _reports(request.param, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.parametrize("form", _FORMATS)
+def test_a_report_has_the_values_that_were_written_down(
+    reports: tuple[str, dict[str, str]], form: str
+) -> None:
+    """Values are equal in the formats for machines, numbers and their order in those of text."""
+    name, texts = reports
+    expected = _EXPECTED / f"{name}.{form}"
+    if not expected.exists():
+        written = expected.with_name(f"{expected.name}.sha256").read_text(encoding="utf-8")
+        assert _digest(texts[form], form) == written.strip()
+        return
+    wanted = list(_values(expected.read_text(encoding="utf-8"), form))
+    values = list(_values(texts[form], form))
+    for (where, value), (wanted_where, wanted_value) in zip(values, wanted, strict=False):
+        assert where == wanted_where
+        if isinstance(value, float) and isinstance(wanted_value, float):
+            assert math.isclose(value, wanted_value, rel_tol=_RELATIVE), where
+        else:
+            assert value == wanted_value, where
+    assert len(values) == len(wanted)
+
+
+def _reports(name: str, folder: Path) -> dict[str, str]:
+    path = GENERATED[name](folder) if name in GENERATED else _REFERENCE / name
+    built = content.build(load(path))
+    texts = {}
+    for form in _FORMATS:
+        try:
+            text = registry.load("report", form)(built)
+        except CommbenchError as error:
+            text = str(error)
+        texts[form] = _NO_VALUES.sub("", text.replace(str(path), "RUN"))
+    return texts
+
+
+def _values(text: str, form: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values in a report, each with its key."""
+    if form in ("json", "pyperf"):
+        yield from _leaves(json.loads(text))
+    elif form == "csv":
+        for number, row in enumerate(csv.DictReader(io.StringIO(text))):
+            yield from ((f"{number}.{name}", _parsed(cell)) for name, cell in row.items())
+    else:
+        for number, found in enumerate(_NUMBER.findall(text)):
+            yield f"number {number}", found
+
+
+def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{where}[{number}]")
+    else:
+        yield where, value
+
+
+def _parsed(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def _digest(text: str, form: str) -> str:
+    digest = hashlib.sha256()
+    for where, value in _values(text, form):
+        shown = f"{value:.{_DIGITS}g}" if isinstance(value, float) else value
+        digest.update(f"{where}={shown}\n".encode())
+    return digest.hexdigest()
+
+
+def _write() -> None:
+    for old in _EXPECTED.glob("*"):
+        old.unlink()
+    for name in _RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            for form, text in _reports(name, Path(folder)).items():
+                path = _EXPECTED / f"{name}.{form}"
+                if len(text.encode()) > _MAX_BYTES:
+                    path, text = Path(f"{path}.sha256"), _digest(text, form) + "\n"
+                path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _write()
