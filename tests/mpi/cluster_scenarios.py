@@ -185,7 +185,7 @@ def from_the_shell() -> None:
             address = json.loads(file.read_text())["address"]
             assert address.startswith("mpi://")
             workers = [
-                dask_command("worker", address, "--nthreads", "1", "--death-timeout", "10"),
+                dask_command("worker", address, "--nthreads", "1", "--death-timeout", "240"),
                 dask_command("worker", address, "--nthreads", "1", "--no-nanny"),
             ]
             with Client(address) as client:

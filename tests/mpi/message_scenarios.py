@@ -24,7 +24,7 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 from peers import payload, peers
 
-from commbench.mpi import wire
+from commbench.mpi import transfers, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.engine import Engine
 
@@ -271,12 +271,14 @@ async def many_large_receives() -> None:
 
     tcp, tcp_s = await worst_turns("tcp", 50, 16 * MIB)
     BUFFERS.take = counting  # type: ignore[method-assign]
+    # On a busy machine senders stand still, too.
+    transfers.STILL_S = 1.0
     mpi, mpi_s = await worst_turns("mpi", 50, 16 * MIB)
     print(f"longest turn: tcp {tcp * 1e3:.1f} ms, mpi {mpi * 1e3:.1f} ms")
     print(f"bandwidth: tcp {0.84 / tcp_s:.2f} GB/s, mpi {0.84 / mpi_s:.2f} GB/s")
     assert mpi < max(20e-3, 2 * tcp), (mpi, tcp)
-    # What has arrived, and waits for its reader, counts, too.
-    assert n_most < 30 * 16 * MIB, n_most
+    # What has arrived, and waits for its reader, counts, too. Without a limit it would be all.
+    assert n_most < 45 * 16 * MIB, n_most
 
 
 async def stopped_senders() -> None:
