@@ -7,7 +7,6 @@ numbers are those of the other side's: the two can be compared pair by pair.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import shutil
@@ -19,9 +18,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from commbench import records, store, tables
+from commbench import parts, records, store
 from commbench.errors import UnwritableError, UsageError
 from commbench.model import LaunchEnd, Record, Run
 
@@ -156,25 +154,25 @@ def _add(path: Path, into: store.RunStore, number: int) -> tuple[bool, list[str]
     """Add the records of the run in `path` as those of one block; return whether all is well."""
     notes: list[str] = []
     ok = True
-    for record in _records(path, notes):
-        changed: dict[str, Any] = {"launch": number}
+    for fields in records.read(path / "samples.jsonl", notes):
+        record: Record = records.KINDS[fields.pop("record")](**{**fields, "launch": number})
         if isinstance(record, LaunchEnd):
-            changed["block"] = number
+            record = replace(record, block=number)
             ok = ok and record.ok
-        into.append(dataclasses.replace(record, **changed))
+        into.append(record)
+    block = into.parts(f"block-{number}")
+    for kind in records.BULK:
+        for part in parts.closed(path, kind):
+            table = parts.read(part, kind)
+            column = table.schema.get_field_index("launch")
+            launches = [number] * len(table)
+            block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
+    block.close()
     logs = path / "logs"
     if logs.exists():
         with suppress(OSError):
             shutil.move(logs, into.path / "logs" / f"block-{number}")
     return ok, notes
-
-
-def _records(path: Path, notes: list[str]) -> Iterator[Record]:
-    for fields in records.read(path / "samples.jsonl", records.IN_SAMPLES, notes):
-        yield records.KINDS[fields.pop("record")](**fields)
-    for kind, name in records.FILES.items():
-        for fields in tables.read(path / name, kind, notes).to_pylist():
-            yield records.KINDS[kind](**fields)
 
 
 def arguments_of(given: Sequence[str]) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
     with (
         interrupts.interruptible(),
         progress.shown(results.run, len(launches)) as show,
-        closing(runner.run_plan(plan, results.path / "logs")) as records,
+        closing(runner.run_plan(plan, results.path)) as records,
     ):
         try:
             for record in records:

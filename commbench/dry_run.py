@@ -32,7 +32,7 @@ def print_scripts(plan: Iterable[Launch], output: Path) -> None:
     for launch in of_jobs or launches:
         cluster = launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()
-        scratch = runner.scratch_of(launch, output.resolve() / "RUN" / "logs")
+        scratch = runner.scratch_of(launch, output.resolve() / "RUN")
         environ = runner.environment(launch, scratch)
         protocol = parse(launch.case.backend).protocol
         click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)

@@ -1,83 +1,109 @@
-"""How records leave a launch: at once, or together when what they tell of has been checked."""
+"""How records leave a launch: few as lines through a pipe, many as parts of files."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from commbench import lines
-from commbench.lines import Lines
+from commbench import records
 from commbench.model import Record
+from commbench.parts import Batch, Parts
 
-Emit = Callable[[Record | Lines], None]
-HELD_BYTES = 16_000_000
-"""How much of what is held back is in memory; beyond that it lies in a file."""
-_AT_ONCE = 1 << 16
+Emit = Callable[[Record | Batch], None]
 
 
 class Emitter(Protocol):
     """What takes the records of a launch."""
 
-    def __call__(self, record: Record | Lines, /) -> None:
-        """Let `record` leave before returning."""
+    def __call__(self, record: Record | Batch, /) -> None:
+        """Let `record` leave, at the latest before the next that is no batch."""
 
-    def held(self) -> AbstractContextManager[Emit]:
-        """Give what holds records back until the block ends well, and loses them if it fails."""
+    def region(self) -> AbstractContextManager[Emit]:
+        """Give what buffers records until the block ends well, and drops them if it fails."""
 
 
-class Pipe:
-    """Writes records to the runner's pipe, whole lines at a time, from any thread.
+class Recorder:
+    """Writes records to the runner's pipe, and those of `records.BULK` to parts.
+
+    Records may come from any thread, batches from one at a time.
 
     Parameters
     ----------
-    folder
-        Where what is held back may lie in a file, which has no name and ends with this process.
+    descriptor
+        The pipe.
+    run
+        The run's directory.
+    name
+        What the names of the parts begin with.
     """
 
-    def __init__(self, descriptor: int, folder: Path) -> None:
+    def __init__(self, descriptor: int, run: Path, name: str) -> None:
         self._pipe = os.fdopen(descriptor, "wb")
         self._lock = threading.Lock()
-        self._folder = str(folder)
+        self._run, self._name = run, name
+        self._parts = Parts(run, name)
 
-    def __call__(self, record: Record | Lines, /) -> None:
-        """Write `record` and hand it to the operating system."""
-        self._write(lines.told(record)[1].encode("ascii"))
+    def __call__(self, record: Record | Batch, /) -> None:
+        """Write `record` and hand it to the operating system; a batch before the next record."""
+        if not _add(record, self._parts):
+            self._parts.close()
+            self._write(record)
 
     @contextmanager
-    def held(self) -> Iterator[Emit]:
-        """Hold records back, in bounded memory, until the block ends well."""
-        with tempfile.SpooledTemporaryFile(HELD_BYTES, dir=self._folder) as spool:
+    def region(self) -> Iterator[Emit]:
+        """Buffer records; write them only if the block succeeds."""
+        parts, few = Parts(self._run, self._name), list[Record]()
 
-            def hold(record: Record | Lines) -> None:
-                spool.write(lines.told(record)[1].encode("ascii"))
+        def buffer(record: Record | Batch) -> None:
+            if not _add(record, parts):
+                few.append(record)  # type: ignore[arg-type]
 
-            yield hold
-            spool.seek(0)
-            # Not all at once: a failure that another thread tells of must not wait for it.
-            while whole := spool.readlines(_AT_ONCE):
-                self._write(b"".join(whole))
+        self._parts.close()
+        try:
+            yield buffer
+        except BaseException:
+            parts.fail()
+            raise
+        parts.close()
+        for record in few:
+            self._write(record)
 
-    def _write(self, text: bytes) -> None:
+    def close(self) -> None:
+        """Write the batches that no record has followed."""
+        self._parts.close()
+
+    def _write(self, record: Record | Batch) -> None:
+        line = records.encode(record) + "\n"  # type: ignore[arg-type]
         with self._lock:
-            self._pipe.write(text)
+            self._pipe.write(line.encode("ascii"))
             self._pipe.flush()
+
+
+def _add(record: Record | Batch, parts: Parts) -> bool:
+    """Add `record` to `parts` if it belongs there, and return whether it does."""
+    if isinstance(record, Batch):
+        parts.add(record)
+    elif type(record).__name__ in records.BULK:
+        parts.add(Batch.of(type(record), **{name: [value] for name, value in vars(record).items()}))
+    else:
+        return False
+    return True
 
 
 class InMemory(list[Record]):
     """Keeps records, for who measures without a runner."""
 
-    def __call__(self, record: Record | Lines, /) -> None:
-        """Append `record`, or each of its lines."""
-        self.extend(record.records() if isinstance(record, Lines) else [record])
+    def __call__(self, record: Record | Batch, /) -> None:
+        """Append `record`, or each of a batch."""
+        self.extend(record.records() if isinstance(record, Batch) else [record])
 
     @contextmanager
-    def held(self) -> Iterator[Emit]:
-        """Hold records back until the block ends well."""
-        held = InMemory()
-        yield held
-        self.extend(held)
+    def region(self) -> Iterator[Emit]:
+        """Buffer records; append them only if the block succeeds."""
+        buffer = InMemory()
+        yield buffer
+        self.extend(buffer)

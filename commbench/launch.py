@@ -2,7 +2,8 @@
 
 Run as ``python -m commbench.launch`` by the runner, which sends the launch as JSON on standard
 input and keeps that pipe open for as long as it lives; records leave as JSON lines on the file
-descriptor that ``COMMBENCH_RECORDS_FD`` names. The process leads a group of its own, and all that
+descriptor that ``COMMBENCH_RECORDS_FD`` names, and those in large numbers go to the run's
+directory, ``COMMBENCH_RUN``. The process leads a group of its own, and all that
 it starts carries the launch's mark: when the runner goes, so do they.
 """
 
@@ -20,7 +21,7 @@ from commbench import backends, emitter, process, registry, store
 from commbench.backends.base import Backend
 from commbench.backends.fake import FakeBackend
 from commbench.emitter import Emitter
-from commbench.errors import CommbenchError, VerificationError
+from commbench.errors import CommbenchError, UnwritableError, VerificationError
 from commbench.measure import conditions, gpus
 from commbench.model import Failure, Launch
 from commbench.workloads.base import (
@@ -33,6 +34,8 @@ from commbench.workloads.base import (
 
 LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
+UNWRITABLE = "store"
+"""The stage of a failure that ends the run: the disk refuses records."""
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
@@ -98,7 +101,8 @@ def main() -> int:
     # The runner takes this pipe's end for the launch's: no child may keep it open.
     os.set_inheritable(descriptor, False)
     scratch = Path(os.environ["COMMBENCH_SCRATCH"])
-    emit = emitter.Pipe(descriptor, scratch)
+    name = f"{launch.case.id}-{launch.index}"
+    emit = emitter.Recorder(descriptor, Path(os.environ["COMMBENCH_RUN"]), name)
 
     def fail(stage: str, message: str) -> None:
         emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
@@ -113,6 +117,10 @@ def main() -> int:
     process.watch_parent(sys.stdin.fileno(), _end_launch)
     try:
         run_launch(launch, scratch, emit)
+        emit.close()
+    except UnwritableError as error:
+        fail(UNWRITABLE, str(error))
+        return 1
     except VerificationError as error:
         fail("verify", str(error))
         return 1

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 import click
 
-from commbench.lines import Lines
 from commbench.model import Failure, LaunchEnd, Record, Run, Sample
 from commbench.units import format_seconds
 
-_Show = Callable[[Record | Lines | None], None]
+_Show = Callable[[Record | None], None]
 
 
 @contextmanager
@@ -45,7 +44,7 @@ def shown(run: Run, n_launches: int) -> Iterator[_Show]:
     with progress:
         task = progress.add_task("starting", total=n_launches if run.stopping is None else None)
 
-        def show(record: Record | Lines | None) -> None:
+        def show(record: Record | None) -> None:
             if isinstance(record, Failure):
                 progress.console.print(f"✗ {names[record.case_id]}: {record.message}", style="red")
             elif isinstance(record, LaunchEnd):
@@ -63,7 +62,7 @@ def _lines(names: dict[str, str], total: str) -> _Show:
     n_ended = 0
     last: dict[str, float] = {}
 
-    def show(record: Record | Lines | None) -> None:
+    def show(record: Record | None) -> None:
         nonlocal n_ended
         if isinstance(record, Sample) and record.layer == "workload":
             last[record.case_id] = record.seconds

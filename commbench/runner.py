@@ -22,10 +22,9 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, gpu, lines, process, store
+from commbench import backends, gpu, process, store
 from commbench.errors import UnwritableError
-from commbench.launch import LOG
-from commbench.lines import Lines
+from commbench.launch import LOG, UNWRITABLE
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.process import MARK
 
@@ -38,44 +37,45 @@ TEMPORARY = "tmp"
 """The folder of a launch's temporary files in its scratch folder."""
 
 
-def run_plan(plan: Iterable[Launch], logs: Path) -> Generator[Record | Lines | None]:
-    """Yield every record of every launch as it comes, and None while nothing does.
+def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
+    """Yield the records of every launch as they come, and None while none does.
 
-    Those of ``lines.MANY`` come as ``Lines``, many at a time. Each launch ends with a
+    Those of ``records.BULK`` don't come: the launch writes them to `run`. Each launch ends with a
     ``LaunchEnd``. Closing the iterator ends the launch that is running, with all its processes.
 
     Parameters
     ----------
     plan
         What to run, in this order.
-    logs
-        A directory for the processes' logs; those of good launches are removed.
+    run
+        The run's directory, which also takes the processes' logs; those of good launches are
+        removed.
 
     Raises
     ------
     UnwritableError
-        Where `logs` can't be written.
+        Where `run` can't be written.
     """
     for launch in plan:
-        yield from _run(launch, logs)
+        yield from _run(launch, run)
 
 
-def scratch_of(launch: Launch, logs: Path) -> Path:
+def scratch_of(launch: Launch, run: Path) -> Path:
     """Return the folder of the logs of one launch."""
-    return logs / f"{launch.case.id}-{launch.index}"
+    return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
-def _run(launch: Launch, logs: Path) -> Generator[Record | Lines | None]:
+def _run(launch: Launch, run: Path) -> Generator[Record | None]:
     began = time.monotonic()
-    scratch = scratch_of(launch, logs)
+    scratch = scratch_of(launch, run)
     failed = False
-    for record in _stream(launch, scratch):
+    for record in _stream(launch, run, scratch):
         failed = failed or isinstance(record, Failure)
         yield record
     if not failed:
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
-            logs.rmdir()
+            scratch.parent.rmdir()
     yield LaunchEnd(
         case_id=launch.case.id,
         launch=launch.index,
@@ -86,7 +86,7 @@ def _run(launch: Launch, logs: Path) -> Generator[Record | Lines | None]:
     )
 
 
-def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
+def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None]:
     def failure(stage: str, message: str) -> Failure:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
 
@@ -98,7 +98,7 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
     except OSError as error:
         raise UnwritableError(
             f"can't write the logs of a launch to {scratch}: {error.strerror}; make room, then go "
-            f"on with --resume {scratch.parent.parent}"
+            f"on with --resume {run}"
         ) from error
     read_end, write_end = os.pipe()
     with output, os.fdopen(read_end, "rb", buffering=0) as records:
@@ -111,6 +111,7 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
                     **environment(launch, scratch),
                     "COMMBENCH_RECORDS_FD": str(write_end),
                     "COMMBENCH_SCRATCH": str(scratch),
+                    "COMMBENCH_RUN": str(run),
                     MARK: mark,
                 },
             )  # fmt: skip
@@ -126,8 +127,8 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
                 child.stdin.flush()
             reported = False
             for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
-                if line is None or isinstance(line, Lines):
-                    yield line
+                if line is None:
+                    yield None
                     continue
                 try:
                     record = store.decode(line)
@@ -136,6 +137,8 @@ def _stream(launch: Launch, scratch: Path) -> Generator[Record | Lines | None]:
                     return
                 reported = reported or isinstance(record, Failure)
                 yield record
+                if isinstance(record, Failure) and record.stage == UNWRITABLE:
+                    raise UnwritableError(record.message)
             status = child.wait()
             if status != 0 and not reported:
                 yield failure(
@@ -172,9 +175,7 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
     }
 
 
-def _lines(
-    pipe: Any, child: subprocess.Popen[bytes], deadline: float
-) -> Iterator[Lines | bytes | None]:
+def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
     """Yield the lines of `pipe`, and None after every quiet tick, until the end of `child`.
 
     The end of the pipe does not count: a process that the child left behind may hold it open.
@@ -197,7 +198,7 @@ def _lines(
                     yield None
                 elif chunk := pipe.read(1 << 20):
                     block, end, rest = (rest + chunk).rpartition(b"\n")
-                    yield from lines.split(block + end)
+                    yield from block.split(b"\n") if end else ()
                     if len(rest) > _MAX_LINE_BYTES:
                         yield rest
                 elif ended in ready:

@@ -1,9 +1,8 @@
 """The only reader and writer of results.
 
 ``<run>/run.json`` holds what was asked and where; ``<run>/samples.jsonl`` the records, one JSON
-object a line, flushed one by one. Those of ``records.FILES``, which are many, are appended to
-``transfers.jsonl`` and the like in the same way, and become Parquet when the run ends; a run that
-never ended is read from the lines.
+object a line, flushed one by one. Those of which there are many lie in parts
+(`commbench.parts`), which become one when the run ends.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from commbench import lines, model, records, tables
+from commbench import model, parts, records, tables
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record, Run
+from commbench.parts import Parts, writing
 from commbench.records import decode, decode_launch, encode
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RunStore:
     def __init__(self, path: Path, run: Run) -> None:
         self.path = path
         self.run = run
-        self._files: dict[str, IO[str]] = {}
+        self._file: IO[str] | None = None
 
     @classmethod
     def create(cls, output: Path, run: Run) -> RunStore:
@@ -64,77 +64,52 @@ class RunStore:
         """Go on with a run that was interrupted."""
         return cls(path, read_run(path))
 
-    def append(self, record: Record | lines.Lines) -> None:
+    def append(self, record: Record) -> None:
         """Write `record` and hand it to the operating system before returning."""
-        kind, text = lines.told(record)
-        name = records.FILES.get(kind, "samples")
-        path = self.path / f"{name}.jsonl"
+        path = self.path / "samples.jsonl"
         try:
-            file = self._files.get(name)
-            if file is None:
-                file = self._files[name] = _open_for_append(path)
-            file.write(text)
-            file.flush()
-        except OSError as error:
+            with writing(self.path, path):
+                if self._file is None:
+                    self._file = _open_for_append(path)
+                self._file.write(records.encode(record) + "\n")
+                self._file.flush()
+        except UnwritableError:
             self.close()
-            raise self._refused(path, error) from error
+            raise
+
+    def parts(self, name: str) -> Parts:
+        """Return a writer of parts whose names begin with `name`."""
+        return Parts(self.path, name)
 
     def close(self) -> None:
-        """Close the files; ``append`` opens them again."""
-        for file in self._files.values():
+        """Close the file; ``append`` opens it again."""
+        if self._file is not None:
             # Every record was flushed; what is left is one that the disk has refused.
             with contextlib.suppress(OSError):
-                file.close()
-        self._files.clear()
+                self._file.close()
+            self._file = None
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a report or figure next to the records and return its path."""
         path = self.path / name
-        try:
+        with writing(self.path, path):
             path.parent.mkdir(exist_ok=True)
             _write_whole(path, text)
-        except OSError as error:
-            raise self._refused(path, error) from error
         return path
 
     def write_figure(self, name: str, images: Mapping[str, bytes]) -> None:
         """Write ``figures/<name>.<suffix>`` for each of `images`, given by suffix."""
         folder = self.path / "figures"
-        try:
+        with writing(self.path, folder):
             folder.mkdir(exist_ok=True)
             for suffix, image in images.items():
                 (folder / f"{name}.{suffix}").write_bytes(image)
-        except OSError as error:
-            raise self._refused(folder, error) from error
 
     def finish(self) -> None:
-        """Close the files and turn the tables of many records into Parquet.
-
-        Lines that can't be read stay lines, so that whoever reads the run is told.
-        """
+        """Close the file, and make one part of all of a kind."""
         self.close()
-        for kind, name in records.FILES.items():
-            lines = self.path / f"{name}.jsonl"
-            if not lines.exists():
-                continue
-            notes: list[str] = []
-            table = tables.read(self.path / name, kind, notes)
-            if notes:
-                continue
-            temporary = self.path / f"{name}.parquet.part"
-            try:
-                # A crash before the unlink must not make every record count twice.
-                tables.write(table, temporary, made_of=records.mark(lines))
-                temporary.replace(self.path / f"{name}.parquet")
-                lines.unlink()
-            except OSError as error:
-                raise self._refused(temporary, error) from error
-
-    def _refused(self, path: Path, error: OSError) -> UnwritableError:
-        return UnwritableError(
-            f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
-            f"{self.path}; make room, then go on with commbench run --resume {self.path}"
-        )
+        for kind in records.BULK:
+            parts.merge(self.path, kind)
 
 
 def _open_for_append(path: Path) -> IO[str]:

@@ -15,9 +15,8 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from commbench import lines
-from commbench.lines import Lines
 from commbench.model import LogCount, TransferRecord
+from commbench.parts import Batch
 
 CHUNK = 20_000
 """Log entries that all workers together send at a time: bounds memory on the way and here."""
@@ -110,7 +109,7 @@ def forget(dask_worker: Any) -> None:
 
 def collect(
     client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
-) -> Iterator[LogCount | Lines]:
+) -> Iterator[LogCount | Batch]:
     """Yield all that the workers logged since the last collection: counts first, then transfers.
 
     Parameters
@@ -128,7 +127,7 @@ def collect(
         columns = json.loads(answer)
         senders = [names.get(who, who) for who in columns.pop("senders")]
         src = [senders[place] for place in columns.pop("sender")]
-        yield lines.of(
+        yield Batch.of(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
         )
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from commbench import model
+from commbench import model, runner
 from commbench.emitter import InMemory
-from commbench.lines import Lines
-from commbench.model import Case, ClusterSpec, Record, Run, Suite
+from commbench.model import Case, ClusterSpec, Launch, Record, Run, Suite
+from commbench.parts import Batch, all_records
+from commbench.records import BULK, FIELDS
 from commbench.store import RunStore
 
 EPOCH = 1_700_000_000.0
@@ -181,10 +182,30 @@ def written(
 ) -> RunStore:
     """Return the store of a run that ended, with these records on disk."""
     store = RunStore.create(output, run(cases, **given))
-    for record in records:
-        store.append(record)
+    store_all(store, records)
     store.finish()
     return store
+
+
+def store_all(store: RunStore, records: Iterable[Record], name: str = "made-up") -> None:
+    """Store records of all kinds, those in large numbers as closed parts."""
+    many: dict[str, list[Record]] = {}
+    for record in records:
+        if (kind := type(record).__name__) in BULK:
+            many.setdefault(kind, []).append(record)
+        else:
+            store.append(record)
+    parts = store.parts(name)
+    for kind, each in many.items():
+        columns = {field: [getattr(one, field) for one in each] for field in FIELDS[kind]}
+        parts.add(Batch(kind, columns))
+    parts.close()
+
+
+def measured(plan: Iterable[Launch], run: Path) -> list[Record]:
+    """Run a plan and return its records of all kinds, those in parts first."""
+    found = [record for record in runner.run_plan(plan, run) if record is not None]
+    return [*all_records(run), *found]
 
 
 def ended(records: Iterable[Record]) -> list[Record]:
@@ -224,10 +245,9 @@ def launches(of: Case, medians: Iterable[float], n_samples: int = 3) -> list[Rec
     return records
 
 
-def expanded(found: Iterable[Record | Lines | None]) -> list[Record]:
+def expanded(found: Iterable[Record | Batch]) -> list[Record]:
     """Return the records in `found`, of which some come many at a time, one by one."""
     records = InMemory()
     for each in found:
-        if each is not None:
-            records(each)
+        records(each)
     return records

@@ -9,7 +9,7 @@ import builders
 import numpy as np
 import pyarrow as pa
 
-from commbench import records, suite, tables
+from commbench import parts, suite
 from commbench.model import Case, ClusterSpec, Record
 
 N_WORKERS = 1000
@@ -52,8 +52,9 @@ def generated(
         "n_keys": np.ones(n_records, dtype=np.int64),
         "channel": texts(none, ["gather"]),
     }
-    table = pa.table(columns, schema=records.schema("TransferRecord"))
-    tables.write(table, store.path / "transfers.parquet", made_of={})
+    parts_of = store.parts("generated")
+    parts_of.add_table("TransferRecord", pa.table(columns, schema=parts.schema("TransferRecord")))
+    parts_of.close()
     return store.path
 
 

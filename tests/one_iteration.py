@@ -7,8 +7,9 @@ from pathlib import Path
 import builders
 import numpy as np
 
-from commbench import lines, suite
+from commbench import suite
 from commbench.model import ClusterSpec, TaskRecord, TransferRecord, TransportUsed, WireBytes
+from commbench.parts import Batch
 
 
 def written(output: Path, n_workers: int, n_fetches: int) -> Path:
@@ -19,6 +20,7 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
     """
     (case,) = suite.cases_for("merge", ["tcp"], {}, ClusterSpec(n_workers=n_workers), launches=1)
     run = builders.written(output, [case], builders.launches(case, [1.0], n_samples=1))
+    many = run.parts("one")
     common = {"case_id": case.id, "launch": 0}
     where, random = {**common, "iteration": 0}, np.random.default_rng(0)
     peers = min(n_fetches, n_workers - 1)
@@ -32,17 +34,17 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
         names = [str((number + 1 + place) % n_workers) for place in range(peers)]
         sent = nbytes[:peers].tolist()
         for record in (
-            lines.of(
+            Batch.of(
                 TransferRecord, **where, dst=worker, src=[names[i % peers] for i in range(n)],
                 nbytes=nbytes.tolist(), start_s=start_s.tolist(), stop_s=stop_s, n_keys=1,
                 channel="gather",
             ),
-            lines.of(
+            Batch.of(
                 TaskRecord, **where, worker=worker, thread=1, name="add", action="compute",
                 start_s=start_s.tolist(), stop_s=stop_s,
             ),
-            lines.of(WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2),
-            lines.of(
+            Batch.of(WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2),
+            Batch.of(
                 TransportUsed, **common, src=worker, dst=names, transport="tcp",
                 evidence=[f"socket 10.0.0.1:{number} ↔ 10.0.1.1:{peer}" for peer in names],
                 contradiction="",
@@ -63,6 +65,10 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
                 for label in ("deserialize", "network", "other")
             ),
         ):  # fmt: skip
-            run.append(record)
+            if isinstance(record, Batch):
+                many.add(record)
+            else:
+                run.append(record)
+    many.close()
     run.close()
     return run.path

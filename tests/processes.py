@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from commbench import runner
+from commbench import parts, runner
 from commbench.cli import main
-from commbench.records import FILES
+from commbench.records import BULK
 
 BACKEND = os.environ.get("COMMBENCH_TEST_BACKEND", "tcp")
 """What the fixture ``cluster`` runs over."""
@@ -213,8 +213,12 @@ def _has_member(group: int) -> bool:
 
 
 def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the records of one kind that are lines in a run, but for an unfinished one."""
-    path = run / f"{FILES.get(kind, 'samples')}.jsonl"
+    """Return the records of one kind in a run, but for an unfinished line and open parts."""
+    if kind in BULK:
+        return [
+            row for path in parts.closed(run, kind) for row in parts.read(path, kind).to_pylist()
+        ]
+    path = run / "samples.jsonl"
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]

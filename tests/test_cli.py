@@ -98,8 +98,8 @@ def test_a_run_leaves_its_records_and_reports(good):
     names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     figures = {name for name in names if name.startswith("figures/")}
     assert names - figures == {
-        "run.json", "samples.jsonl", "transfers.parquet", "tasks.parquet", "wire.parquet",
-        "transports.parquet", "report.md", "report.html",
+        "run.json", "samples.jsonl", "transfers/merged-1.parquet", "tasks/merged-1.parquet",
+        "wire/merged-1.parquet", "transports/merged-1.parquet", "report.md", "report.html",
     }  # fmt: skip
     assert figures
     text = (path / "report.md").read_text()

@@ -1,16 +1,17 @@
-"""How records leave a launch: at once, or not before what they tell of is known to be right."""
+"""How records leave a launch: at once, or not before what they are about is known to be right."""
 
 from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
 import builders
 import pytest
 
-from commbench import emitter, lines, model
-from commbench.emitter import InMemory, Pipe
+from commbench import model
+from commbench.emitter import InMemory, Recorder
+from commbench.errors import UnwritableError
+from commbench.parts import Batch, all_records, closed
 from commbench.records import decode
 
 CASE = builders.case()
@@ -21,119 +22,149 @@ class WrongError(Exception):
 
 
 @pytest.fixture
-def pipe(tmp_path):
-    """Return a pipe's emitter and the end from which its records are read."""
+def recorder(tmp_path):
+    """Return a recorder and the end of the pipe from which its records are read."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     with os.fdopen(read_end, "rb", buffering=0) as end:
-        emit = Pipe(write_end, tmp_path)
+        emit = Recorder(write_end, tmp_path, "launch")
         yield emit, end
         emit._pipe.close()
 
 
 def arrived(end):
-    """Return the records that have come so far."""
+    """Return the records that have come through the pipe so far."""
     return [decode(line) for line in (end.read(1 << 20) or b"").splitlines()]
 
 
 def transfers(count):
-    """Return as many records as lines, which are numbered."""
+    """Return a batch of transfers, which are numbered."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
-    return lines.of(model.TransferRecord, **fields)
+    return Batch.of(model.TransferRecord, **fields)
 
 
-def test_a_record_has_left_when_the_call_returns(pipe):
-    """Each record is in the pipe at once, and so are many together."""
-    emit, end = pipe
+def numbers(run):
+    """Return the numbers of the transfers in closed parts."""
+    return [record.nbytes for record in all_records(run)]
+
+
+def test_a_record_has_left_when_the_call_returns(recorder):
+    """It is in the pipe at once."""
+    emit, end = recorder
     emit(builders.sample(CASE, 1.0))
     assert arrived(end) == [builders.sample(CASE, 1.0)]
-    emit(transfers(3))
-    assert [record.nbytes for record in arrived(end)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "memory"])
-def test_what_is_held_leaves_in_order_at_the_end(kind, pipe):
-    """Before the end of the block nothing has left; then all has, in its order."""
-    emit, end = pipe if kind == "pipe" else (InMemory(), None)
-    with emit.held() as hold:
-        hold(builders.sample(CASE, 1.0))
-        hold(transfers(2))
-        hold(builders.sample(CASE, 2.0))
-        assert (arrived(end) if end else emit) == []
-    told = arrived(end) if end else list(emit)
-    assert [type(record).__name__ for record in told] == [
-        "Sample", "TransferRecord", "TransferRecord", "Sample"
-    ]  # fmt: skip
+def test_a_batch_has_left_before_the_next_record(recorder, tmp_path):
+    """So has a single record of a kind of which there are many; the last leave at the end."""
+    emit, end = recorder
+    emit(transfers(2))
+    emit(builders.transfer(CASE, 0, 1, 7))
+    assert numbers(tmp_path) == []
+    emit(builders.sample(CASE, 1.0))
+    assert numbers(tmp_path) == [0, 1, 7]
+    assert arrived(end) == [builders.sample(CASE, 1.0)]
+    emit(transfers(1))
+    emit.close()
+    assert sorted(numbers(tmp_path)) == [0, 0, 1, 7]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "memory"])
-def test_what_is_held_is_lost_where_the_block_fails(kind, pipe):
-    """A wrong result leaves nothing behind, and what comes later is not held up."""
-    emit, end = pipe if kind == "pipe" else (InMemory(), None)
+def test_a_region_leaves_as_a_whole(recorder, tmp_path):
+    """Before the end of the block nothing can be read; then all of it can, parts first."""
+    emit, end = recorder
+    with emit.region() as keep:
+        keep(builders.sample(CASE, 1.0))
+        keep(transfers(2))
+        keep(builders.sample(CASE, 2.0))
+        assert arrived(end) == []
+        assert numbers(tmp_path) == []
+    assert [record.seconds for record in arrived(end)] == [1.0, 2.0]
+    assert numbers(tmp_path) == [0, 1]
+
+
+def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
+    """Its parts say that they failed; what comes later is not held up."""
+    emit, end = recorder
 
     def fail():
-        with emit.held() as hold:
-            hold(builders.sample(CASE, 1.0))
-            hold(transfers(2))
+        with emit.region() as keep:
+            keep(builders.sample(CASE, 1.0))
+            keep(transfers(2))
             raise WrongError
 
     with pytest.raises(WrongError):
         fail()
     emit(builders.sample(CASE, 2.0))
-    assert (arrived(end) if end else emit) == [builders.sample(CASE, 2.0)]
+    assert arrived(end) == [builders.sample(CASE, 2.0)]
+    assert numbers(tmp_path) == []
+    (part,) = (tmp_path / "transfers").iterdir()
+    assert part.name.endswith(".failed.parquet")
 
 
-def test_a_failure_is_told_while_others_are_held(pipe):
-    """What another thread has to tell does not wait for the check."""
-    emit, end = pipe
-    with emit.held() as hold:
-        hold(transfers(3))
-        thread = threading.Thread(target=emit, args=[builders.failure(CASE, "first")])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_region_in_memory_is_all_or_nothing(fails):
+    """Who measures without a runner has it as one with a runner."""
+    emit = InMemory()
+    try:
+        with emit.region() as keep:
+            keep(builders.sample(CASE, 1.0))
+            keep(transfers(2))
+            assert emit == []
+            if fails:
+                raise WrongError
+    except WrongError:
+        pass
+    kinds = [type(record).__name__ for record in emit]
+    assert kinds == ([] if fails else ["Sample", "TransferRecord", "TransferRecord"])
+
+
+def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
+    """What another thread has to say leaves at once."""
+    emit, end = recorder
+    with emit.region() as keep:
+        keep(transfers(3))
+        thread = threading.Thread(target=emit._write, args=[builders.failure(CASE, "first")])
         thread.start()
         thread.join()
         assert arrived(end) == [builders.failure(CASE, "first")]
-    assert len(arrived(end)) == 3
 
 
-def test_lines_stay_whole_when_threads_tell_at_once(pipe):
+def test_lines_stay_whole_when_threads_write_at_once(recorder):
     """More than a pipe takes leaves while it is read, and nothing comes in the middle of a line."""
-    emit, end = pipe
+    emit, end = recorder
     os.set_blocking(end.fileno(), True)
     found = []
 
     def read():
         with os.fdopen(os.dup(end.fileno()), "rb") as whole:
-            found.extend(decode(next(whole)) for _ in range(5000 + 200))
+            found.extend(decode(next(whole)) for _ in range(2000 + 200))
 
     reader = threading.Thread(target=read)
     reader.start()
-    with emit.held() as hold:
-        hold(transfers(5000))
+    with emit.region() as keep:
+        for number in range(2000):
+            keep(builders.sample(CASE, float(number)))
         other = threading.Thread(
-            target=lambda: [emit(builders.sample(CASE, 1.0)) for _ in range(200)]
+            target=lambda: [emit(builders.idle(CASE, float(n))) for n in range(200)]
         )
         other.start()
     other.join()
     reader.join()
-    numbers = [record.nbytes for record in found if isinstance(record, model.TransferRecord)]
-    assert numbers == list(range(5000))
+    seconds = [record.seconds for record in found if isinstance(record, model.Sample)]
+    assert seconds == [float(number) for number in range(2000)]
 
 
-def files_of(folder):
-    """Return the files in `folder` that this process has open, names or not."""
-    opened = (str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
-    return [name for name in opened if name.startswith(str(folder))]
+def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
+    """The region's parts fail, the message says what is kept and how to go on."""
+    emit, end = recorder
+    (tmp_path / "transfers").write_text("no folder")
 
+    def refuse():
+        with emit.region() as keep:
+            keep(builders.sample(CASE, 1.0))
+            keep(transfers(2))
 
-def test_what_is_held_beyond_a_bound_is_not_in_memory(pipe, tmp_path, monkeypatch):
-    """It lies in a file that has no name, comes back whole, and is gone with the block."""
-    emit, end = pipe
-    monkeypatch.setattr(emitter, "HELD_BYTES", 10_000)
-    with emit.held() as hold:
-        hold(transfers(10))
-        assert files_of(tmp_path) == []
-        hold(transfers(100))
-        assert len(files_of(tmp_path)) == 1
-        assert list(tmp_path.iterdir()) == []
-    assert files_of(tmp_path) == []
-    assert [record.nbytes for record in arrived(end)] == [*range(10), *range(100)]
+    with pytest.raises(UnwritableError, match=r"can't write .*/transfers.*commbench run --resume"):
+        refuse()
+    assert arrived(end) == []
+    assert closed(tmp_path, "TransferRecord") == []

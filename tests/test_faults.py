@@ -337,7 +337,7 @@ def test_what_is_in_other_sessions_goes_with_the_orchestrator(line, tmp_path):
     )
     line.environ["PYTHONPATH"] = f"{plugged}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     running = line.start("run", "merge", "--backends", "straying", "--launches", "1")
-    running.until_record("TransportUsed")
+    running.until_record("ThreadTime")
     assert sorted(p.role for p in line.tag.launched()) == ["launch", "other"]
     running.find("orchestrator").kill()
     processes.until(lambda: not line.tag.launched(), "all are gone")

@@ -56,13 +56,3 @@ def test_no_module_imports_heavily_by_itself(name: str) -> None:
     """Importing a part of the pipeline costs none of what using it needs."""
     code = f"import sys, commbench.{name}; print(sorted({set(HEAVY)} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
-
-
-def test_no_module_is_long() -> None:
-    """A module that does one thing has 300 lines at most."""
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in (ROOT / "commbench").rglob("*.py")
-    }
-    assert len(lengths) > 100
-    assert {path: length for path, length in lengths.items() if length > 300} == {}

@@ -15,7 +15,6 @@ from commbench import registry
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import mpirun
 from commbench.model import Case, ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
-from commbench.runner import run_plan
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"
@@ -36,7 +35,7 @@ def merged(request, tmp_path_factory):
     case = Case(workload="merge", backend=request.param, params=params, cluster=cluster,
                 iterations=2, timeout_s=240.0)  # fmt: skip
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, tmp_path_factory.mktemp("world") / "logs"))
+    records = builders.measured(plan, tmp_path_factory.mktemp("world"))
     assert not [record for record in records if isinstance(record, Failure)], records
     return request.param, records
 

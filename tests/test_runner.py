@@ -9,7 +9,6 @@ import pytest
 
 from commbench import runner
 from commbench.errors import ResultsError
-from commbench.lines import Lines
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -20,6 +19,8 @@ from commbench.model import (
     TransferRecord,
     TransportUsed,
 )
+from commbench.parts import all_records
+from commbench.records import BULK
 
 PLUG_IN = """
 import os, subprocess, sys, time
@@ -93,7 +94,7 @@ def launches(backend, *, count=1, **case):
 
 def of(records, kind):
     """Return the records of one kind."""
-    return [record for record in builders.expanded(records) if isinstance(record, kind)]
+    return [record for record in records if isinstance(record, kind)]
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def odd(tmp_path, monkeypatch):
 
 def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
     """Every record of a good launch arrives, the end last, and neither log nor process is left."""
-    records = list(runner.run_plan(launches("fake"), tmp_path / "logs"))
+    records = list(runner.run_plan(launches("fake"), tmp_path))
     assert [sample.iteration for sample in of(records, Sample)] == [-1, 0, 1]
     end = records[-1]
     assert end == LaunchEnd(
@@ -117,18 +118,19 @@ def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
     )  # fmt: skip
     assert of(records, LaunchEnd) == [end]
     assert not of(records, Failure)
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == set(BULK.values())
     assert tag.processes() == []
 
 
-def test_many_records_come_as_lines(tmp_path):
-    """Transfers come as lines, each once and in order, and as nothing else."""
-    found = list(runner.run_plan(launches("fake"), tmp_path / "logs"))
-    many = [each for each in found if isinstance(each, Lines) and each.kind == "TransferRecord"]
-    assert [(one.iteration, one.src, one.dst) for each in many for one in each.records()] == [
+def test_many_records_lie_in_parts(tmp_path):
+    """Transfers don't come, but are in closed parts, each once."""
+    found = list(runner.run_plan(launches("fake"), tmp_path))
+    assert not of(found, TransferRecord)
+    many = [(one.iteration, one.src, one.dst) for one in of(all_records(tmp_path), TransferRecord)]
+    assert sorted(many) == [
         (iteration, src, dst) for iteration in (-1, 0, 1) for src, dst in ("01", "10")
     ]
-    assert not [each for each in found if isinstance(each, TransferRecord)]
+    assert not list(tmp_path.rglob("*.open.parquet"))
 
 
 FAULTS = {
@@ -146,7 +148,7 @@ def test_a_fault_costs_its_launch_alone(backend, told, tmp_path, tag):
     timeout_s = 15.0 if backend == "fake:hang" else 600.0
     plan = [*launches(backend, timeout_s=timeout_s), *launches("fake")]
     bad, good = plan[0].case.id, plan[1].case.id
-    records = list(runner.run_plan(plan, tmp_path / "logs"))
+    records = list(runner.run_plan(plan, tmp_path))
     samples = [record for record in of(records, Sample) if record.case_id == bad]
     assert [sample.iteration for sample in samples] == [-1]
     stage, message = told
@@ -161,7 +163,7 @@ def test_a_fault_costs_its_launch_alone(backend, told, tmp_path, tag):
 @pytest.mark.parametrize("line", ["flood", "number", "fields", "kind", "binary"])
 def test_whatever_is_no_record_ends_the_launch_at_once(line, tmp_path, tag, odd):
     """A launch that writes anything but records is ended at its first such line."""
-    records = list(runner.run_plan(launches(f"odd:{line}", timeout_s=600), tmp_path / "logs"))
+    records = list(runner.run_plan(launches(f"odd:{line}", timeout_s=600), tmp_path))
     failure, end = [record for record in records if record is not None]
     assert failure.stage == "protocol"
     assert "not a record" in failure.message
@@ -173,7 +175,7 @@ def test_whatever_is_no_record_ends_the_launch_at_once(line, tmp_path, tag, odd)
 @pytest.mark.parametrize("kind", ["stray", "holder"])
 def test_what_a_launch_leaves_behind_is_killed(kind, tmp_path, tag, odd):
     """A grandchild in a session of its own neither delays the launch's end nor outlives it."""
-    records = list(runner.run_plan(launches(f"odd:{kind}", timeout_s=600), tmp_path / "logs"))
+    records = list(runner.run_plan(launches(f"odd:{kind}", timeout_s=600), tmp_path))
     assert len((tmp_path / "logs" / "started").read_text().split()) == 1
     assert records[-1].ok
     assert tag.processes() == []
@@ -181,7 +183,7 @@ def test_what_a_launch_leaves_behind_is_killed(kind, tmp_path, tag, odd):
 
 def test_a_launch_that_closes_its_pipe_and_hangs_meets_the_deadline(tmp_path, tag, odd):
     """The end of the pipe is not the end of the launch, and its silence does not last."""
-    records = list(runner.run_plan(launches("odd:mute", timeout_s=5.0), tmp_path / "logs"))
+    records = list(runner.run_plan(launches("odd:mute", timeout_s=5.0), tmp_path))
     (failure,) = of(records, Failure)
     assert failure.stage == "deadline"
     assert records.count(None) >= 2
@@ -195,7 +197,7 @@ def test_a_launch_that_closes_its_pipe_and_hangs_meets_the_deadline(tmp_path, ta
 )
 def test_an_unexpected_error_names_the_log_with_its_traceback(kind, message, tmp_path, odd):
     """An error that commbench did not expect is told in a line, which names the whole story."""
-    records = list(runner.run_plan(launches(f"odd:{kind}"), tmp_path / "logs"))
+    records = list(runner.run_plan(launches(f"odd:{kind}"), tmp_path))
     (failure,) = of(records, Failure)
     assert failure.stage == "launch"
     assert message in failure.message
@@ -206,7 +208,7 @@ def test_an_unexpected_error_names_the_log_with_its_traceback(kind, message, tmp
 
 def test_a_launch_that_dies_is_told_with_its_last_words(tmp_path, odd):
     """The message of a launch that exited ends in the last lines of its log, and not in all."""
-    records = list(runner.run_plan(launches("odd:verbose"), tmp_path / "logs"))
+    records = list(runner.run_plan(launches("odd:verbose"), tmp_path))
     (failure,) = of(records, Failure)
     first, *lines = failure.message.splitlines()
     assert "exited with status 3" in first
@@ -217,15 +219,16 @@ def test_a_launch_that_dies_is_told_with_its_last_words(tmp_path, odd):
 def test_only_the_logs_of_a_failed_launch_are_kept(tmp_path):
     """After a failure the logs stay, and temporary files and other launches' logs do not."""
     plan = [*launches("fake:wrong"), *launches("fake")]
-    list(runner.run_plan(plan, tmp_path / "logs"))
+    list(runner.run_plan(plan, tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".parquet"]
     assert files == [Path("logs", f"{plan[0].case.id}-0", "launch.log")]
     assert not list(tmp_path.rglob("tmp"))
 
 
 def test_records_come_while_the_launch_goes_on(tmp_path, tag):
     """A sample is there as soon as it was taken, and quiet times are filled with ticks."""
-    records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path / "logs")
+    records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path)
     while not isinstance(next(records), Sample):
         pass
     while next(records) is not None:
@@ -235,7 +238,7 @@ def test_records_come_while_the_launch_goes_on(tmp_path, tag):
 
 def test_closing_the_iterator_ends_the_launch(tmp_path, tag):
     """A run that is given up takes its processes with it."""
-    records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path / "logs")
+    records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path)
     while not isinstance(next(records), Sample):
         pass
     assert [process.role for process in tag.launched()] == ["launch"]
@@ -249,7 +252,7 @@ def test_every_launch_has_an_environment_of_its_own(tmp_path, odd, monkeypatch):
     monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
     spec = ClusterSpec(env={"ODD_CASE": "yes"})
     plan = launches("odd:environ", count=2, cluster=spec)
-    records = list(runner.run_plan(plan, tmp_path / "logs"))
+    records = builders.measured(plan, tmp_path)
     first, second = (
         {
             record.transport: record.evidence
@@ -272,7 +275,7 @@ def test_every_launch_has_an_environment_of_its_own(tmp_path, odd, monkeypatch):
 def test_a_users_folder_for_temporary_files_is_respected(tmp_path, odd, monkeypatch):
     """DASK_TEMPORARY_DIRECTORY stays what the user made it."""
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", "/elsewhere")
-    records = list(runner.run_plan(launches("odd:environ"), tmp_path / "logs"))
+    records = builders.measured(launches("odd:environ"), tmp_path)
     seen = {record.transport: record.evidence for record in of(records, TransportUsed)}
     assert seen["DASK_TEMPORARY_DIRECTORY"] == "/elsewhere"
 
@@ -281,12 +284,12 @@ def test_logs_that_cannot_be_written_are_told(tmp_path):
     """A folder for logs that can't be made ends the run with one message that names it."""
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(ResultsError, match=r"can't write the logs .*logs.*--resume"):
-        list(runner.run_plan(launches("fake"), tmp_path / "logs"))
+        list(runner.run_plan(launches("fake"), tmp_path))
 
 
 def test_a_process_that_cannot_be_started_is_a_failure(tmp_path, monkeypatch):
     """Where not even the launch's process starts, the launch has failed, and the plan goes on."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    records = list(runner.run_plan(launches("fake", count=2), tmp_path / "logs"))
+    records = list(runner.run_plan(launches("fake", count=2), tmp_path))
     assert ["/no/such/python" in failure.message for failure in of(records, Failure)] == [True] * 2
     assert [end.ok for end in of(records, LaunchEnd)] == [False, False]

@@ -9,7 +9,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import load, model, records
+from commbench import load, model, parts, records
 from commbench.errors import ResultsError
 from commbench.model import Case, Record
 from commbench.store import RunData, RunStore, decode, encode, new_run_id, read_run
@@ -52,9 +51,8 @@ def store_of(tmp_path: Path, found: list[Record] | None = None, **given: Any) ->
 
 
 def append(store: RunStore, *found: Record) -> None:
-    """Append records and leave no file open."""
-    for record in found:
-        store.append(record)
+    """Store records of all kinds and leave no file open."""
+    builders.store_all(store, found)
     store.close()
 
 
@@ -126,9 +124,7 @@ def test_a_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     for count in range(1, 4):
         store.append(builders.sample(CASE, float(count)))
-        store.append(builders.transfer(CASE, 0, count))
         assert seconds(load(store.path)) == [float(number) for number in range(1, count + 1)]
-        assert len(load(store.path).transfers) == count
     store.close()
 
 
@@ -144,37 +140,32 @@ def test_the_run_is_described_before_anything_is_measured(tmp_path: Path) -> Non
 # --- what a crash leaves ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [builders.sample, builders.transfer, builders.task])
-def test_a_file_cut_anywhere_keeps_every_earlier_record(
-    make: Callable[..., Record], tmp_path: Path
-) -> None:
+def test_a_file_cut_anywhere_keeps_every_earlier_record(tmp_path: Path) -> None:
     """At whatever byte a file ends, the records before it are read, and the cut is told."""
-    extra = () if make is builders.sample else (1000.0,)
-    written = [make(CASE, float(number), *extra) for number in range(3)]
+    written = [builders.sample(CASE, float(number)) for number in range(3)]
     lines = [encode(record).encode() + b"\n" for record in written]
     path, content = tmp_path / "some.jsonl", b"".join(lines)
     for size in range(len(content) + 1):
         path.write_bytes(content[:size])
         whole = sum(size >= len(b"".join(lines[:n])) for n in range(1, len(lines) + 1))
         notes: list[str] = []
-        found = records.read(path, records.KINDS, notes)
+        found = records.read(path, notes)
         assert found == [json.loads(line) for line in lines[:whole]]
         is_cut = size != len(b"".join(lines[:whole]))
         assert notes == ["some.jsonl ends in a line that was cut short; it is left out"] * is_cut
 
 
-@pytest.mark.parametrize("name", ["samples", "transfers", "tasks"])
-def test_a_run_goes_on_after_a_cut_line(name: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_after_a_cut_line(tmp_path: Path) -> None:
     """The half line that a crash left swallows neither its predecessor nor its successor."""
     store = store_of(tmp_path, builders.every_kind(CASE))
-    path = store.path / f"{name}.jsonl"
+    path = store.path / "samples.jsonl"
     path.write_bytes(path.read_bytes() + b'{"record":"Sam')
     append(RunStore.reopen(store.path), *builders.every_kind(CASE))
     RunStore.reopen(store.path).finish()
     run = load(store.path)
     assert {kind: len(found) for kind, found in rows(run).items()} == dict.fromkeys(FRAMES, 2)
     assert len(run.notes) == 1
-    assert f"{name}.jsonl line" in run.notes[0]
+    assert "samples.jsonl line" in run.notes[0]
 
 
 class Killed(BaseException):
@@ -186,9 +177,10 @@ class Killed(BaseException):
 def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
     step: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at any step of turning lines into Parquet, and resumed, a run has each record once."""
+    """Killed at any step of merging parts, and resumed, a run has each record once."""
     store = store_of(tmp_path, builders.every_kind(CASE))
-    owner = pyarrow.parquet if step == "write_table" else Path
+    append(store, *builders.every_kind(CASE))
+    owner = pyarrow.parquet.ParquetWriter if step == "write_table" else Path
     real = getattr(owner, step)
 
     def kill(*args: Any, **kwargs: Any) -> None:
@@ -200,46 +192,35 @@ def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
         patch.setattr(owner, step, kill)
         with pytest.raises(Killed):
             store.finish()
-    expected = {type(record).__name__: [vars(record)] for record in builders.every_kind(CASE)}
+    expected = {type(record).__name__: [vars(record)] * 2 for record in builders.every_kind(CASE)}
     assert rows(load(store.path)) == expected
 
     resumed = RunStore.reopen(store.path)
     more = [builders.transfer(CASE, 1, 2), builders.task(CASE, 1, 2)]
     append(resumed, *more)
-    expected["TransferRecord"].append(vars(more[0]))
-    expected["TaskRecord"].append(vars(more[1]))
-    assert rows(load(store.path)) == expected
-    resumed.finish()
-    assert rows(load(store.path)) == expected
+    for kind, record in zip(("TransferRecord", "TaskRecord"), more, strict=True):
+        expected[kind] = sorted([*expected[kind], vars(record)], key=lambda row: row["start_s"])
+    for _ in range(2):
+        found = rows(load(store.path))
+        for kind in ("TransferRecord", "TaskRecord"):
+            found[kind] = sorted(found[kind], key=lambda row: row["start_s"])
+        assert found == expected
+        resumed.finish()
     assert load(store.path).notes == ()
-    assert {path.name for path in store.path.glob("*.jsonl")} == {"samples.jsonl"}
+    for folder in records.BULK.values():
+        assert len(list((store.path / folder).iterdir())) == 1
 
 
-def test_a_resumed_run_adds_to_its_parquet(tmp_path: Path) -> None:
+def test_a_resumed_run_adds_to_its_parts(tmp_path: Path) -> None:
     """Each time that a run is resumed and ends, its tables grow by what was new."""
     store = store_of(tmp_path)
     for count in range(1, 4):
-        store.append(builders.transfer(CASE, 0.0, float(count)))
+        append(store, builders.transfer(CASE, 0.0, float(count)))
         store.finish()
-        assert len(load(store.path).transfers) == count
+        assert sorted(load(store.path).transfers["stop_s"] - builders.EPOCH) == [
+            *range(1, count + 1)
+        ]
         store = RunStore.reopen(store.path)
-    assert load(store.path).transfers["stop_s"].is_monotonic_increasing
-
-
-def test_runs_of_earlier_versions_are_read_and_go_on(tmp_path: Path) -> None:
-    """They had what is known of pairs among the samples; what comes later is in its own file."""
-    store = store_of(tmp_path)
-    old, new = ([builders.wire(CASE, n_bytes), builders.transport(CASE)] for n_bytes in (1, 2))
-    with (store.path / "samples.jsonl").open("a") as file:
-        file.writelines(f"{encode(record)}\n" for record in old)
-    append(store, *new)
-    for _ in range(2):
-        found = load(store.path)
-        assert found.wire["nbytes"].tolist() == [1, 2]
-        assert len(found.transports) == 2
-        assert (found.wire["src"] == found.wire["dst"]).sum() == 0
-        assert found.notes == ()
-        store.finish()
 
 
 def test_reading_leaves_arrows_memory_pool_as_it_was(tmp_path: Path) -> None:
@@ -265,6 +246,12 @@ def changed(of: Record, **changes: Any) -> bytes:
 
 SAMPLE = builders.sample(CASE, 2.0)
 TRANSFER = builders.transfer(CASE, 0.0, 2.0)
+
+
+def part_of(store: RunStore) -> Path:
+    """Return the one part of the transfers of a run."""
+    (path,) = parts.closed(store.path, "TransferRecord")
+    return path
 
 
 def bad_lines(good: Record, number: str, other: Record) -> dict[str, bytes]:
@@ -313,7 +300,7 @@ def bad_lines(good: Record, number: str, other: Record) -> dict[str, bytes]:
         "no UTF-8 within a text": line.replace(good.case_id.encode(), b"gath\xff"),
         "a number for text": changed(good, case_id=1),
         "null for text": changed(good, case_id=None),
-        "a record of another file": encode(other).encode(),
+        "a record that has a part": encode(other).encode(),
     }
 
 
@@ -322,33 +309,6 @@ BAD_SAMPLES = {
     "text for a bool": changed(SAMPLE, warmup="false"),
     "a number for a bool": changed(SAMPLE, verified=1),
 }
-BAD_TRANSFERS = bad_lines(TRANSFER, "stop_s", SAMPLE)
-
-
-@pytest.mark.parametrize("n_bytes", [1, 7, 300, 1 << 20])
-def test_a_file_is_read_in_blocks_of_whole_lines(
-    n_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However small the blocks are, each record is there once, and bad lines have their number."""
-    monkeypatch.setattr(records, "_BLOCK_BYTES", n_bytes)
-    found = [builders.transfer(CASE, 0.0, float(n)) for n in range(1, 8)]
-    lines = [encode(record).encode() + b"\n" for record in found]
-    done, rest = b"".join(lines[:2]), [*lines[2:4], b"rubbish\n", b"\n", *lines[4:], b'{"rec']
-    path = tmp_path / "transfers.jsonl"
-    path.write_bytes(done)
-    mark = records.mark(path)
-    path.write_bytes(done + b"".join(rest))
-    for begin, expected in ((None, found), (mark, found[2:])):
-        notes: list[str] = []
-        table = records.read_table(path, "TransferRecord", notes, begin)
-        assert table.to_pylist() == [vars(record) for record in expected]
-        assert [note.split(":")[0] for note in notes] == [
-            "transfers.jsonl line 5 is left out",
-            "transfers.jsonl ends in a line that was cut short; it is left out",
-        ]
-        notes.clear()
-        assert len(records.read(path, ["TransferRecord"], notes, begin)) == len(expected)
-        assert len(notes) == 2
 
 
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
@@ -364,42 +324,6 @@ def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
     assert len(run.notes) == 1
     assert run.notes[0].startswith("samples.jsonl line 2 is left out: ")
     assert len(run.notes[0]) < 200
-
-
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize("line", BAD_TRANSFERS.values(), ids=BAD_TRANSFERS.keys())
-def test_a_bad_line_of_a_table_costs_itself_alone(
-    line: bytes, finished: bool, tmp_path: Path
-) -> None:
-    """Tables, which are read by another way, are just as strict, before and after the end."""
-    store = store_of(tmp_path, [builders.transfer(CASE, 0.0, 1.0)])
-    path = store.path / "transfers.jsonl"
-    path.write_bytes(path.read_bytes() + line + b"\n")
-    append(store, builders.transfer(CASE, 0.0, 3.0))
-    if finished:
-        store.finish()
-    run = load(store.path)
-    assert (run.transfers["stop_s"] - builders.EPOCH).tolist() == [1.0, 3.0]
-    assert len(run.samples) == 0
-    assert len(run.notes) == 1
-    assert run.notes[0].startswith("transfers.jsonl line 2 is left out: ")
-
-
-@given(st.lists(st.one_of(any_record(model.TransferRecord)), min_size=1, max_size=4))
-def test_both_ways_of_reading_a_table_agree(
-    tmp_path_factory: pytest.TempPathFactory, found: list[Record]
-) -> None:
-    """The fast way gives every value of every field to the last bit, or leaves it to the other."""
-    path = tmp_path_factory.mktemp("scratch") / "transfers.jsonl"
-    path.write_text("".join(encode(record) + "\n" for record in found))
-    notes: list[str] = []
-    assert records.read(path, ["TransferRecord"], notes) == [
-        {"record": "TransferRecord", **vars(record)} for record in found
-    ]
-    assert notes == []
-    table = records.read_table(path, "TransferRecord", notes)
-    assert table.to_pylist() == [vars(record) for record in found]
-    assert notes == []
 
 
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
@@ -430,7 +354,7 @@ def test_any_bytes_in_between_are_survived(
     path = tmp_path_factory.mktemp("scratch") / "samples.jsonl"
     path.write_bytes(b"\n".join([encode(SAMPLE).encode(), line, encode(SAMPLE).encode(), b""]))
     notes: list[str] = []
-    assert records.read(path, ["Sample"], notes) == [good, good]
+    assert records.read(path, notes) == [good, good]
     assert len(notes) == bool(line)
 
 
@@ -443,17 +367,6 @@ def test_a_thousand_bad_lines_are_a_few_notes(tmp_path: Path) -> None:
     assert seconds(run) == [2.0]
     assert len(run.notes) == 6
     assert run.notes[-1] == "samples.jsonl: 995 more lines are left out"
-
-
-def test_bad_lines_of_a_table_are_never_forgotten(tmp_path: Path) -> None:
-    """Turning lines into Parquet must not lose the trace of those that can't be read."""
-    store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
-    path = store.path / "transfers.jsonl"
-    path.write_bytes(path.read_bytes() + b"garbage\n")
-    RunStore.reopen(store.path).finish()
-    run = load(store.path)
-    assert len(run.transfers) == 1
-    assert "transfers.jsonl line 2 is left out" in run.notes[0]
 
 
 def test_records_of_foreign_cases_are_left_out(tmp_path: Path) -> None:
@@ -491,8 +404,9 @@ def test_any_text_can_be_read_and_passed_on(text: str, tmp_path: Path) -> None:
         (b"{}", "schema version None"),
         (b'{"schema_version": 0}', "schema version 0"),
         (b'{"schema_version": 99, "new": 1}', "schema version 99"),
-        (b'{"schema_version": 1}', "damaged"),
-        (b'{"schema_version": 1, "id": "x", "suite": null}', "damaged"),
+        (b'{"schema_version": 1}', "schema version 1"),
+        (b'{"schema_version": 2}', "damaged"),
+        (b'{"schema_version": 2, "id": "x", "suite": null}', "damaged"),
     ],
 )
 def test_a_directory_that_holds_no_run_of_ours_is_refused(
@@ -557,8 +471,8 @@ def test_a_damaged_parquet_is_named(content: bytes, tmp_path: Path) -> None:
     """A table that can't be read is an error with its path, not an empty table."""
     store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
     store.finish()
-    (store.path / "transfers.parquet").write_bytes(content)
-    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+    part_of(store).write_bytes(content)
+    with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
         load(store.path)
 
 
@@ -567,7 +481,7 @@ def test_a_parquet_of_other_columns_is_named(change: str, tmp_path: Path) -> Non
     """A table that lacks a column, or has text for numbers, is an error with its path."""
     store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
     store.finish()
-    path = store.path / "transfers.parquet"
+    path = part_of(store)
     table = pd.read_parquet(path)
     if change == "drop":
         table = table.drop(columns="start_s")
@@ -576,14 +490,14 @@ def test_a_parquet_of_other_columns_is_named(change: str, tmp_path: Path) -> Non
     else:
         table = pd.DataFrame({"a": [1]})
     table.to_parquet(path)
-    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+    with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
         load(store.path)
 
 
 # --- the disk --------------------------------------------------------------------------------
 
 FILL = """
-import sys
+import random, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 import builders
@@ -591,15 +505,19 @@ from commbench import load
 from commbench.errors import ResultsError
 from commbench.store import RunStore
 
-output, make = Path(sys.argv[1]), getattr(builders, sys.argv[2])
+output, make, dice = Path(sys.argv[1]), getattr(builders, sys.argv[2]), random.Random(0)
 case = builders.case()
 store = RunStore.create(output, builders.run([case]))
 count = 0
 try:
     while True:
-        store.append(make(case, float(count), float(count)) if make is builders.transfer
-                     else make(case, float(count)))
-        count += 1
+        if make is builders.transfer:
+            # Parts grow: one is larger than a file may be.
+            made = [make(case, dice.random(), dice.random()) for _ in range(500 + count)]
+        else:
+            made = [make(case, float(count))]
+        builders.store_all(store, made)
+        count += len(made)
 except ResultsError as error:
     message = str(error)
 read = load(store.path)
@@ -657,7 +575,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_measured(
     assert done.stderr == ""
     reason = "No space left on device" if room == "a full disk" else "File too large"
     assert reason in done.stdout
-    assert f"{'samples' if make == 'sample' else 'transfers'}.jsonl" in done.stdout
+    assert f"/{'samples.jsonl' if make == 'sample' else 'transfers'}" in done.stdout
 
 
 def test_a_run_goes_on_when_there_is_room_again(

@@ -1,4 +1,4 @@
-"""Records in Parquet files, read from several threads into frames."""
+"""Records in Parquet files become frames."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from commbench import load, records, tables
-from commbench.columns import Columns
+from commbench import load, parts, records, tables
 from commbench.errors import ResultsError
 from commbench.model import TransferRecord
 
@@ -32,28 +29,28 @@ def transfers(numbers: range) -> list[TransferRecord]:
 
 def table_of(rows: list[TransferRecord]) -> pa.Table:
     """Return the rows as they are in a file."""
-    return pa.Table.from_pylist(
-        [vars(row) for row in rows], schema=records.schema("TransferRecord")
-    )
+    return pa.Table.from_pylist([vars(row) for row in rows], schema=parts.schema("TransferRecord"))
 
 
 def written(path: Path, rows: list[TransferRecord], *, group_rows: int = 10**6) -> Path:
-    """Write a run whose transfers are in a Parquet file with row groups of so many rows."""
+    """Write a run whose transfers are in a part with row groups of that many rows."""
     store = builders.written(path, [CASE], [])
-    pq.write_table(table_of(rows), store.path / "transfers.parquet", row_group_size=group_rows)
+    part_of(store.path).parent.mkdir()
+    pq.write_table(table_of(rows), part_of(store.path), row_group_size=group_rows)
     return store.path
 
 
-@pytest.mark.parametrize(("group_rows", "batch_rows"), [(1, 1), (4, 3), (7, 100), (100, 9)])
-def test_row_groups_come_together_in_their_order(
-    group_rows: int, batch_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each with a dictionary of its own, before the lines that no table has yet."""
-    monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
+def part_of(run: Path) -> Path:
+    """Return the path of the part."""
+    return run / "transfers" / "a-0.parquet"
+
+
+@pytest.mark.parametrize("group_rows", [1, 7, 100])
+def test_row_groups_come_together_in_their_order(group_rows: int, tmp_path: Path) -> None:
+    """Each with a dictionary of its own, and those of one part before those of the next."""
     stored, beyond = transfers(range(40)), transfers(range(40, 50))
     path = written(tmp_path, stored, group_rows=group_rows)
-    lines = [records.encode(row) + "\n" for row in beyond]
-    (path / "transfers.jsonl").write_text("".join(lines))
+    pq.write_table(table_of(beyond), part_of(path).with_name("b-0.parquet"))
     found = load(path).transfers
     expected = pd.DataFrame(map(vars, [*stored, *beyond]))
     for name in records.FIELDS["TransferRecord"]:
@@ -68,7 +65,7 @@ def test_a_file_by_another_program_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, rows)
     frame = pd.DataFrame(map(vars, rows)).iloc[:, ::-1].assign(remark="none")
     frame = frame.astype({"launch": "int8", "nbytes": "uint16", "n_keys": "int32"})
-    frame.to_parquet(path / "transfers.parquet")
+    frame.to_parquet(part_of(path))
     found = load(path).transfers
     assert found["nbytes"].dtype == "int64"
     assert found[["src", "nbytes", "start_s"]].to_numpy().tolist() == [
@@ -76,46 +73,21 @@ def test_a_file_by_another_program_is_read(tmp_path: Path) -> None:
     ]
 
 
-@given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 3))
-def test_rows_must_be_as_many_as_there_is_room_for(room: int, n_rows: int, at_once: int) -> None:
-    """One too few would leave what the memory held before, one too many another part's rows."""
-    columns = Columns("TransferRecord", 3 + room + 3)
-    batches = table_of(transfers(range(n_rows))).to_batches(at_once)
-    columns.fill(0, 3, table_of(transfers(range(100, 103))).to_batches())
-    columns.fill(3 + room, 6 + room, table_of(transfers(range(200, 203))).to_batches())
-    if n_rows != room:
-        with pytest.raises(ValueError, match="not as many rows"):
-            columns.fill(3, 3 + room, batches)
-        batches = table_of(transfers(range(room))).to_batches(at_once)
-    columns.fill(3, 3 + room, batches)
-    assert columns.frame()["nbytes"].tolist() == [100, 101, 102, *range(room), 200, 201, 202]
-
-
-@pytest.mark.parametrize("kind", records.FILES)
-def test_without_records_columns_have_their_types(kind: str) -> None:
+@pytest.mark.parametrize("kind", records.BULK)
+def test_without_records_columns_have_their_types(kind: str, tmp_path: Path) -> None:
     """What is computed from an empty frame must not fail for its types."""
-    columns = Columns(kind, 0)
-    columns.fill(0, 0, [])
-    found = columns.frame()
+    found = tables.frames(tmp_path, [])[kind]
     assert list(found) == list(records.FIELDS[kind])
-    texts = "category" if kind in records.OF_PAIRS else TEXT
+    texts = "category" if "dst" in records.FIELDS[kind] else TEXT
     expected = {"int": "int64", "float": "float64", "str": texts}
     for name, kept in records.FIELDS[kind].items():
         assert str(found[name].dtype) == (TEXT if name == "evidence" else expected[kept])
 
 
-def test_rows_that_were_not_filled_are_never_shown() -> None:
-    """What the memory held before must not become a result."""
-    columns = Columns("TransferRecord", 6)
-    columns.fill(0, 3, table_of(transfers(range(3))).to_batches())
-    with pytest.raises(ValueError, match="rows are missing"):
-        columns.frame()
-
-
 def test_a_file_that_tells_of_fewer_rows_than_it_has_is_damaged(tmp_path: Path) -> None:
     """Arrow would read as many as are told, and leave the others out without a word."""
     path = written(tmp_path, transfers(range(100)))
-    file = path / "transfers.parquet"
+    file = part_of(path)
     footer = file.read_bytes()
     n_rows = b"\xc8\x01"  # 100, as Thrift writes it.
     places = [at for at in range(len(footer)) if footer.startswith(n_rows, at)]
@@ -136,17 +108,16 @@ def test_a_file_without_rows_must_have_the_columns_all_the_same(
     """Another program's empty table is not a run without transfers."""
     path = written(tmp_path, [])
     assert load(path).transfers.empty
-    pd.DataFrame({column: []}).to_parquet(path / "transfers.parquet")
+    pd.DataFrame({column: []}).to_parquet(part_of(path))
     with pytest.raises(ResultsError, match=r"can't read .*transfers"):
         load(path)
 
 
-@pytest.mark.parametrize("mark", ["[1]", '{"a": 1}', '{"n_bytes": "5"}', "[" * 100_000, "what"])
-def test_a_mark_of_lines_that_makes_no_sense_is_damage(mark: str, tmp_path: Path) -> None:
-    """It decides which lines count: a traceback helps nobody."""
+@pytest.mark.parametrize("names", ["1", '{"a": 1}', '["merged-1.parquet"]', "[" * 100_000, "what"])
+def test_names_of_replaced_parts_that_make_no_sense_are_damage(names: str, tmp_path: Path) -> None:
+    """They decide which parts count: a traceback helps nobody."""
     path = written(tmp_path, [])
-    table = table_of(transfers(range(3))).replace_schema_metadata({"commbench.lines": mark})
-    pq.write_table(table, path / "transfers.parquet")
-    (path / "transfers.jsonl").write_text("")
-    with pytest.raises(ResultsError, match=r"can't read .*transfers\.parquet"):
+    table = table_of(transfers(range(3))).replace_schema_metadata({"commbench.replaces": names})
+    pq.write_table(table, path / "transfers" / "merged-1.parquet")
+    with pytest.raises(ResultsError, match=r"can't read .*transfers/merged-1\.parquet"):
         load(path)

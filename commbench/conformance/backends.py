@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from commbench import backends, runner, suite
+from commbench import backends, parts, runner, suite
 from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.promises import demand, one_line, refusal
 from commbench.emitter import InMemory
@@ -107,9 +107,10 @@ def _exchange_messages(name: str, device: str, scratch: Path) -> set[str]:
     )  # fmt: skip
     plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
     records = InMemory()
-    for found in runner.run_plan(plan, scratch / "logs"):
+    for found in runner.run_plan(plan, scratch):
         if found is not None:
             records(found)
+    records += parts.all_records(scratch)
     failures = [record.message for record in records if isinstance(record, Failure)]
     demand(not failures, f"a launch over {name} failed: {'; '.join(failures)}")
     demand(any(isinstance(record, LaunchEnd) for record in records), "no launch ended")

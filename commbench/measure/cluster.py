@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-from commbench import gpu, lines, spill, transfers, wire
+from commbench import gpu, spill, transfers, wire
 from commbench.backends.base import Backend
 from commbench.emitter import Emitter
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
-from commbench.lines import Lines
 from commbench.measure import instruments, traffic
 from commbench.measure.idle import measure_idle
 from commbench.measure.profile import Profiler
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
+from commbench.parts import Batch
 from commbench.workloads.base import ClusterWorkload
 
 _FORGET_SECONDS = 30.0
@@ -74,7 +74,7 @@ def _measure(
         spilled_before = client.run(spill.written)
         sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
         # A wrong result leaves nothing behind, not even what it moved.
-        with emit.held() as hold:
+        with emit.region() as keep:
             for record in chain(
                 [sample],
                 counted,
@@ -82,7 +82,7 @@ def _measure(
                 _spills(launch, iteration, spilled_before, cluster),
                 profiler.records(launch, iteration),
             ):
-                hold(record)
+                keep(record)
             workload.check(client, result)
         keys = [future.key for future in futures_of(result)]
         del result
@@ -183,7 +183,7 @@ def _drain(client: Any) -> int:
 
 def _collect(
     launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
-) -> Iterator[Record | Lines]:
+) -> Iterator[Record | Batch]:
     client, names = cluster.client, cluster.names
     common: dict[str, Any] = {
         "case_id": launch.case.id,
@@ -195,7 +195,7 @@ def _collect(
     yield from transfers.collect(client, names, **common)
     for columns in _tasks(client, n_tasks_before):
         workers = [names[address] for address in columns.pop("worker")]
-        yield lines.of(TaskRecord, **common, worker=workers, **columns)
+        yield Batch.of(TaskRecord, **common, worker=workers, **columns)
 
 
 def _spills(

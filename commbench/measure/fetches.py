@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from commbench import lines, transfers, wire
+from commbench import transfers, wire
 from commbench.backends.base import Backend
 from commbench.emitter import Emit, Emitter
 from commbench.errors import LaunchError, VerificationError
@@ -20,6 +20,7 @@ from commbench.launchers.base import RunningCluster
 from commbench.measure import clocks, fetcher, instruments, traffic
 from commbench.measure.idle import measure_idle
 from commbench.model import Launch, LogCount, Sample, TransferRecord
+from commbench.parts import Batch
 from commbench.workloads.base import FetchWorkload
 
 ALONE, TOGETHER = "alone", "together"
@@ -138,7 +139,7 @@ class _Exchange:
         """Let every pair fetch a block of that size, one after another."""
         cpu_seconds = 0.0
         spans: list[_Span] = []
-        with emit.held() as hold:
+        with emit.region() as keep:
             for receiver in self._shuffled(self._members):
                 others = [member for member in self._members if member != receiver]
                 owners = _addresses(self._shuffled(others))
@@ -146,9 +147,9 @@ class _Exchange:
                 self._run([receiver], fetcher.in_turn, owners, size)
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
                 self._check([receiver])
-                spans += self._emit_fetches(ALONE, size, [receiver], hold)
+                spans += self._emit_fetches(ALONE, size, [receiver], keep)
             mean_seconds = sum(span.total_s for span in spans) / self._n_pairs
-            self._emit_sample(ALONE, size, mean_seconds, cpu_seconds / self._n_pairs, spans, hold)
+            self._emit_sample(ALONE, size, mean_seconds, cpu_seconds / self._n_pairs, spans, keep)
 
     def together(self, size: int, emit: Emitter) -> None:
         """Let every pair fetch a block of that size, all at once."""
@@ -158,11 +159,11 @@ class _Exchange:
         self._run(self._members, fetcher.at_once, owners, size, begin_at_s, self._ahead)
         cpu_seconds = self._cluster.cpu_seconds() - cpu_began
         self._check(self._members)
-        with emit.held() as hold:
-            spans = list(self._emit_fetches(TOGETHER, size, self._members, hold))
+        with emit.region() as keep:
+            spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
             seconds = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
             payload_bytes = size * self._n_pairs
-            self._emit_sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans, hold)
+            self._emit_sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans, keep)
 
     def count(self, emit: Emit) -> None:
         """Tell how many fetches every worker began, and how they ended."""
@@ -205,7 +206,7 @@ class _Exchange:
             self._n_fetched[receiver] += len(start_s)
             self._n_busy[receiver] += sum(fetches["n_busy"])
             emit(
-                lines.of(
+                Batch.of(
                     TransferRecord, **self._place, dst=receiver.name, nbytes=size,
                     src=[self._members[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,

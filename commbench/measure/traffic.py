@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from commbench import lines, wire
+from commbench import wire
 from commbench.backends.base import Backend
 from commbench.launchers.base import RunningCluster
-from commbench.lines import Lines
 from commbench.measure import places
 from commbench.model import (
     Launch,
@@ -20,6 +19,7 @@ from commbench.model import (
     WireBytes,
     WorkerAddress,
 )
+from commbench.parts import Batch
 
 _UCX_VARIABLES = ("UCX_", "UCXPY_")
 _PAIRS = 100_000
@@ -45,12 +45,12 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
         )  # fmt: skip
 
 
-def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Lines]:
+def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:
     """Yield what the workers wrote to each other since the last call."""
     for address, rows in _of_peers(cluster, wire.take):
         if rows:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
-            yield lines.of(
+            yield Batch.of(
                 WireBytes, case_id=launch.case.id, launch=launch.index, iteration=iteration,
                 src=cluster.names[address], dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
@@ -65,7 +65,7 @@ def _of_peers(cluster: RunningCluster, function: Any, *args: Any) -> Iterator[tu
         yield from cluster.client.run(function, *args, workers=some).items()
 
 
-def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Lines]:
+def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
     """Yield where the workers are, what carries each living connection, and its compression."""
     for address, name in cluster.names.items():
         yield WorkerAddress(
@@ -75,7 +75,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     for address, found in _of_peers(cluster, wire.transports, backend.transport):
         if found:
             peers, names, evidence = map(list, zip(*found, strict=True))
-            yield lines.of(
+            yield Batch.of(
                 TransportUsed, case_id=launch.case.id, launch=launch.index,
                 src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
                 contradiction=[backend.contradiction(name) for name in names],

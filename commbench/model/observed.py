@@ -1,8 +1,12 @@
-"""What measuring leaves behind: one kind of record for each thing that is seen."""
+"""What measuring leaves behind: one kind of record for each thing that is seen.
+
+Those of which there may be millions have a ``folder`` in the run's directory.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from commbench.model.places import WorkerPlace
 
@@ -46,6 +50,8 @@ class TransferRecord:
     or ``together``, with every other pair's at once.
     """
 
+    folder: ClassVar = "transfers"
+
     case_id: str
     launch: int
     iteration: int
@@ -61,6 +67,8 @@ class TransferRecord:
 @dataclass(frozen=True, kw_only=True)
 class WireBytes:
     """What ``src`` wrote to its comms with ``dst`` within one iteration, serialized."""
+
+    folder: ClassVar = "wire"
 
     case_id: str
     launch: int
@@ -94,6 +102,8 @@ class LogCount:
 class TaskRecord:
     """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read."""
 
+    folder: ClassVar = "tasks"
+
     case_id: str
     launch: int
     iteration: int
@@ -108,6 +118,8 @@ class TaskRecord:
 @dataclass(frozen=True, kw_only=True)
 class TransportUsed:
     """The transport that carried the bytes from ``src`` to ``dst``, and how that is known."""
+
+    folder: ClassVar = "transports"
 
     case_id: str
     launch: int

@@ -11,7 +11,7 @@ from typing import Any
 
 from commbench.model.places import Placement
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
 _LATER = (

@@ -10,7 +10,6 @@ from commbench import backends
 from commbench.backends import mpi
 from commbench.errors import UsageError
 from commbench.model import Case, Failure, Launch, LaunchEnd, Sample, TransportUsed
-from commbench.runner import run_plan
 
 LINE = "[1.2] [vm:7 :1] ucp_worker.c:1912 UCX  INFO    ucp_context_0 {} cfg#1 tag({})  rma(x)\n"
 
@@ -86,7 +85,7 @@ def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
+    records = builders.measured(plan, tmp_path)
     assert not [record for record in records if isinstance(record, Failure)], records
     counted = [r.payload_bytes for r in records if isinstance(r, Sample) and not r.warmup]
     assert {size: counted.count(size) for size in counted} == {1: 10, 2_000_000: 5, 3: 10, 70: 10}
@@ -101,7 +100,7 @@ def test_both_layers_of_a_real_launch(name, tmp_path):
     case = Case(workload="pingpong", backend=name, params=params, iterations=43, warmups=7,
                 timeout_s=240.0)  # fmt: skip
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
+    records = builders.measured(plan, tmp_path)
     assert not [record for record in records if isinstance(record, Failure)], records
     assert isinstance(records[-1], LaunchEnd)
     samples = [record for record in records if isinstance(record, Sample) and not record.warmup]

@@ -10,7 +10,7 @@ import builders
 import pytest
 import trees
 
-from commbench import environment, runner, suite
+from commbench import environment, suite
 from commbench.model import ClusterSpec, Failure, Record
 
 FAKES = Path(__file__).parent / "fakes"
@@ -39,7 +39,7 @@ def launch(
         workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=240
     )
     plan = suite.plan(suite.suite_of("fake", cases), seed=0)
-    return builders.expanded(runner.run_plan(plan, folder / "logs"))
+    return builders.measured(plan, folder)
 
 
 def of_kind(kind: type[Any], records: list[Record]) -> list[Any]:

@@ -13,7 +13,6 @@ from commbench.backends.tcp import TcpBackend
 from commbench.errors import VerificationError
 from commbench.measure import pair, windows
 from commbench.model import Case, Failure, IdleCost, Launch, Load, Sample
-from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -123,7 +122,7 @@ def test_a_launch_under_load_ends_well(backend, tmp_path):
     params = LOADED | {"layers": ("coroutine", "comm"), "sizes": (1, 1 << 20)}
     case = Case(workload="pingpong", backend=backend, params=params, iterations=50, warmups=10)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
+    records = builders.measured(plan, tmp_path)
     assert not [record for record in records if isinstance(record, Failure)], records
     assert len(samples(records)) == 2 * (50 + 5)
     loads = [record for record in records if isinstance(record, Load)]

@@ -165,6 +165,6 @@ def test_a_launch_of_two_pairs_ends_well(backend, tmp_path):
     }  # fmt: skip
     case = Case(workload="pingpong", backend=backend, params=params, iterations=100, warmups=10)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = list(run_plan(plan, tmp_path / "logs"))
+    records = list(run_plan(plan, tmp_path))
     assert not [record for record in records if isinstance(record, Failure)], records
     assert len(samples(records)) == 4

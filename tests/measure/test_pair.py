@@ -26,7 +26,6 @@ from commbench.model import (
     TransportUsed,
     WorkerPlace,
 )
-from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -332,7 +331,7 @@ def over_ucx(tmp_path_factory):
             timeout_s=240.0,
         )  # fmt: skip
         plan = [Launch(case=case, index=0, block=0, position=0)]
-        records = builders.expanded(run_plan(plan, tmp_path_factory.mktemp("launches") / "logs"))
+        records = builders.measured(plan, tmp_path_factory.mktemp("launches"))
         assert not [record for record in records if isinstance(record, Failure)], records
         assert isinstance(records[-1], LaunchEnd)
         found[name] = records

@@ -15,7 +15,6 @@ from commbench.endpoints import compiled
 from commbench.errors import LaunchError
 from commbench.measure import lacking, perftest
 from commbench.model import Case, Failure, Launch, Sample, TransportUsed
-from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -34,7 +33,7 @@ def measured(backend, folder, iterations=20, **params):
     if problem := lacking.lacking(case, backends.parse(backend)):
         pytest.skip(f"{backend}: {problem.reason}")
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, folder / "logs"))
+    records = builders.measured(plan, folder)
     assert not [record for record in records if isinstance(record, Failure)], records
     return records
 

@@ -11,7 +11,6 @@ import pytest
 from commbench.errors import LaunchError, VerificationError
 from commbench.measure import worker
 from commbench.model import Case, Failure, IdleCost, Launch, LaunchEnd, Sample
-from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -110,7 +109,7 @@ def test_a_live_cluster_is_measured(tmp_path):
     params = {"layers": ("worker",), "sizes": (1, 100_000)}
     case = Case(workload="pingpong", backend="tcp", params=params, iterations=40, warmups=10)
     plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.expanded(run_plan(plan, tmp_path / "logs"))
+    records = builders.measured(plan, tmp_path)
     assert not [record for record in records if isinstance(record, Failure)], records
     assert isinstance(records[-1], LaunchEnd)
     (idle,) = [record for record in records if isinstance(record, IdleCost)]
