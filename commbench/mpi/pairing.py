@@ -28,6 +28,7 @@ from commbench.mpi.connect import CALLS, TAG_BITS, check_port, free, start_conne
 from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields, shortened
 from commbench.mpi.line import Line
 from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, forget, release_dead
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.runtime import Runtime
 
 __all__ = ["share_communicator"]
@@ -224,6 +225,8 @@ class _Side:
             near = frozenset(segments) if own.host and peer.host == own.host else frozenset()
             if own.segments & near:
                 raise ProtocolError("segments of this process")
+            if near:
+                SENDERS.add(peer.pid)
             communicator = await self._connect(port, tag, near)
             pair = Pair(communicator, 0, b"", peer.pid, near)
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):

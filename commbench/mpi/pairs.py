@@ -14,6 +14,7 @@ from commbench.mpi import shared_memory
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello
 from commbench.mpi.line import Line
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfer import Transfer
 
@@ -23,6 +24,8 @@ __all__ = [
 
 RELEASE_AFTER_S = (1, 4, 16, 64)
 """How long after the end of a connection to look whether the peer has died."""
+_LOOK_AGAIN_S = 0.25
+"""How long after a look at the receive queue to look again, where a slot is unwritten."""
 
 
 class Pair(NamedTuple):
@@ -53,16 +56,25 @@ LOCK = threading.Lock()
 _FORGOTTEN = ""
 """The name of those with whom a meeting failed at last; no process can have it."""
 _looks: dict[float, float] = {}
-"""When to look next, by the time since the end of a connection."""
+"""When to look next, by the time since the end of a connection, or since the last look."""
 
 
 def release_dead_soon() -> None:
-    """Do `release_dead` later, and for many calls once; to be called in an event loop."""
-    now, loop = time.monotonic(), asyncio.get_running_loop()
+    """Look for dead peers later, and for many calls once; to be called in an event loop."""
     for delay in RELEASE_AFTER_S:
-        if now > _looks.get(delay, 0):
-            _looks[delay] = now + delay
-            loop.call_later(delay, release_dead)
+        _look_after(delay)
+
+
+def _look_after(delay: float) -> None:
+    if (now := time.monotonic()) > _looks.get(delay, 0):
+        _looks[delay] = now + delay
+        asyncio.get_running_loop().call_later(delay, _look)
+
+
+def _look() -> None:
+    release_dead()
+    if SENDERS.look():
+        _look_after(_LOOK_AGAIN_S)
 
 
 def forget(name: str, pair: Pair) -> bool:

@@ -31,6 +31,7 @@ from typing import Any
 from commbench.errors import UnavailableError
 from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
+from commbench.mpi.receive_queue import SENDERS, ReceiveQueue
 from commbench.mpi.shared_memory import host, segments, unlink_files
 from commbench.mpi.survival import outlive_peers
 from commbench.mpi.tags import TagAllocator
@@ -161,8 +162,10 @@ def _start(address: str) -> Runtime:
             "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
             "or let mpi:// initialise MPI",
         )
+    shared = segments() - before
     if is_mpich:
         outlive_peers()
+        SENDERS.queue = ReceiveQueue.find(shared)
     size = mpi.COMM_WORLD.Get_size()
     if is_mpich and size == 1:
         unlink_files()
@@ -192,7 +195,7 @@ def _start(address: str) -> Runtime:
         lock=threading.Lock(),
         pid=os.getpid(),
         port=port,
-        segments=frozenset(segments() - before),
+        segments=frozenset(shared),
         host=host(),
         devices=devices,
     )

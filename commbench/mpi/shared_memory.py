@@ -11,10 +11,10 @@ import contextlib
 import ctypes
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["attached", "host", "release", "segments", "unlink_files"]
+__all__ = ["attached", "host", "mapped", "release", "segments", "unlink_files"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.shmat.restype = ctypes.c_void_p
@@ -56,6 +56,15 @@ def segments() -> set[int]:
     return {inode for _, _, inode, path in _mappings() if path.startswith("/SYSV")}
 
 
+def mapped(ids: Collection[int]) -> list[tuple[int, int]]:
+    """Return where each mapping of these segments starts and ends."""
+    return [
+        (start, end)
+        for start, end, inode, path in _mappings()
+        if inode in ids and path.startswith("/SYSV")
+    ]
+
+
 @contextlib.contextmanager
 def attached(ids: Iterable[int]) -> Iterator[None]:
     """Keep segments from being freed within the block.
@@ -86,9 +95,8 @@ def release(ids: Iterable[int]) -> None:
     """
     gone, flags = set(ids), _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE
     with _lock:
-        for start, end, inode, path in _mappings():
-            if inode in gone and path.startswith("/SYSV"):
-                _libc.mmap(start, end - start, _PROT_READ_WRITE, flags, -1, 0)
+        for start, end in mapped(gone):
+            _libc.mmap(start, end - start, _PROT_READ_WRITE, flags, -1, 0)
 
 
 def unlink_files() -> None:

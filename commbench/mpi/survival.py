@@ -3,9 +3,10 @@
 MPICH asks UCX for endpoints without error handling. When such an endpoint fails, as it does where
 ``process_vm_readv`` finds the peer gone, UCX logs that at its level *fatal*, and its default log
 handler aborts the process. So we put a handler in front that keeps these messages from it; all
-others go on to UCX's own. UCX then takes the fragment for read, and MPI reports success: whoever
-receives must ask :func:`n_failures` whether to believe it. Only transports that lose a peer log at
-that level: UCX's assertions and its ``ucs_fatal`` abort without asking any handler.
+others go on to UCX's own, but for warnings of what :mod:`commbench.mpi.receive_queue` does. UCX
+then takes the fragment for read, and MPI reports success: whoever receives must ask
+:func:`n_failures` whether to believe it. Only transports that lose a peer log at that level: UCX's
+assertions and its ``ucs_fatal`` abort without asking any handler.
 
 The alternative, ``UCX_TLS=^cma``, needs none of this, and a second copy of every large message.
 """
@@ -25,6 +26,8 @@ __all__ = ["n_failures", "outlive_peers"]
 logger = logging.getLogger(__name__)
 
 _FATAL = 0
+_SKIPPED = {b"uct_iface_stub_am_handler", b"ucs_log_print_backtrace"}
+"""Functions that warn of the empty messages of :mod:`commbench.mpi.receive_queue`."""
 _STOP, _CONTINUE = 0, 1
 _handler_type = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -48,13 +51,13 @@ def n_failures(pid: int) -> int:
     return _lost[pid] + _lost[_ANY]
 
 
-def _keep_fatal(
+def _filter(
     file: bytes, line: int, function: bytes, level: int, config: int, text: bytes, arguments: int
 ) -> int:
     """See ``ucs_log_func_t`` in UCX's ``ucs/debug/log_def.h``."""
     del config
     if level != _FATAL:
-        return _CONTINUE
+        return _STOP if function in _SKIPPED else _CONTINUE
     buffer = ctypes.create_string_buffer(1024)
     _libc.vsnprintf(buffer, ctypes.c_size_t(len(buffer)), text, ctypes.c_void_p(arguments))
     message = buffer.value.decode(errors="replace")
@@ -65,7 +68,7 @@ def _keep_fatal(
     return _STOP
 
 
-_handler = _handler_type(_keep_fatal)
+_handler = _handler_type(_filter)
 
 
 def outlive_peers() -> bool:

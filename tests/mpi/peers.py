@@ -2,7 +2,7 @@
 
 It does what a message's ``op`` says: ``echo`` it, ``send`` so many bytes, ``take`` what comes and
 answer its sum, ``connect`` to other addresses and exchange a message with each, ``usage`` tells its
-descriptors, resident bytes and CPU seconds.
+descriptors, resident bytes and CPU seconds, ``faint`` sends it a signal in the middle of a write.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ import numpy as np
 import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
+
+from commbench.mpi.receive_queue import ReceiveQueue
+from commbench.mpi.shared_memory import mapped
 
 
 def usage() -> dict[str, float]:
@@ -96,6 +99,13 @@ async def handler(comm: Any) -> None:
                     await comm.write("connected")
                 case "usage":
                     await comm.write(usage())
+                case "faint":
+                    # As a signal would come while UCX writes a message to the owner of `segments`.
+                    start, _ = min(mapped(message["segments"]), key=lambda m: m[1] - m[0])
+                    queue = ReceiveQueue(start)
+                    number = queue.take()
+                    os.kill(os.getpid(), message["signal"])
+                    queue.skip(number)
                 case "turns":
                     await comm.write(0.0 if turns is None else await turns.stop())
                     turns = Turns() if turns is None else None

@@ -40,6 +40,7 @@ MEETINGS = {
     "kill_at_every_step": 280,
     "stop_at_every_step": 280,
     "cancel_at_every_step": 200,
+    "faint_peers": 280,
     "late_peers": 200,
     "many_at_once": 100,
     "strangers_who_know_the_protocol": 200,
@@ -112,28 +113,27 @@ def test_meeting(name: str) -> None:
     run_scenario("meeting_scenarios", name, MEETINGS[name])
 
 
+def private(*command: str) -> tuple[str, ...]:
+    """Return a command that runs others in new namespaces; skip the test where it can't."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command, "true"], check=False).returncode
+    ):
+        pytest.skip("new namespaces take root and unshare")
+    return command
+
+
 @pytest.mark.parametrize("rounds", ["2", pytest.param("10", marks=pytest.mark.slow)])
 def test_lives(rounds: str) -> None:
     """Processes that end or are killed leave no shared memory behind, nor in those they met."""
     script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
-    private = ["unshare", "--mount", "--ipc", "sh", "-c", script, "sh"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*private, "true"], check=False).returncode
-    ):
-        pytest.skip("a /dev/shm of one's own takes root and unshare")
-    run_scenario("meeting_scenarios", f"lives {rounds}", 280, *private)
+    command = private("unshare", "--mount", "--ipc", "sh", "-c", script, "sh")
+    run_scenario("meeting_scenarios", f"lives {rounds}", 280, *command)
 
 
 def test_containers() -> None:
     """Processes in IPC namespaces of their own meet, though their segments have the same ids."""
-    private = ["unshare", "--ipc"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*private, "true"], check=False).returncode
-    ):
-        pytest.skip("an IPC namespace of one's own takes root and unshare")
-    run_scenario("meeting_scenarios", "containers", 60, *private)
+    run_scenario("meeting_scenarios", "containers", 60, *private("unshare", "--ipc"))
 
 
 @pytest.mark.slow
