@@ -29,7 +29,7 @@ class Emitter(Protocol):
 class Recorder:
     """Writes records to the runner's pipe, and those of `records.BULK` to parts.
 
-    Records may come from any thread, batches from one at a time.
+    Records may come from any thread, those of a region from one at a time.
 
     Parameters
     ----------
@@ -43,15 +43,16 @@ class Recorder:
 
     def __init__(self, descriptor: int, run: Path, name: str) -> None:
         self._pipe = os.fdopen(descriptor, "wb")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._run, self._name = run, name
         self._parts = Parts(run, name)
 
     def __call__(self, record: Record | Batch, /) -> None:
         """Write `record` and hand it to the operating system; a batch before the next record."""
-        if not _add(record, self._parts):
-            self._parts.close()
-            self._write(record)
+        with self._lock:
+            if (single := _add(record, self._parts)) is not None:
+                self._parts.close()
+                self._write(single)
 
     @contextmanager
     def region(self) -> Iterator[Emit]:
@@ -59,10 +60,10 @@ class Recorder:
         parts, few = Parts(self._run, self._name), list[Record]()
 
         def buffer(record: Record | Batch) -> None:
-            if not _add(record, parts):
-                few.append(record)  # type: ignore[arg-type]
+            if (single := _add(record, parts)) is not None:
+                few.append(single)
 
-        self._parts.close()
+        self.close()
         try:
             yield buffer
         except BaseException:
@@ -74,24 +75,25 @@ class Recorder:
 
     def close(self) -> None:
         """Write the batches that no record has followed."""
-        self._parts.close()
+        with self._lock:
+            self._parts.close()
 
-    def _write(self, record: Record | Batch) -> None:
-        line = records.encode(record) + "\n"  # type: ignore[arg-type]
+    def _write(self, record: Record) -> None:
+        line = records.encode(record) + "\n"
         with self._lock:
             self._pipe.write(line.encode("ascii"))
             self._pipe.flush()
 
 
-def _add(record: Record | Batch, parts: Parts) -> bool:
-    """Add `record` to `parts` if it belongs there, and return whether it does."""
+def _add(record: Record | Batch, parts: Parts) -> Record | None:
+    """Add `record` to `parts` if it belongs there; else return it."""
     if isinstance(record, Batch):
         parts.add(record)
     elif type(record).__name__ in records.BULK:
         parts.add(Batch.of(type(record), **{name: [value] for name, value in vars(record).items()}))
     else:
-        return False
-    return True
+        return record
+    return None
 
 
 class InMemory(list[Record]):

@@ -3,8 +3,8 @@
 Run as ``python -m commbench.launch`` by the runner, which sends the launch as JSON on standard
 input and keeps that pipe open for as long as it lives; records leave as JSON lines on the file
 descriptor that ``COMMBENCH_RECORDS_FD`` names, and those in large numbers go to the run's
-directory, ``COMMBENCH_RUN``. The process leads a group of its own, and all that
-it starts carries the launch's mark: when the runner goes, so do they.
+directory, ``COMMBENCH_RUN``. The process leads a new process group, and all that it starts
+carries the launch's mark: when the runner goes, so do they.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch", "Parts", "all_records", "closed", "damage_named", "merge", "read", "schema",
-    "writing",
+    "texts", "writing",
 ]  # fmt: skip
 
 FLUSH_ROWS = 50_000
@@ -50,6 +50,13 @@ def schema(kind: str) -> pa.Schema:
     types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": text}
     columns = {name: types[kept] for name, kept in fields.items()}
     return pa.schema(columns | {name: pa.string() for name in {"evidence"} & columns.keys()})
+
+
+def texts(columns: pa.Schema) -> list[str]:
+    """Return the names of the columns whose texts are kept once each."""
+    import pyarrow as pa
+
+    return [field.name for field in columns if pa.types.is_dictionary(field.type)]
 
 
 @dataclass(frozen=True)
@@ -172,15 +179,19 @@ class Parts:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        for kind in list(self._tables):
-            tables = self._tables.pop(kind)
+        taken, self._tables = self._tables, {}
+        for kind, tables in taken.items():
             folder = self._run / BULK[kind]
+            # A name that comes again would pass for a part that was merged.
+            path = folder / f"{self._name}-{time.time_ns()}{_OPEN}"
             with writing(self._run, folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                # A name that comes again would pass for a part that was merged.
-                path = folder / f"{self._name}-{time.time_ns()}{_OPEN}"
-                self._written.append(path)
-                pq.write_table(pa.concat_tables(tables).unify_dictionaries(), path)
+                try:
+                    pq.write_table(pa.concat_tables(tables).unify_dictionaries(), path)
+                except OSError:
+                    path.unlink(missing_ok=True)
+                    raise
+            self._written.append(path)
         self._n_rows = 0
         self._flushed_at = time.monotonic()
 
@@ -266,7 +277,7 @@ def read(path: Path, kind: str) -> pa.Table:
     import pyarrow.parquet as pq
 
     wanted = schema(kind)
-    with damage_named(path), pq.ParquetFile(path, read_dictionary=_texts(wanted)) as file:
+    with damage_named(path), pq.ParquetFile(path, read_dictionary=texts(wanted)) as file:
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)
             columns = map(group.column, range(group.num_columns))
@@ -286,12 +297,6 @@ def all_records(run: Path) -> Iterator[Record]:
                 yield KINDS[kind](**row)
 
 
-def _texts(wanted: pa.Schema) -> list[str]:
-    import pyarrow as pa
-
-    return [field.name for field in wanted if pa.types.is_dictionary(field.type)]
-
-
 def merge(run: Path, kind: str) -> None:
     """Make one part of all closed ones of a kind, unless one of them is damaged.
 
@@ -300,29 +305,37 @@ def merge(run: Path, kind: str) -> None:
     UnwritableError
         Where the disk refuses it.
     """
-    import pyarrow.parquet as pq
-
     try:
         found = closed(run, kind)
-        if len(found) > 1:
-            last = max((int(path.stem.removeprefix(f"{_MERGED}-")) for path in found
-                        if path.name.startswith(_MERGED)), default=0)  # fmt: skip
-            path = run / BULK[kind] / f"{_MERGED}-{last + 1}{_CLOSED}"
-            names = json.dumps([part.name for part in found])
-            temporary = path.with_suffix(".part")
-            with writing(run, temporary):
-                wanted = schema(kind).with_metadata({_REPLACES: names})
-                with pq.ParquetWriter(temporary, wanted) as file:
-                    for table in _together(read(part, kind) for part in found):
-                        file.write_table(table.cast(wanted))
-                temporary.replace(path)
-            found = [path]
-        # A crash before the end of this does not make a record count twice.
-        for path in {*_on_disk(run, kind)} - {*found}:
+        merged = [_merged(run, kind, found)] if len(found) > 1 else found
+    except UnwritableError:
+        raise
+    except ResultsError:
+        return
+    # A crash before the end of this does not make a record count twice.
+    for path in {*_on_disk(run, kind)} - {*merged}:
+        with writing(run, path):
             path.unlink()
-    except ResultsError as error:
-        if isinstance(error, UnwritableError):
-            raise
+
+
+def _merged(run: Path, kind: str, found: list[Path]) -> Path:
+    """Write one part of the `found` ones, and return its path."""
+    import pyarrow.parquet as pq
+
+    merged = [path.stem for path in found if path.name.startswith(_MERGED)]
+    last = max((int(stem.removeprefix(f"{_MERGED}-")) for stem in merged), default=0)
+    path: Path = run / BULK[kind] / f"{_MERGED}-{last + 1}{_CLOSED}"
+    temporary = path.with_suffix(".part")
+    wanted = schema(kind).with_metadata({_REPLACES: json.dumps([part.name for part in found])})
+    with writing(run, temporary):
+        try:
+            with pq.ParquetWriter(temporary, wanted) as file:
+                for table in _together(read(part, kind) for part in found):
+                    file.write_table(table.cast(wanted))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
 
 
 def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

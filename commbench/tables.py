@@ -49,7 +49,7 @@ def _frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
     del tables
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     del table
-    texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
+    texts = parts.texts(wanted)
     # Senders and receivers have the same categories, so that they can be compared.
     workers = {
         name for column in _WORKERS if column in texts for name in frame[column].cat.categories

@@ -1,6 +1,6 @@
 """Collect from a simulated cluster: from the workers' logs to parts on disk, and what it takes.
 
-The client runs in a process of its own, as in a launch.
+The client runs in another process than the test, as in a launch.
 """
 
 from __future__ import annotations

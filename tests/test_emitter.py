@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -123,7 +124,7 @@ def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
     emit, end = recorder
     with emit.region() as keep:
         keep(transfers(3))
-        thread = threading.Thread(target=emit._write, args=[builders.failure(CASE, "first")])
+        thread = threading.Thread(target=emit, args=[builders.failure(CASE, "first")])
         thread.start()
         thread.join()
         assert arrived(end) == [builders.failure(CASE, "first")]
@@ -168,3 +169,27 @@ def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
         refuse()
     assert arrived(end) == []
     assert closed(tmp_path, "TransferRecord") == []
+
+
+def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
+    """The failure that says so leaves the launch, and what can be read is sound."""
+    emit, end = recorder
+    emit(transfers(2))
+    emit(builders.sample(CASE, 1.0))
+    arrived(end)
+
+    def full(table, path):
+        path.write_bytes(b"PAR1 and then no room")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    emit(transfers(3))
+    with monkeypatch.context() as disk:
+        disk.setattr("pyarrow.parquet.write_table", full)
+        with pytest.raises(UnwritableError, match="No space left on device"):
+            emit(builders.sample(CASE, 2.0))
+    assert arrived(end) == []
+    emit(builders.failure(CASE, "no room"))
+    emit.close()
+    assert arrived(end) == [builders.failure(CASE, "no room")]
+    assert numbers(tmp_path) == [0, 1]
+    assert len(list((tmp_path / "transfers").iterdir())) == 1

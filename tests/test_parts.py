@@ -144,3 +144,4 @@ def test_merging_leaves_a_damaged_part_to_be_named(tmp_path: Path) -> None:
     merge(tmp_path, "TransferRecord")
     assert {"a.parquet", "b.parquet"} <= set(names(tmp_path))
     assert len(closed(tmp_path, "TransferRecord")) == 2
+    assert len(names(tmp_path)) == 2

@@ -47,7 +47,7 @@ def part_of(run: Path) -> Path:
 
 @pytest.mark.parametrize("group_rows", [1, 7, 100])
 def test_row_groups_come_together_in_their_order(group_rows: int, tmp_path: Path) -> None:
-    """Each with a dictionary of its own, and those of one part before those of the next."""
+    """Each has another dictionary; the rows of one part come before those of the next."""
     stored, beyond = transfers(range(40)), transfers(range(40, 50))
     path = written(tmp_path, stored, group_rows=group_rows)
     pq.write_table(table_of(beyond), part_of(path).with_name("b-0.parquet"))
