@@ -55,7 +55,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with interrupts.none_lost():
+                return super().invoke(ctx)
         except CommbenchError as error:
             raise _told(error) from error
         except KeyboardInterrupt:

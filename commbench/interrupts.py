@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +24,8 @@ def interruptible() -> Iterator[None]:
         if (handler := signal.getsignal(number)) is not signal.SIG_IGN
     }
 
-    def interrupt(*_: Any) -> None:
-        ignore()
-        raise KeyboardInterrupt
-
     for number in before:
-        signal.signal(number, interrupt)
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
@@ -41,6 +39,34 @@ def ignore() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             # SIG_IGN would have Python complain of a signal that has come but is not handled yet.
             signal.signal(number, _do_nothing)
+
+
+@contextlib.contextmanager
+def none_lost() -> Iterator[None]:
+    """Interrupt once more where Python can't raise KeyboardInterrupt, and would print it and go on.
+
+    Such as in the callback of a weak reference.
+    """
+    before = sys.unraisablehook
+
+    def send_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, _interrupt)
+            arguments = (threading.get_ident(), signal.SIGINT)
+            threading.Timer(0.01, signal.pthread_kill, arguments).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _interrupt(*_: Any) -> None:
+    ignore()
+    raise KeyboardInterrupt
 
 
 def _do_nothing(*_: Any) -> None:

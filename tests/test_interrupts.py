@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import time
+import weakref
 
 import pytest
 
@@ -38,6 +40,25 @@ def test_the_first_signal_interrupts_and_the_others_do_nothing(number):
     assert interrupted
     assert cleaned
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_no_interrupt_is_lost_where_python_cannot_raise_it(capsys):
+    """It comes a moment later, and nothing is printed about it."""
+
+    class Referred:
+        pass
+
+    referred, interrupted = Referred(), False
+    reference = weakref.ref(referred, lambda _: signal.raise_signal(signal.SIGINT))
+    try:
+        with interrupts.none_lost(), interrupts.interruptible():
+            del referred
+            assert reference() is None
+            time.sleep(60)
+    except KeyboardInterrupt:
+        interrupted = True
+    assert interrupted
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_nohup_ignores_stays_ignored():
