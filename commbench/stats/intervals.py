@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats.segments import Groups, begins_of
+from commbench.stats import grouping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,23 +24,12 @@ class Spans:
     """
 
     def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
-        import numpy as np
-
-        grouped = table.groupby(key, observed=True, sort=False)
-        groups = Groups(
-            grouped.ngroup().to_numpy().__getitem__, grouped.ngroups, np.ones(len(table), bool)
-        )
-        spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)
-        self._spans = np.empty_like(spans)
-
-        def fill(begin: int, rows: np.ndarray[Any, Any], group: np.ndarray[Any, Any]) -> Any:
-            self._spans[begin : begin + len(rows)] = spans[rows]
-            first = begins_of(group)
-            return begin + first, rows[first]
-
-        begins, first = map(np.concatenate, zip(*groups.in_portions(fill), strict=True))
-        names = table[key].iloc[first].itertuples(index=False, name=None)
-        self._at = dict(zip(names, pairwise([*begins.tolist(), len(table)]), strict=True))
+        group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
+        order = grouping.sort_order(group)
+        self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
+        first = grouping.starts(group[order])
+        names = table[key].iloc[order[first]].itertuples(index=False, name=None)
+        self._at = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
 
     def within(
         self, place: tuple[Any, ...], began_s: float, seconds: float

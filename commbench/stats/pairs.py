@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench import tables
+from commbench.stats import grouping
 from commbench.stats.links import link_classes
-from commbench.stats.segments import Groups, begins_of, quantiles, union_lengths
 from commbench.stats.selection import counted, counts
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
+_PAIR = ("case_id", "channel", "src", "dst")
+_TIMED = ("nbytes", "start_s", "stop_s")
 _NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
 _COVERAGE = (
     "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
@@ -63,79 +64,91 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     import numpy as np
     import pandas as pd
 
-    log = run.transfers
-    pairs = _PairNumbers(run)
-    # Two launches may not share a clock: each is a stretch of time of its own.
-    launch = log["launch"].to_numpy()
+    log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
+    log = log.astype(dict.fromkeys(_PAIR, "category"))
+    names = _categories(log, run)
+    pair = np.zeros(len(log), dtype=np.int64)
+    for name, texts in names.items():
+        pair *= len(texts)
+        pair += log[name].cat.set_categories(texts).cat.codes.to_numpy()
+    # Two launches may not share a clock: the time of each is apart.
     launches = np.sort(log["launch"].unique())
-    n_launches = max(1, len(launches))
-
-    def number_of(rows: slice) -> _Array:
-        number = pairs.numbers(rows)
-        number *= n_launches
-        number += np.searchsorted(launches, launch[rows])
-        return number
-
-    windows = Groups(number_of, pairs.n_numbers * n_launches, _counting(run))
-    columns = [log[name].to_numpy() for name in ("nbytes", "start_s", "stop_s")]
-    single_Bps = np.empty(len(windows))  # noqa: N806 - the unit's own spelling
-
-    def work(begin: int, rows: _Array, window: _Array) -> dict[str, _Array]:
-        nbytes, start_s, stop_s = (column.take(rows) for column in columns)
-        single = single_Bps[begin : begin + len(rows)]
-        measured = _measured(nbytes, start_s, stop_s, window, n_launches, single)
-        return pairs.codes(measured.pop("pair")) | measured
-
-    portions = windows.in_portions(work, n_launches)
-    found = {
-        name: np.concatenate([portion.pop(name) for portion in portions])
-        for name in list(portions[0])
+    window = pair * max(1, len(launches)) + np.searchsorted(launches, log["launch"])
+    order = grouping.sort_order(window)
+    measured, single_Bps = _measured(  # noqa: N806 - the unit's own spelling
+        pair[order], window[order], *(log[name].to_numpy()[order] for name in _TIMED)
+    )
+    pair = measured.pop("pair")
+    columns: dict[str, Any] = {}
+    for name, texts in reversed(names.items()):
+        pair, code = np.divmod(pair, max(1, len(texts)))
+        columns[name] = pd.Categorical.from_codes(code, texts)
+    case_id = pd.Series(columns.pop("case_id"))
+    of_case = {
+        name: tables.renamed(
+            case_id, {case.id: getattr(case, name) for case in run.run.suite.cases}
+        )
+        for name in ("workload", "backend")
     }
-    table = pd.DataFrame(pairs.named(found), copy=False)
+    channel, src, dst = (columns[name] for name in _PAIR[1:])
+    texts = {"case_id": case_id, **of_case, "channel": channel, "src": src, "dst": dst}
+    table = pd.DataFrame(texts | measured, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
+def _categories(log: pd.DataFrame, run: RunData) -> dict[str, pd.Index[str]]:
+    """Return the texts of each part of a pair's name in the order in which pairs are shown."""
+    import pandas as pd
+
+    workers = log["src"].cat.categories.union(log["dst"].cat.categories)
+    return {
+        "case_id": pd.Index([case.id for case in run.run.suite.cases]),
+        "channel": log["channel"].cat.categories.sort_values(),
+        "src": workers,
+        "dst": workers,
+    }
+
+
 def _measured(
-    nbytes: _Array,
-    start_s: _Array,
-    stop_s: _Array,
-    window: _Array,
-    n_launches: int,
-    single_Bps: _Array,  # noqa: N803 - the unit's own spelling
-) -> dict[str, _Array]:
-    """Return what is known of pairs, by number (``pair``); fill in each transfer's bandwidth."""
+    pair: _Array, window: _Array, nbytes: _Array, start_s: _Array, stop_s: _Array
+) -> tuple[dict[str, _Array], _Array]:
+    """Return what is known of pairs, by number (``pair``), and the bandwidth of each transfer.
+
+    Parameters
+    ----------
+    pair, window
+        The numbers of each transfer's pair, and of its pair and launch; both increase.
+    nbytes, start_s, stop_s
+        Of each transfer.
+    """
     import numpy as np
 
-    windows = begins_of(window)
-    pair = window[windows] // n_launches
-    of_pair = begins_of(pair)
-    begins = windows[of_pair]
-    busy_s = np.add.reduceat(union_lengths(start_s, stop_s, windows), of_pair)
+    first = grouping.starts(pair)
+    busy_s = grouping.union_lengths(start_s, stop_s, window)
+    busy_s = np.add.reduceat(busy_s, grouping.starts(pair[grouping.starts(window)]))
     seconds = stop_s - start_s
     timed = seconds > 0
-    single_Bps.fill(np.nan)
-    np.divide(nbytes, seconds, out=single_Bps, where=timed)
-    q25, q50, q75 = quantiles(single_Bps, begins, [0.25, 0.5, 0.75])
-    n = np.diff(begins, append=len(nbytes))
     seconds[~timed] = 0
-    n_timed, timed_bytes, total_s = (
-        np.add.reduceat(values, begins, dtype=dtype)
-        for values, dtype in ((timed, int), (nbytes * timed, int), (seconds, float))
-    )
+    single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the unit's own spelling
+    np.divide(nbytes, seconds, out=single_Bps, where=timed)
+    q25, q50, q75 = grouping.quantiles(single_Bps, pair, [0.25, 0.5, 0.75])
+    n = np.diff(first, append=len(nbytes))
+    timed_bytes = np.add.reduceat(nbytes * timed, first)
+    total_s = np.add.reduceat(seconds, first)
     # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
     return {
-        "pair": pair[of_pair],
+        "pair": pair[first],
         "n": n,
-        "bytes": np.add.reduceat(nbytes, begins),
+        "bytes": np.add.reduceat(nbytes, first),
         "q25_Bps": q25,
         "q50_Bps": q50,
         "q75_Bps": q75,
         "mean_Bps": timed_bytes / total_s,
         "busy_Bps": timed_bytes / busy_s,
         "concurrency": total_s / busy_s,
-        "n_untimed": n - n_timed,
-    }
+        "n_untimed": n - np.add.reduceat(timed, first, dtype=int),
+    }, single_Bps
 
 
 def _counting(run: RunData) -> _Array:
@@ -145,69 +158,6 @@ def _counting(run: RunData) -> _Array:
     keep &= ~_below_the_largest(log)
     which: _Array = keep.to_numpy(dtype=bool)
     return which
-
-
-class _PairNumbers:
-    """Numbers for pairs: in the order of the suite's cases, then by channel, sender, receiver."""
-
-    def __init__(self, run: RunData) -> None:
-        import pandas as pd
-
-        names = ("case_id", "channel", "src", "dst")
-        columns = {name: run.transfers[name].astype("category").cat for name in names}
-        workers = columns["src"].categories.union(columns["dst"].categories)
-        self._cases = run.run.suite.cases
-        self._texts = {
-            "case_id": pd.Index([case.id for case in self._cases]),
-            "channel": columns["channel"].categories.sort_values(),
-            "src": workers,
-            "dst": workers,
-        }
-        self._sizes = [len(texts) for texts in self._texts.values()]
-        self._codes = [
-            columns[name].set_categories(texts).cat.codes.to_numpy()
-            for name, texts in self._texts.items()
-        ]
-
-    @property
-    def n_numbers(self) -> int:
-        """What every number is below."""
-        return math.prod(self._sizes)
-
-    def numbers(self, rows: slice) -> _Array:
-        """Return the numbers of the pairs of these rows."""
-        import numpy as np
-
-        number = np.zeros(len(self._codes[0][rows]), dtype=np.int64)
-        for size, codes in zip(self._sizes, self._codes, strict=True):
-            number *= size
-            number += codes[rows]
-        return number
-
-    def codes(self, pair: _Array) -> dict[str, _Array]:
-        """Return for each part of these pairs' names the places of its texts."""
-        import numpy as np
-
-        found = {}
-        for name, size in reversed([*zip(self._texts, self._sizes, strict=True)]):
-            pair, place = np.divmod(pair, max(1, size))
-            found[name] = place.astype(np.min_scalar_type(-max(1, size)))
-        return found
-
-    def named(self, found: dict[str, _Array]) -> dict[str, Any]:
-        """Return the columns of a table with texts in the place of ``codes``."""
-        import pandas as pd
-
-        names = {
-            name: pd.Categorical.from_codes(found.pop(name), texts)
-            for name, texts in self._texts.items()
-        }
-        case_id = pd.Series(names.pop("case_id"))
-        of_case = {
-            name: tables.renamed(case_id, {case.id: getattr(case, name) for case in self._cases})
-            for name in ("workload", "backend")
-        }
-        return {"case_id": case_id} | of_case | names | found
 
 
 def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
