@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 __all__ = ["figure", "load", "pair_matrix"]
 __version__ = "0.1.0.dev0"
 
 
-def load(run: str | Path) -> RunData:
+def load(run: str | Path) -> Run:
     """Return the records of a run as pandas frames.
 
     Parameters
@@ -33,12 +33,12 @@ def load(run: str | Path) -> RunData:
     ResultsError
         Where the directory holds no run, or one of another schema version.
     """
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
-    return RunData.read(Path(run))
+    return Run.read(Path(run))
 
 
-def pair_matrix(run: RunData | str | Path) -> xr.Dataset:
+def pair_matrix(run: Run | str | Path) -> xr.Dataset:
     """Return the bandwidth of every ordered pair of workers, as ``commbench report`` shows it.
 
     Parameters
@@ -67,7 +67,7 @@ def pair_matrix(run: RunData | str | Path) -> xr.Dataset:
     return matrix_of(load(run) if isinstance(run, str | Path) else run)
 
 
-def figure(run: RunData, name: str) -> Figure | None:
+def figure(run: Run, name: str) -> Figure | None:
     """Return a figure of a run, or None where the run has nothing to show in it.
 
     Parameters

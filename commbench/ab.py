@@ -21,7 +21,7 @@ from pathlib import Path
 
 from commbench import parts, records, store
 from commbench.errors import UnwritableError, UsageError
-from commbench.model import LaunchEnd, Record, Run
+from commbench.model import LaunchEnd, Manifest, Record
 
 SIDES = ("base", "head")
 
@@ -83,7 +83,7 @@ def measure(experiment: Experiment) -> Generator[Block]:
                 began = time.monotonic()
                 path = _run(experiment, side, number, Path(folder) / f"{number}-{side}")
                 if side not in stores:
-                    stores[side] = _store(experiment, side, store.read_run(path))
+                    stores[side] = _store(experiment, side, store.read_manifest(path))
                 ok, notes = _add(path, stores[side], number)
                 shutil.rmtree(path.parent, ignore_errors=True)
                 seconds = time.monotonic() - began
@@ -133,7 +133,7 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
     return runs[0]
 
 
-def _store(experiment: Experiment, side: str, first: Run) -> store.RunStore:
+def _store(experiment: Experiment, side: str, first: Manifest) -> store.RunStore:
     """Return the store of all blocks of a side, described as its first block is."""
     cases = tuple(replace(case, launches=experiment.launches) for case in first.suite.cases)
     # Both sides are started from one folder: whose commit it has, nobody knows.

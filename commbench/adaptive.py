@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from commbench import suite as suites
 from commbench.errors import UsageError
-from commbench.model import Launch, Run, Stopping, Suite
-from commbench.stats import MIN_LAUNCHES, ended_by
+from commbench.model import Launch, Manifest, Stopping, Suite
+from commbench.stats import MIN_LAUNCHES
 
 if TYPE_CHECKING:
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 def check(rule: Stopping, suite: Suite) -> None:
@@ -51,7 +51,9 @@ def evened(suite: Suite, done: Mapping[str, int]) -> Suite:
     return replace(suite, cases=tuple(cases))
 
 
-def extended(launches: Iterable[Launch], run: Run, read: Callable[[], RunData]) -> Iterator[Launch]:
+def extended(
+    launches: Iterable[Launch], manifest: Manifest, read: Callable[[], Run]
+) -> Iterator[Launch]:
     """Yield `launches`, then complete blocks of them until ``ended_by`` says enough.
 
     Parameters
@@ -60,10 +62,10 @@ def extended(launches: Iterable[Launch], run: Run, read: Callable[[], RunData]) 
         Returns the run as it is on disk; called between blocks only, when nothing is measured.
     """
     yield from launches
-    if run.stopping is None:
+    if manifest.stopping is None:
         return
-    suite = run.suite
+    suite = manifest.suite
     last_of_each = {case.id: case.launches - 1 for case in suite.cases}
-    while not ended_by(data := read()):
-        block = suites.plan(suite, run.seed + len(data.ends), done=last_of_each)
+    while not (data := read()).ended_by:
+        block = suites.plan(suite, manifest.seed + len(data.ends), done=last_of_each)
         yield from suites.shift(block, data.launches_begun())

@@ -27,7 +27,7 @@ from commbench import (
     registry,
 )
 from commbench.errors import CommbenchError, UnwritableError, UsageError
-from commbench.model import Launch, Run, Suite
+from commbench.model import Launch, Manifest, Suite
 
 if TYPE_CHECKING:
     from commbench.store import RunStore
@@ -161,7 +161,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     stopping, seed = options.stopping(given), given["seed"] or 0
     if stopping is not None:
         adaptive.check(stopping, suite)
-    described = Run(
+    described = Manifest(
         id=store.new_run_id(suite.name, given["output"]),
         suite=suite,
         environment=environment.collect(),
@@ -185,10 +185,10 @@ def _resume(path: Path) -> int:
     data = load(path)
     results = store.RunStore.reopen(path)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
-    suite = options.available(results.run.suite, skip=False)
-    if results.run.stopping is not None:
+    suite = options.available(results.manifest.suite, skip=False)
+    if results.manifest.stopping is not None:
         suite = adaptive.evened(suite, done)
-    missing = suites.plan(suite, results.run.seed + len(data.ends), done=done)
+    missing = suites.plan(suite, results.manifest.seed + len(data.ends), done=done)
     return _carry_out(results, suites.shift(missing, data.launches_begun()))
 
 
@@ -198,13 +198,12 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
 
     from commbench import adaptive, load, progress, runner
     from commbench.model import LaunchEnd
-    from commbench.reports import content
 
     failed = interrupted = False
-    plan = adaptive.extended(launches, results.run, lambda: load(results.path))
+    plan = adaptive.extended(launches, results.manifest, lambda: load(results.path))
     with (
         interrupts.interruptible(),
-        progress.shown(results.run, len(launches)) as show,
+        progress.shown(results.manifest, len(launches)) as show,
         closing(runner.run_plan(plan, results.path)) as records,
     ):
         try:
@@ -216,9 +215,9 @@ def _carry_out(results: RunStore, launches: Sequence[Launch]) -> int:
         except KeyboardInterrupt:
             interrupted = True
     results.finish()
-    said = content.build(load(results.path))
-    cli_report.write(results, said)
-    click.echo(registry.load("report", "terminal")(said), nl=False)
+    run = load(results.path)
+    cli_report.write(results, run)
+    click.echo(registry.load("report", "terminal")(run), nl=False)
     if interrupted:
         # Who is impatient would only cut the next lines short.
         interrupts.ignore()

@@ -49,9 +49,8 @@ def export(run: Path, form: str, output: Path | None, **of_asv: Any) -> None:
 
 def _to_text(run: Path, form: str, output: Path | None) -> None:
     from commbench import files, load
-    from commbench.reports import content
 
-    text = registry.load("report", form)(content.build(load(run)))
+    text = registry.load("report", form)(load(run))
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -72,11 +71,11 @@ def _to_asv(
     written = asv.write(
         data,
         output,
-        asv.machine_of(data.run, machine, output),
-        asv.commit_of(data.run, commit, repository or Path(), force=bool(force)),
+        asv.machine_of(data.manifest, machine, output),
+        asv.commit_of(data.manifest, commit, repository or Path(), force=bool(force)),
     )
     good = good_launches(data)
-    for case in data.run.suite.cases:
+    for case in data.suite.cases:
         if case.id not in good:
             name = f"{case.workload} over {case.backend}"
             click.echo(f"left out: {name}: none of its launches ended well", err=True)

@@ -48,12 +48,12 @@ def model(
     if all(model.reason for model in models):
         raise UsageError(_nothing_to_fit(run, models))
     if write is not None:
-        _write(write, dask_config.render(_only(advice), data.run.id))
+        _write(write, dask_config.render(_only(advice), data.manifest.id))
     if form == "json":
-        click.echo(link_model.document(data.run, models, advice, predict), nl=False)
+        click.echo(link_model.document(data.manifest, models, advice, predict), nl=False)
         return
-    tables = link_model.tables(models, stats.tasks(data), predict)
-    click.echo(terminal.page(describe(data.run), (), tables), nl=False)
+    tables = link_model.tables(models, data.case_labels, predict)
+    click.echo(terminal.page(describe(data.manifest), (), tables), nl=False)
     if write is not None:
         click.echo(f"wrote {write}")
 

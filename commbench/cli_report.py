@@ -12,7 +12,7 @@ from commbench import options, registry
 from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
-    from commbench.reports.content import Content
+    from commbench.analysis.run import Run
     from commbench.store import RunStore
 
 _AT_ONCE = 1 << 20
@@ -34,29 +34,30 @@ _AT_ONCE = 1 << 20
 def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
     """Report a RUN again: a run's directory, complete or not."""
     from commbench import load
-    from commbench.reports import content
 
     render = registry.load("report", form)
     data = load(run)
     if min_transfer is not None:
-        data = replace(data, run=replace(data.run, min_transfer_bytes=min_transfer))
+        data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))
     if racks is not None:
-        data = replace(data, run=replace(data.run, racks=options.racks(racks)))
-    text = render(content.build(data))
+        data = data.replace(replace(data.manifest, racks=options.racks(racks)))
+    text = render(data)
     # Hundreds of megabytes in one piece would be there once more, encoded.
     for begin in range(0, len(text), _AT_ONCE):
         click.echo(text[begin : begin + _AT_ONCE], nl=False)
 
 
-def write(results: RunStore, content: Content) -> None:
+def write(results: RunStore, run: Run) -> None:
     """Write the figures, ``report.md`` and ``report.html`` next to the records."""
+    from commbench.reports.figures import drawn
+
     figures = []
-    for drawing in content.figures:
+    for drawing in drawn(run):
         if drawing.problem:
             click.echo(drawing.problem, err=True)
             continue
         results.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
         figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
-    text = registry.load("report", "markdown")(content)
+    text = registry.load("report", "markdown")(run)
     results.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
-    results.write_text("report.html", registry.load("report", "html")(content))
+    results.write_text("report.html", registry.load("report", "html")(run))

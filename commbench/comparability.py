@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.model import Case, ClusterSpec, Run
+from commbench.model import Case, ClusterSpec, Manifest
 from commbench.units import format_bytes
 
 _MACHINE = (
@@ -44,7 +44,7 @@ class Match:
     alone: tuple[str, ...]
 
 
-def match(baseline: Run, candidate: Run) -> Match:
+def match(baseline: Manifest, candidate: Manifest) -> Match:
     """Set the cases of two runs against each other and collect what keeps them from comparing.
 
     A case and its equal share their id. Where a workload over a backend has no equal, but is

@@ -15,7 +15,7 @@ from commbench.parsed import SHARE
 
 if TYPE_CHECKING:
     from commbench.ab import Block
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 REGRESSION = 3
 _RUN = click.Path(path_type=Path)
@@ -45,10 +45,10 @@ def compare(
 
     effect = _least_effect(min_effect)
     old, new = load(baseline), load(candidate)
-    differences = comparability.match(old.run, new.run).differences
+    differences = comparability.match(old.manifest, new.manifest).differences
     if differences and not force:
         raise IncomparableError(
-            f"{old.run.id} and {new.run.id} can't be compared: "
+            f"{old.manifest.id} and {new.manifest.id} can't be compared: "
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
@@ -64,18 +64,16 @@ def _least_effect(given: float | None) -> float:
     return effect
 
 
-def _compared(
-    old: RunData, new: RunData, min_effect: float, form: str, *, interleaved: bool
-) -> int:
+def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool) -> int:
     """Show how `new` compares with `old` and return the exit status."""
     from commbench import comparability, stats
     from commbench.reports import between_runs
 
-    match = comparability.match(old.run, new.run)
+    match = comparability.match(old.manifest, new.manifest)
     found = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
     if not found:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
-        raise UsageError(f"{old.run.id} and {new.run.id} have nothing to compare: {why}")
+        raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
     show = between_runs.as_json if form == "json" else between_runs.text
     click.echo(show(old, new, match, found), nl=False)
     return REGRESSION if stats.regressions(found) else 0
@@ -146,16 +144,16 @@ def _progress(block: Block, launches: int) -> str:
     return "\n".join([line, *(f"{block.side}: {note}" for note in block.notes)])
 
 
-def _refuse_other_cases(old: RunData, new: RunData) -> None:
+def _refuse_other_cases(old: Run, new: Run) -> None:
     from dataclasses import replace
 
     from commbench import comparability
 
     # The environments are what is compared; the cases must be the same.
-    same = replace(new.run, environment=old.run.environment)
-    if differences := comparability.match(old.run, same).differences:
+    same = replace(new.manifest, environment=old.manifest.environment)
+    if differences := comparability.match(old.manifest, same).differences:
         raise IncomparableError(
-            f"{old.run.id} and {new.run.id} did not measure the same: "
+            f"{old.manifest.id} and {new.manifest.id} did not measure the same: "
             + "; ".join(map(str, differences))
             + f". To compare them all the same: commbench compare --force {old.path} {new.path}"
         )
@@ -175,13 +173,13 @@ def check(
     write_reference: Path | None,
 ) -> None:  # fmt: skip
     """Check a RUN against references; exit status 3 where a value is missing or out of bounds."""
-    from commbench import load, references, stats
+    from commbench import load, references
     from commbench.reports import checks
 
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
     data = load(run)
-    summaries = stats.summaries(data)
+    summaries = data.summaries
     if write_reference is not None:
         if write_reference.exists():
             raise UsageError(f"{write_reference} exists; name another file, or remove it")
@@ -191,6 +189,6 @@ def check(
     assert reference is not None
     found = references.check(data, references.read(reference), summaries)
     if junit is not None:
-        files.write(junit, checks.junit(data.run, found))
-    click.echo(checks.text(data.run, found), nl=False)
+        files.write(junit, checks.junit(data.manifest, found))
+    click.echo(checks.text(data.manifest, found), nl=False)
     ctx.exit(0 if all(check.ok for check in found) else REGRESSION)

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import click
 
-from commbench.model import Failure, LaunchEnd, Record, Run, Sample
+from commbench.model import Failure, LaunchEnd, Manifest, Record, Sample
 from commbench.units import format_seconds
 
 _Show = Callable[[Record | None], None]
 
 
 @contextmanager
-def shown(run: Run, n_launches: int) -> Iterator[_Show]:
+def shown(run: Manifest, n_launches: int) -> Iterator[_Show]:
     """Give a function that takes every record of `run` and shows how far it is.
 
     On a terminal it is a bar; elsewhere, as in a CI log, a line per launch. There are `n_launches`

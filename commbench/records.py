@@ -18,7 +18,9 @@ FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
-BULK = {name: kind.folder for name, kind in KINDS.items() if hasattr(kind, "folder")}
+TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
+"""The kind of the records in each table of a run."""
+BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
 """The kinds of which there may be millions, and the folder of each (`commbench.parts`)."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"))

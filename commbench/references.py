@@ -37,7 +37,7 @@ from commbench.units import format_message_size
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 UNITS = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9},
@@ -150,7 +150,7 @@ def _validate(reference: Reference) -> None:
         )
 
 
-def check(run: RunData, references: Sequence[Reference], summaries: pd.DataFrame) -> list[Check]:
+def check(run: Run, references: Sequence[Reference], summaries: pd.DataFrame) -> list[Check]:
     """Hold the `summaries` of a run against the references for its system.
 
     Raises
@@ -163,17 +163,17 @@ def check(run: RunData, references: Sequence[Reference], summaries: pd.DataFrame
     if not mine:
         known = ", ".join(dict.fromkeys(r.system for r in references))
         raise ReferenceFileError(
-            f"no reference is for the system {system!r} of {run.run.id}; known: {known}"
+            f"no reference is for the system {system!r} of {run.manifest.id}; known: {known}"
         )
     return [Check(reference=r, value=_value(run, r, summaries)) for r in mine]
 
 
-def _value(run: RunData, reference: Reference, summaries: pd.DataFrame) -> float:
-    cases = [case for case in run.run.suite.cases if _fits(case, reference)]
+def _value(run: Run, reference: Reference, summaries: pd.DataFrame) -> float:
+    cases = [case for case in run.suite.cases if _fits(case, reference)]
     if not cases:
-        known = ", ".join(f"{case.workload} over {case.backend}" for case in run.run.suite.cases)
+        known = ", ".join(f"{case.workload} over {case.backend}" for case in run.suite.cases)
         raise ReferenceFileError(
-            f"{reference.name}: no case of {run.run.id} is that; known: {known}"
+            f"{reference.name}: no case of {run.manifest.id} is that; known: {known}"
         )
     rows = summaries[summaries["case_id"].isin([case.id for case in cases])]
     if reference.layer is not None:
@@ -182,8 +182,8 @@ def _value(run: RunData, reference: Reference, summaries: pd.DataFrame) -> float
         rows = rows[rows["payload_bytes"] == reference.message_bytes]
     if len(cases) > 1 or len(rows) > 1:
         raise ReferenceFileError(
-            f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.run.id} are that; "
-            "say which by params, cluster, layer or message_bytes"
+            f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.manifest.id} are "
+            "that; say which by params, cluster, layer or message_bytes"
         )
     # What was cut short is nothing to hold against a reference.
     rows = rows[rows["n_launches"] > 0]
@@ -213,11 +213,11 @@ def _plain(value: Any) -> Any:
     return [*value] if isinstance(value, tuple) else value
 
 
-def _system(run: RunData) -> str:
-    return str((run.run.environment.get("host") or {}).get("name") or "unknown")
+def _system(run: Run) -> str:
+    return str((run.manifest.environment.get("host") or {}).get("name") or "unknown")
 
 
-def written(run: RunData, summaries: pd.DataFrame) -> str:
+def written(run: Run, summaries: pd.DataFrame) -> str:
     """Return a file of references that expects what this run has measured, within 10 %.
 
     Raises
@@ -225,7 +225,7 @@ def written(run: RunData, summaries: pd.DataFrame) -> str:
     UsageError
         Where the run has no number to expect.
     """
-    cases = {case.id: case for case in run.run.suite.cases}
+    cases = {case.id: case for case in run.suite.cases}
     tables = []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = cases[row.case_id]
@@ -243,9 +243,9 @@ def written(run: RunData, summaries: pd.DataFrame) -> str:
         table = (f"{key} = {_toml(value)}" for key, value in lines.items())
         tables.append("\n".join(["[[reference]]", *table]))
     if not tables:
-        raise UsageError(f"{run.run.id} has no number to expect: no launch ended well")
-    command = " ".join(run.run.command.split())
-    return f"# From {run.run.id}: {command}\n\n" + "\n\n".join(tables) + "\n"
+        raise UsageError(f"{run.manifest.id} has no number to expect: no launch ended well")
+    command = " ".join(run.manifest.command.split())
+    return f"# From {run.manifest.id}: {command}\n\n" + "\n\n".join(tables) + "\n"
 
 
 def _toml(value: Any) -> str:

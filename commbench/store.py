@@ -15,18 +15,15 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from commbench import model, parts, records, tables
+from commbench import model, parts, records
 from commbench.errors import ResultsError, UnwritableError
-from commbench.model import Record, Run
+from commbench.model import Manifest, Record
 from commbench.parts import Parts, writing
 from commbench.records import decode, decode_launch, encode
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["RunData", "RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_run"]
+__all__ = ["RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_manifest"]
 
 
 class RunStore:
@@ -39,30 +36,30 @@ class RunStore:
         before is kept and readable.
     """
 
-    def __init__(self, path: Path, run: Run) -> None:
+    def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
-        self.run = run
+        self.manifest = manifest
         self._file: IO[str] | None = None
 
     @classmethod
-    def create(cls, output: Path, run: Run) -> RunStore:
-        """Create ``output/run.id`` and write what is known before anything is measured."""
-        path = output / run.id
+    def create(cls, output: Path, manifest: Manifest) -> RunStore:
+        """Create ``output/manifest.id`` and write what is known before anything is measured."""
+        path = output / manifest.id
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "run.json").exists():
                 raise ResultsError(
                     f"{path} holds a run already; to go on with it: commbench run --resume {path}"
                 )
-            _write_whole(path / "run.json", json.dumps(dataclasses.asdict(run), indent=1))
+            _write_whole(path / "run.json", json.dumps(dataclasses.asdict(manifest), indent=1))
         except OSError as error:
             raise _not_made(path, error) from error
-        return cls(path, run)
+        return cls(path, manifest)
 
     @classmethod
     def reopen(cls, path: Path) -> RunStore:
         """Go on with a run that was interrupted."""
-        return cls(path, read_run(path))
+        return cls(path, read_manifest(path))
 
     def append(self, record: Record) -> None:
         """Write `record` and hand it to the operating system before returning."""
@@ -151,8 +148,8 @@ def new_run_id(name: str, output: Path) -> str:
             return candidate
 
 
-def read_run(path: Path) -> Run:
-    """Return the ``Run`` that ``path/run.json`` describes.
+def read_manifest(path: Path) -> Manifest:
+    """Return what ``path/run.json`` says.
 
     Raises
     ------
@@ -177,90 +174,8 @@ def read_run(path: Path) -> Run:
             f"{model.SCHEMA_VERSION}; use the commbench that wrote it"
         )
     try:
-        return cattrs.Converter(forbid_extra_keys=True).structure(content, Run)
+        return cattrs.Converter(forbid_extra_keys=True).structure(content, Manifest)
     except cattrs.BaseValidationError as error:
         raise ResultsError(
             f"{file} is damaged: {'; '.join(cattrs.transform_error(error))}"
         ) from None
-
-
-@dataclasses.dataclass(frozen=True)
-class RunData:
-    """A run's records as pandas frames, one row a record, with the case's names beside.
-
-    Every frame has the fields of its record as columns, and ``workload`` and ``backend``. The texts
-    of ``transfers``, ``wire`` and ``transports``, which may be many millions, are categoricals.
-    ``notes``: what was unreadable.
-    """
-
-    path: Path
-    run: Run
-    samples: pd.DataFrame
-    transfers: pd.DataFrame
-    wire: pd.DataFrame
-    log_counts: pd.DataFrame
-    tasks: pd.DataFrame
-    transports: pd.DataFrame
-    addresses: pd.DataFrame
-    places: pd.DataFrame
-    network: pd.DataFrame
-    idle: pd.DataFrame
-    loads: pd.DataFrame
-    core_use: pd.DataFrame
-    spills: pd.DataFrame
-    settings: pd.DataFrame
-    threads: pd.DataFrame
-    activities: pd.DataFrame
-    failures: pd.DataFrame
-    ends: pd.DataFrame
-    notes: tuple[str, ...]
-
-    def launches_begun(self) -> dict[str, int]:
-        """Return by case id how many launch indices are taken, also by launches cut short."""
-        import pandas as pd
-
-        frames = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
-        taken = [frame.groupby("case_id", observed=True)["launch"].max() for frame in frames]
-        last = pd.concat([launches.rename(index=str) for launches in taken])
-        return {str(case_id): int(n) + 1 for case_id, n in last.groupby(level=0).max().items()}
-
-    @classmethod
-    def read(cls, path: Path) -> RunData:
-        """Read everything that the directory holds, also of a run that was cut short."""
-        run = read_run(path)
-        notes: list[str] = []
-        frames = tables.frames(path, notes)
-        cases = {case.id: case for case in run.suite.cases}
-        for kind, frame in frames.items():
-            if others := {*frame["case_id"].unique()} - cases.keys():
-                foreign = frame["case_id"].isin(others)
-                notes.append(
-                    f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
-                )
-                frame = frames[kind] = frame[~foreign].reset_index(drop=True)
-            for column in ("workload", "backend"):
-                names = {case_id: getattr(case, column) for case_id, case in cases.items()}
-                frame[column] = tables.renamed(frame["case_id"], names)
-        return cls(
-            path=path,
-            run=run,
-            samples=frames["Sample"],
-            transfers=frames["TransferRecord"],
-            wire=frames["WireBytes"],
-            log_counts=frames["LogCount"],
-            tasks=frames["TaskRecord"],
-            transports=frames["TransportUsed"],
-            addresses=frames["WorkerAddress"],
-            places=frames["WorkerPlace"],
-            network=frames["NetworkCounter"],
-            idle=frames["IdleCost"],
-            loads=frames["Load"],
-            core_use=frames["CoreUse"],
-            spills=frames["Spill"],
-            settings=frames["Setting"],
-            threads=frames["ThreadTime"],
-            activities=frames["Activity"],
-            failures=frames["Failure"],
-            ends=frames["LaunchEnd"],
-            notes=tuple(notes),
-        )

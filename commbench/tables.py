@@ -16,8 +16,8 @@ _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
 _WORKERS = ("src", "dst")
 
 
-def frames(run: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
-    """Return the records of every kind in the directory of a run, each kind as a frame.
+def rows(run: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the fields of the records in lines, by kind, from the directory of a run.
 
     Parameters
     ----------
@@ -27,18 +27,17 @@ def frames(run: Path, notes: list[str]) -> dict[str, pd.DataFrame]:
     Raises
     ------
     ResultsError
-        Where a file exists but can't be read.
+        Where the file exists but can't be read.
     """
-    rows: dict[str, list[dict[str, Any]]] = {
+    found: dict[str, list[dict[str, Any]]] = {
         kind: [] for kind in records.KINDS if kind not in records.BULK
     }
     for fields in records.read(run / "samples.jsonl", notes):
-        rows[fields.pop("record")].append(fields)
-    few = {kind: frame_of_rows(each, kind) for kind, each in rows.items()}
-    return few | {kind: _frame_of_parts(run, kind) for kind in records.BULK}
+        found[fields.pop("record")].append(fields)
+    return found
 
 
-def _frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
+def frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
     """Return the records in the closed parts of a kind; texts that repeat are categoricals."""
     import pandas as pd
     import pyarrow as pa

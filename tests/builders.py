@@ -8,7 +8,7 @@ from typing import Any
 
 from commbench import model, runner
 from commbench.emitter import InMemory
-from commbench.model import Case, ClusterSpec, Launch, Record, Run, Suite
+from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Suite
 from commbench.parts import Batch, all_records
 from commbench.records import BULK, FIELDS
 from commbench.store import RunStore
@@ -168,13 +168,13 @@ def end(of: Case, *, launch: int = 0, ok: bool = True) -> Record:
     )
 
 
-def run(cases: Iterable[Case], **given: Any) -> Run:
+def run(cases: Iterable[Case], **given: Any) -> Manifest:
     """Return a run of these cases."""
     fields = {
         "id": "20250101-000000-made-up", "environment": {}, "seed": 0,
         "started_at": "2025-01-01T00:00:00+00:00",
     }  # fmt: skip
-    return Run(suite=Suite(name="made-up", cases=tuple(cases)), **(fields | given))
+    return Manifest(suite=Suite(name="made-up", cases=tuple(cases)), **(fields | given))
 
 
 def written(

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from commbench import backends, load
+from commbench.analysis.run import Run
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Record
-from commbench.reports import content
-from commbench.reports.content import Content
-from commbench.store import RunData
 
 # How long an example takes is the machine's affair.
 settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,22 +58,12 @@ def cluster(tmp_path_factory, request):
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunData]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Return a function that stores records in a directory of its own and reads them back."""
     output, number = tmp_path_factory.mktemp("results"), itertools.count()
 
-    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> RunData:
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> Run:
         given.setdefault("id", f"run-{next(number)}")
         return load(builders.written(output, cases, records, **given).path)
-
-    return build
-
-
-@pytest.fixture(scope="session")
-def reported(recorded: Callable[..., RunData]) -> Callable[..., Content]:
-    """Return a function that makes of records what every report says."""
-
-    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> Content:
-        return content.build(recorded(cases, records, **given))
 
     return build

@@ -100,7 +100,7 @@ def test_a_slower_environment_is_status_3(tmp_path: Path) -> None:
     assert "Slower: 1 of 1." in result.stdout
     assert "not the same: packages.project: base against head" in result.stdout
     old, new = (load(path) for path in result.stdout.splitlines()[-2:])
-    assert (old.run.id[-5:], new.run.id[-5:]) == ("-base", "-head")
+    assert (old.manifest.id[-5:], new.manifest.id[-5:]) == ("-base", "-head")
     assert [len(run.ends) for run in (old, new)] == [6, 6]
     # Apart from each other, the same runs tell nothing.
     apart = ["compare", "--force", "--format", "json", str(old.path), str(new.path)]
@@ -138,10 +138,10 @@ def test_the_runs_are_like_any_other(tmp_path: Path) -> None:
     assert run.ends["block"].tolist() == run.ends["launch"].tolist() == [0, 1]
     for frame in (run.transfers, run.tasks, run.wire, run.transports):
         assert frame["launch"].tolist() == [0, 1]
-    assert run.run.suite.cases[0].launches == 2
-    assert run.run.command.split()[0] == "commbench"
+    assert run.suite.cases[0].launches == 2
+    assert run.manifest.command.split()[0] == "commbench"
     # Whose commit the current folder has says nothing of either side.
-    assert run.run.environment["git"]["working_directory"] is None
+    assert run.manifest.environment["git"]["working_directory"] is None
     assert len(list((tmp_path / "results").iterdir())) == 2
     assert CliRunner().invoke(main, ["report", str(path)]).exit_code == 0
 

@@ -16,7 +16,7 @@ import builders
 import pytest
 
 from commbench import asv, load
-from commbench.store import RunData
+from commbench.analysis.run import Run
 from commbench.suite import read_suite
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def _workloads() -> Any:
     return module
 
 
-def made_up(recorded: Any) -> RunData:
+def made_up(recorded: Any) -> Run:
     """Return a run of the suite in which everything has been measured."""
     cases = read_suite(ROOT / "suites/asv/suite.toml").cases
     records = [
@@ -105,7 +105,7 @@ def made_up(recorded: Any) -> RunData:
         for layer in case.params.get("layers", ["workload"])
         for size in case.params.get("sizes", [None])
     ]
-    run: RunData = recorded(cases, builders.ended(records))
+    run: Run = recorded(cases, builders.ended(records))
     return run
 
 

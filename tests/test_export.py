@@ -169,10 +169,10 @@ def test_a_run_without_a_good_launch_has_nothing_to_export(tmp_path: Path, form:
     assert "no launch of 20250101-000000-made-up ended well" in result.stderr
 
 
-def test_the_settings_are_in_the_names(reported: Any) -> None:
+def test_the_settings_are_in_the_names(recorded: Any) -> None:
     """Merges of other rows have other names, so that none is taken for the other."""
     cases = [builders.case(params={"rows": rows}) for rows in (1, 2)]
-    content = reported(cases, [r for case in cases for r in builders.launches(case, [1.0] * 2)])
+    content = recorded(cases, [r for case in cases for r in builders.launches(case, [1.0] * 2)])
     suite = json.loads(pyperf_report.render(content))
     first, second = (benchmark["metadata"]["name"] for benchmark in suite["benchmarks"])
     assert first.replace("rows=1", "rows=2") == second

@@ -13,7 +13,7 @@ import processes
 import pytest
 
 from commbench import backends
-from commbench.store import read_run
+from commbench.store import read_manifest
 
 pytestmark = pytest.mark.timeout(900)
 PLUG_IN = """
@@ -404,7 +404,7 @@ def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
         for end in ends
     ]
     assert all(of_launch == found[0] for of_launch in found)
-    (case,) = read_run(last.run).suite.cases
+    (case,) = read_manifest(last.run).suite.cases
     n_sizes = len(case.params.get("sizes", [1]))
     assert len(found[0]) == (case.warmups + case.iterations) * n_sizes
     assert line.report(last.run)["failures"] == []

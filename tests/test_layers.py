@@ -51,7 +51,7 @@ def test_a_light_command_answers_at_once(arguments: list[str]) -> None:
     assert light < heavy / 2
 
 
-@pytest.mark.parametrize("name", ["store", "stats", "suite", "backends", "reports.content"])
+@pytest.mark.parametrize("name", ["store", "stats", "suite", "backends", "analysis.run"])
 def test_no_module_imports_heavily_by_itself(name: str) -> None:
     """Importing a part of the pipeline costs none of what using it needs."""
     code = f"import sys, commbench.{name}; print(sorted({set(HEAVY)} & set(sys.modules)))"

@@ -11,7 +11,7 @@ import slow_link_run
 
 import commbench
 from commbench import stats
-from commbench.store import RunData
+from commbench.analysis.run import Run
 
 _FOLDER = Path(__file__).parents[1] / "results" / "reference"
 _RUNS = sorted(path for path in _FOLDER.iterdir() if path.is_dir())
@@ -19,7 +19,7 @@ _MACHINES_OWN = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|var|opt|mnt|srv|U
 
 
 @pytest.fixture(scope="module", params=_RUNS, ids=lambda path: path.name)
-def run(request: pytest.FixtureRequest) -> RunData:
+def run(request: pytest.FixtureRequest) -> Run:
     """Return one of the reference runs."""
     return commbench.load(request.param)
 
@@ -30,25 +30,25 @@ def test_the_readme_lists_every_run_and_no_other() -> None:
     assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == [path.name for path in _RUNS]
 
 
-def test_every_case_was_measured_and_nothing_failed(run: RunData) -> None:
+def test_every_case_was_measured_and_nothing_failed(run: Run) -> None:
     """All launches that were asked for ended well, and every record could be read."""
     assert run.notes == ()
     assert run.failures.empty
-    asked = {case.id: case.launches for case in run.run.suite.cases}
+    asked = {case.id: case.launches for case in run.suite.cases}
     assert run.ends[run.ends.ok].groupby("case_id")["launch"].nunique().to_dict() == asked
 
 
-def test_a_run_tells_where_it_comes_from(run: RunData) -> None:
+def test_a_run_tells_where_it_comes_from(run: Run) -> None:
     """The command, the commit, the machine and the software are there."""
-    assert run.run.command.startswith("commbench run ")
-    known = run.run.environment
+    assert run.manifest.command.startswith("commbench run ")
+    known = run.manifest.environment
     assert known["git"]["commbench"]["commit"]
     assert known["host"]["name"]
     assert known["cpu"]["usable_cores"] >= 1
     assert known["packages"]["distributed"]
 
 
-def test_a_run_carries_no_path_of_the_machine(run: RunData) -> None:
+def test_a_run_carries_no_path_of_the_machine(run: Run) -> None:
     """Neither its files of text nor its tables name a folder of whoever made it."""
     for path in run.path.rglob("*"):
         if path.suffix in {".json", ".jsonl", ".md", ".html", ".svg", ".csv"}:
@@ -60,7 +60,7 @@ def test_a_run_carries_no_path_of_the_machine(run: RunData) -> None:
                 assert not _MACHINES_OWN.search(text), text
 
 
-def test_a_run_is_small(run: RunData) -> None:
+def test_a_run_is_small(run: Run) -> None:
     """It takes less than 4 MB, pictures included."""
     files = [path for path in run.path.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 4_000_000, run.path

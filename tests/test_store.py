@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import load, model, parts, records
+from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import Case, Record
-from commbench.store import RunData, RunStore, decode, encode, new_run_id, read_run
+from commbench.store import RunStore, decode, encode, new_run_id, read_manifest
 
 CASE = builders.case()
 FRAMES = {
@@ -56,12 +57,12 @@ def append(store: RunStore, *found: Record) -> None:
     store.close()
 
 
-def seconds(run: RunData) -> list[float]:
+def seconds(run: Run) -> list[float]:
     """Return the samples that were read."""
     return run.samples["seconds"].tolist()
 
 
-def rows(run: RunData) -> dict[str, list[dict[str, Any]]]:
+def rows(run: Run) -> dict[str, list[dict[str, Any]]]:
     """Return all that was read, as the fields of records."""
     return {
         kind: getattr(run, name).drop(columns=["workload", "backend"]).to_dict(orient="records")
@@ -132,7 +133,7 @@ def test_the_run_is_described_before_anything_is_measured(tmp_path: Path) -> Non
     """A run that dies at once has left its suite, seed and environment."""
     run = builders.run([CASE], environment={"cpu": {"model": "x"}}, seed=7, command="commbench …")
     RunStore.create(tmp_path, run)
-    again = read_run(tmp_path / run.id)
+    again = read_manifest(tmp_path / run.id)
     assert [case.id for case in again.suite.cases] == [CASE.id]
     assert (again.environment, again.seed, again.command) == (run.environment, 7, "commbench …")
 
@@ -458,7 +459,7 @@ def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> No
         place[path[-1]] = value
         file.write_text(json.dumps(content))
         try:
-            n_read += isinstance(load(store.path), RunData)
+            n_read += isinstance(load(store.path), Run)
         except ResultsError as error:
             refusals.append(str(error))
     assert n_read
@@ -473,7 +474,7 @@ def test_a_damaged_parquet_is_named(content: bytes, tmp_path: Path) -> None:
     store.finish()
     part_of(store).write_bytes(content)
     with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
-        load(store.path)
+        _ = load(store.path).transfers
 
 
 @pytest.mark.parametrize("change", ["drop", "retype", "foreign"])
@@ -491,7 +492,7 @@ def test_a_parquet_of_other_columns_is_named(change: str, tmp_path: Path) -> Non
         table = pd.DataFrame({"a": [1]})
     table.to_parquet(path)
     with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
-        load(store.path)
+        _ = load(store.path).transfers
 
 
 # --- the disk --------------------------------------------------------------------------------
@@ -654,7 +655,7 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"holds a run already.*--resume"):
         store_of(tmp_path, seed=99)
     assert seconds(load(store.path)) == [2.0]
-    assert load(store.path).run.seed == 0
+    assert load(store.path).manifest.seed == 0
 
 
 # --- names -----------------------------------------------------------------------------------
@@ -679,7 +680,7 @@ def test_a_suites_name_cannot_lead_out_of_the_output(name: str, tmp_path: Path) 
     assert (output / found).resolve().parent == output.resolve()
     assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
     store = RunStore.create(output, dataclasses.replace(builders.run([CASE]), id=found))
-    assert load(store.path).run.id == found
+    assert load(store.path).manifest.id == found
 
 
 def test_two_cases_of_one_backend_are_kept_apart(tmp_path: Path) -> None:

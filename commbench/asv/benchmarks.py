@@ -6,10 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from commbench.stats.selection import GROUP, good_launches, settings_of
-from commbench.stats.summary import launch_medians
 
 if TYPE_CHECKING:
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 PARAM_NAMES = ("backend", "layer", "payload_bytes", "settings")
 UNIT = "seconds"
@@ -34,10 +33,10 @@ def benchmark(workload: str) -> str:
     return "workloads.track_" + re.sub(r"\W", "_", workload)
 
 
-def medians(run: RunData) -> Medians:
+def medians(run: Run) -> Medians:
     """Return the medians of the launches of `run` that ended well."""
-    cases, good = {case.id: case for case in run.run.suite.cases}, good_launches(run)
-    table = launch_medians(run)
+    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
+    table = run.launch_medians
     table = table[table["case_id"].isin(list(good))]
     found: Medians = {}
     for (case_id, layer, size), group in table.groupby(GROUP, sort=False):

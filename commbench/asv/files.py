@@ -17,7 +17,7 @@ from commbench.errors import UsageError
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _CONFIDENCE = 0.99
 _CELLS = (
@@ -29,7 +29,7 @@ _COLUMNS = (*_CELLS, "params", "version", "started_at", "duration")
 _Cells = dict[tuple[str, ...], dict[str, Any]]
 
 
-def write(run: RunData, results: Path, machine: Mapping[str, str], commit: Commit) -> Path:
+def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -> Path:
     """Add the medians of `run` to asv's `results` and return the file of the commit's.
 
     What the file has of other parameters and benchmarks stays, what it has of the same is
@@ -44,8 +44,8 @@ def write(run: RunData, results: Path, machine: Mapping[str, str], commit: Commi
     """
     found = medians(run)
     if not found:
-        raise UsageError(f"no launch of {run.run.id} ended well: there is nothing to export")
-    python = re.search(r"\d+\.\d+", str(run.run.environment.get("python")))
+        raise UsageError(f"no launch of {run.manifest.id} ended well: there is nothing to export")
+    python = re.search(r"\d+\.\d+", str(run.manifest.environment.get("python")))
     version = python[0] if python else ""
     env_name = f"commbench-py{version}"
     file = results / machine["machine"] / f"{commit.hash[:8]}-{env_name}.json"
@@ -154,7 +154,7 @@ def _united(one: Sequence[Sequence[str]], two: Sequence[Sequence[str]]) -> list[
     return [list(dict.fromkeys([*a, *b])) for a, b in zip(one, two, strict=True)]
 
 
-def _row(cells: _Cells, axes: list[list[str]], run: RunData, name: str) -> dict[str, Any]:
+def _row(cells: _Cells, axes: list[list[str]], run: Run, name: str) -> dict[str, Any]:
     """Return a benchmark's row; what was not measured is nan, which asv shows as ``n/a``."""
     nothing = {"result": math.nan}
     places = [cells.get(place, nothing) for place in itertools.product(*axes)]
@@ -163,6 +163,6 @@ def _row(cells: _Cells, axes: list[list[str]], run: RunData, name: str) -> dict[
         **{column: [cell.get(column) for cell in places] for column in _CELLS},
         "params": axes,
         "version": VERSION,
-        "started_at": int(datetime.fromisoformat(run.run.started_at).timestamp() * 1000),
+        "started_at": int(datetime.fromisoformat(run.manifest.started_at).timestamp() * 1000),
         "duration": float(mine["seconds"].sum()),
     }

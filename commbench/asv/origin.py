@@ -11,7 +11,7 @@ from typing import Any
 from commbench import programs
 from commbench.asv.documents import read
 from commbench.errors import UsageError
-from commbench.model import Run
+from commbench.model import Manifest
 
 _GIT_TIMEOUT_S = 10.0
 
@@ -24,7 +24,7 @@ class Commit:
     date_ms: int
 
 
-def commit_of(run: Run, name: str | None, repository: Path, *, force: bool = False) -> Commit:
+def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool = False) -> Commit:
     """Return the commit that `run` belongs to in the project's `repository`.
 
     Parameters
@@ -65,7 +65,7 @@ def commit_of(run: Run, name: str | None, repository: Path, *, force: bool = Fal
     return Commit(match[1], int(match[2]) * 1000)
 
 
-def machine_of(run: Run, name: str | None, results: Path) -> dict[str, str]:
+def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]:
     """Return what asv says of the machine: what stands in `results`, else what the run tells.
 
     Raises
@@ -96,7 +96,7 @@ def machine_of(run: Run, name: str | None, results: Path) -> dict[str, str]:
     }
 
 
-def _at(run: Run, *keys: str) -> Any:
+def _at(run: Manifest, *keys: str) -> Any:
     value: Any = run.environment
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -25,6 +25,8 @@ class Sample:
     exchanged the messages, which nobody could look into, it is false, and ``tool`` names that.
     """
 
+    table: ClassVar = "samples"
+
     case_id: str
     launch: int
     iteration: int
@@ -50,7 +52,8 @@ class TransferRecord:
     or ``together``, with every other pair's at once.
     """
 
-    folder: ClassVar = "transfers"
+    table: ClassVar = "transfers"
+    in_parts: ClassVar = True
 
     case_id: str
     launch: int
@@ -68,7 +71,8 @@ class TransferRecord:
 class WireBytes:
     """What ``src`` wrote to its comms with ``dst`` within one iteration, serialized."""
 
-    folder: ClassVar = "wire"
+    table: ClassVar = "wire"
+    in_parts: ClassVar = True
 
     case_id: str
     launch: int
@@ -87,6 +91,8 @@ class LogCount:
     other counts was lost from the log.
     """
 
+    table: ClassVar = "log_counts"
+
     case_id: str
     launch: int
     iteration: int
@@ -102,7 +108,8 @@ class LogCount:
 class TaskRecord:
     """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read."""
 
-    folder: ClassVar = "tasks"
+    table: ClassVar = "tasks"
+    in_parts: ClassVar = True
 
     case_id: str
     launch: int
@@ -119,7 +126,8 @@ class TaskRecord:
 class TransportUsed:
     """The transport that carried the bytes from ``src`` to ``dst``, and how that is known."""
 
-    folder: ClassVar = "transports"
+    table: ClassVar = "transports"
+    in_parts: ClassVar = True
 
     case_id: str
     launch: int
@@ -134,6 +142,8 @@ class TransportUsed:
 class WorkerAddress:
     """Where a worker listened: its host tells which pairs of workers share one."""
 
+    table: ClassVar = "addresses"
+
     case_id: str
     launch: int
     worker: str
@@ -143,6 +153,8 @@ class WorkerAddress:
 @dataclass(frozen=True, kw_only=True)
 class NetworkCounter:
     """Bytes that the kernel counted on one network interface during one iteration."""
+
+    table: ClassVar = "network"
 
     case_id: str
     launch: int
@@ -156,6 +168,8 @@ class NetworkCounter:
 class IdleCost:
     """CPU time that a cluster with nothing to do burned in ``seconds`` of wall time."""
 
+    table: ClassVar = "idle"
+
     case_id: str
     launch: int
     seconds: float
@@ -166,6 +180,8 @@ class IdleCost:
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """What was streamed from one process to the other while a layer's latency was measured."""
+
+    table: ClassVar = "loads"
 
     case_id: str
     launch: int
@@ -181,6 +197,8 @@ class CoreUse:
     CPU time is summed over these cores: ``busy`` is everybody's, ``own`` that of the launch's
     processes, ``stolen`` what a hypervisor gave to others while a process here was ready to run.
     """
+
+    table: ClassVar = "core_use"
 
     case_id: str
     launch: int
@@ -199,6 +217,8 @@ class Spill:
     Workers that wrote nothing have no record; ``nbytes`` is the size on disk.
     """
 
+    table: ClassVar = "spills"
+
     case_id: str
     launch: int
     iteration: int
@@ -214,6 +234,8 @@ GPU_MEMORY = "gpu.memory"
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """A setting of Dask that was in effect, as live processes tell it; not what was asked for."""
+
+    table: ClassVar = "settings"
 
     case_id: str
     launch: int
@@ -233,6 +255,8 @@ class ThreadTime:
     counts the turns of the event loop, 0 where they can't be counted. The ``idle_*`` are the same
     of the wall time right after the iteration in which nothing was asked of the process.
     """
+
+    table: ClassVar = "threads"
 
     case_id: str
     launch: int
@@ -259,6 +283,8 @@ class Activity:
     ``gil``, ``contention`` is there only where gilknocker is installed.
     """
 
+    table: ClassVar = "activities"
+
     case_id: str
     launch: int
     iteration: int
@@ -272,6 +298,8 @@ class Activity:
 class Failure:
     """A launch that went wrong, at which stage and why."""
 
+    table: ClassVar = "failures"
+
     case_id: str
     launch: int
     stage: str
@@ -281,6 +309,8 @@ class Failure:
 @dataclass(frozen=True, kw_only=True)
 class LaunchEnd:
     """A launch that ended, well or not; a run resumes after the launches that ended well."""
+
+    table: ClassVar = "ends"
 
     case_id: str
     launch: int

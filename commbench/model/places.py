@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class WorkerPlace:
     it to the others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is what ``UCX_NET_DEVICES`` names, else the
     interface on which the worker listens.
     """
+
+    table: ClassVar = "places"
 
     case_id: str
     launch: int

@@ -163,7 +163,7 @@ class Stopping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Manifest:
     """One execution of a suite, as its ``run.json`` keeps it.
 
     ``stopping`` is None where the number of launches was fixed beforehand. ``racks`` has by the

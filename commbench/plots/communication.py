@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from commbench.analysis.run import Run
     from commbench.model import Case
-    from commbench.store import RunData
 
 PANEL_IN = 2.45
 UPRIGHT_FROM = 3
@@ -34,7 +34,7 @@ PARTS = {
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return one panel per workload and backend, a bar per worker; None without transfers."""
     if run.log_counts.empty:
         return None
@@ -48,7 +48,7 @@ def plot(run: RunData) -> Figure | None:
             blocks[name] = kept
     if not blocks:
         return None
-    summaries = stats.summaries(run)
+    summaries = run.summaries
     medians = summaries.drop_duplicates("case_id").set_index("case_id").median_s
     chosen = {
         case.id: typical_iteration(times[times.case_id == case.id], medians[case.id])

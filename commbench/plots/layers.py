@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 MAX_PANELS = 4
 LINE_IN = 0.3
@@ -30,9 +30,9 @@ _COLUMN_PT = 47
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return the additions of all layers, or None where no case has two of them."""
-    table = stats.additions(run, stats.summaries(run))
+    table = stats.additions(run, run.summaries)
     if table.empty:
         return None
     groups = style.groups(run, pingpong=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 ROW_IN = 3.1
 SPARSE_FROM_RATIO = 16
@@ -35,9 +35,9 @@ LOG_FROM_RATIO = 20
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return the latency and the bandwidth of the run's ping-pongs, or None without any."""
-    points = stats.summaries(run)
+    points = run.summaries
     if points.empty:
         return None
     named = style.groups(run, pingpong=True)
@@ -50,7 +50,7 @@ def plot(run: RunData) -> Figure | None:
     points = points.assign(group=points.case_id.map(name_of))
     rows = sorted(points.groupby(["group", "layer"], sort=False), key=lambda row: _depth(row[0][1]))
     meaning = style.interval(points.confidence)
-    modes = {case.id: stats.mode_of(case) for case in run.run.suite.cases}
+    modes = {case.id: stats.mode_of(case) for case in run.suite.cases}
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
         _title(rows, modes) + f" ({style.launches(points.n_launches)})",

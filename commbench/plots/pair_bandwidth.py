@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from commbench import stats
 from commbench.plots import style
 from commbench.units import format_bytes
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+    from commbench.analysis.run import Run
     from commbench.model import Case
-    from commbench.store import RunData
 
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
@@ -36,18 +35,18 @@ SLOW: dict[str, Any] = {"fill": False, "edgecolor": "#DD2222", "linewidth": 2.0}
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return a heat map per backend, a block of them per workload, or None without transfers.
 
     What all-to-all measured one pair at a time and all at once has heat maps of its own.
     """
     if run.transfers.empty:
         return None
-    pairs = stats.pair_bandwidths(run).table.dropna(subset="q50_Bps")
+    pairs = run.pairs.dropna(subset="q50_Bps")
     if pairs.empty:
         return None
-    slow = stats.slow_pairs(pairs, run)
-    summaries, groups = stats.summaries(run), style.groups(run)
+    slow = run.slow_pairs
+    summaries, groups = run.summaries, style.groups(run)
     ids = {name: {case.id for case in cases} for name, cases in groups.items()}
     blocks = {name: groups[name] for name in groups if ids[name] & set(pairs.case_id.unique())}
     workers = {name: style.workers(run, ids[name]) for name in blocks}
@@ -62,8 +61,8 @@ def plot(run: RunData) -> Figure | None:
     shapes = {name: _shape(workers[name], len(panels[name])) for name in blocks}
     heights = [height for *_, height in shapes.values()]
     shown = {case_id for name in blocks for case_id in ids[name]}
-    notes = _notes(run, run.run.suite.cases)
-    least = format_bytes(run.run.min_transfer_bytes).replace(".00", "")
+    notes = _notes(run, run.suite.cases)
+    least = format_bytes(run.manifest.min_transfer_bytes).replace(".00", "")
     fewest, most = (bound(map(len, workers.values())) for bound in (min, max))
     figure, parts = style.new_figure(
         heights,
@@ -193,9 +192,9 @@ def _outline(ax: Axes, n: int, rows: np.ndarray, columns: np.ndarray, **style: A
         ax.add_artist(PathPatch(path, rasterized=n > MEDIAN_UP_TO, **style))
 
 
-def _notes(run: RunData, cases: Iterable[Case]) -> dict[str, str]:
+def _notes(run: Run, cases: Iterable[Case]) -> dict[str, str]:
     """Return per case which launches failed, and which share of the traffic the logs saw."""
-    coverage = stats.coverage(run).set_index("case_id").coverage
+    coverage = run.coverage.set_index("case_id").coverage
     notes = {}
     for case in cases:
         share = coverage.get(case.id, math.nan)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+    from commbench.analysis.run import Run
     from commbench.published import Value
     from commbench.stats import Beside
-    from commbench.store import RunData
 
 LINE_IN = 0.34
 _ROOM = 1.8
@@ -33,12 +33,12 @@ _ROOM = 1.8
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return the figure; None where the suite reproduces none, or nothing of it was measured."""
     figure = stats.reproduced(run)
     if figure is None:
         return None
-    summaries, pairs = stats.summaries(run), stats.pairs(run)
+    summaries, pairs = run.summaries, run.pairs
     table = stats.measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
     if table.empty:
         return None
@@ -65,8 +65,8 @@ def plot(run: RunData) -> Figure | None:
     return drawn
 
 
-def _share(run: RunData) -> str:
-    scale = run.run.suite.scale
+def _share(run: Run) -> str:
+    scale = run.suite.scale
     return f" at {100 * scale:.3g} % of the size" if scale < 1 else ""
 
 
@@ -81,13 +81,13 @@ def _published_memory(rows: Sequence[Beside]) -> str:
 
 
 def _caption(
-    run: RunData, figure: published.Figure, found: Sequence[Beside], table: pd.DataFrame,
+    run: Run, figure: published.Figure, found: Sequence[Beside], table: pd.DataFrame,
     launches: str,
 ) -> str:  # fmt: skip
     differences = dict.fromkeys(text for beside in found for text in beside.differences)
     return (
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
-        f"Here (filled marks): {stats.machine(run.run)}, {_memory({*table['device']})}"
+        f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
         f"{_share(run)}; {launches}. "
         + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
         + "docs/suites.md defines the quantities."

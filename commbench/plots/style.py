@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 WIDTH_IN = 9.0
 """The width of every figure: 900 px at the 100 dpi for which the font sizes are chosen."""
@@ -117,24 +117,24 @@ def new_figure(
     return figure, parts
 
 
-def looks(run: RunData) -> dict[str, Look]:
+def looks(run: Run) -> dict[str, Look]:
     """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
     found: dict[str, Look] = {}
-    for name in sorted({case.backend for case in run.run.suite.cases}):
+    for name in sorted({case.backend for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
         free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in found.values())
         found[name] = _KNOWN.get(name) or next(free, _SPARE[start])
     return found
 
 
-def groups(run: RunData, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
+def groups(run: Run, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
     """Return the cases that differ in their backend only, under what sets them apart from others.
 
     The ping-pongs alone (`pingpong` is True), those that compute something (False), or all (None).
     """
     cases = [
         case
-        for case in run.run.suite.cases
+        for case in run.suite.cases
         if pingpong is None or (pingpong and case.workload == "pingpong")
         or (not pingpong and case.workload not in _SWEEPS)
     ]  # fmt: skip
@@ -159,7 +159,7 @@ def _settings(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def workers(run: RunData, case_ids: Collection[str]) -> list[str]:
+def workers(run: Run, case_ids: Collection[str]) -> list[str]:
     """Return the names of all workers that were seen in these cases, in their natural order."""
     tasks = run.tasks[run.tasks.case_id.isin(list(case_ids))]
     transfers = run.transfers[run.transfers.case_id.isin(list(case_ids))]
@@ -167,7 +167,7 @@ def workers(run: RunData, case_ids: Collection[str]) -> list[str]:
     return sorted({name for column in columns for name in column.unique()}, key=natural)
 
 
-def failed(run: RunData, case_id: str) -> str:
+def failed(run: Run, case_id: str) -> str:
     """Return for example ``"2 of 6 launches failed"``, or nothing where none did."""
     ends = run.ends[run.ends.case_id == case_id]
     ended = {*ends.launch, *run.failures.launch[run.failures.case_id == case_id]}
@@ -176,7 +176,7 @@ def failed(run: RunData, case_id: str) -> str:
     return f"{bad} of {len(ended)} launch{'es' * (len(ended) > 1)} failed" if bad else ""
 
 
-def not_shown(run: RunData, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
+def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
     """Return a sentence that names the cases whose ids are not among the `shown`, and why."""
     why = [
         f"{name} on {case.backend} ({failed(run, case.id) or 'no data'})"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from commbench.analysis.run import Run
     from commbench.model import Case
-    from commbench.store import RunData
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
@@ -35,7 +35,7 @@ LABELS = {
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return one panel per workload and backend, below each other; None without a task stream."""
     if run.tasks.empty or run.samples.empty:
         return None
@@ -99,7 +99,7 @@ class _Stream:
         return 0.75 + min(max(0.22, 0.09 * self.n_lanes) * rows, 3.2)
 
 
-def _stream(run: RunData, case: Case) -> _Stream | None:
+def _stream(run: Run, case: Case) -> _Stream | None:
     """Return the first measured iteration of the first good launch that left a task stream."""
     keys = ["case_id", "launch", "iteration"]
     samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]

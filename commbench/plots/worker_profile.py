@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.patches import Patch
 
-from commbench import stats
 from commbench.plots import style
 from commbench.plots.communication import typical_iteration
 from commbench.units import format_seconds
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+    from commbench.analysis.run import Run
     from commbench.model import Case
-    from commbench.store import RunData
 
 PANEL_IN = 2.3
 BARS_UP_TO = 256
@@ -48,12 +47,12 @@ LOOPS: Parts = {
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return two rows of panels per workload, one per backend; None without readings."""
-    profiles = stats.worker_profiles(run)
+    profiles = run.worker_profiles
     if profiles.empty:
         return None
-    summaries = stats.summaries(run).drop_duplicates("case_id").set_index("case_id")
+    summaries = run.summaries.drop_duplicates("case_id").set_index("case_id")
     chosen = {
         case_id: typical_iteration(rows, summaries.median_s[case_id])
         for case_id, rows in profiles.groupby("case_id", sort=False)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench import stats
 from commbench.plots import style
 from commbench.units import format_bytes, format_seconds
 
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from commbench.analysis.run import Run
     from commbench.model import Case
-    from commbench.store import RunData
 
 LINE_IN = 0.36
 
 
 @style.styled
-def plot(run: RunData) -> Figure | None:
+def plot(run: Run) -> Figure | None:
     """Return one panel per workload, its backends below each other; None without workloads."""
-    summaries = stats.summaries(run)
+    summaries = run.summaries
     if summaries.empty:
         return None
     # A case of several sizes is a sweep: another figure shows it.
@@ -55,7 +54,7 @@ def plot(run: RunData) -> Figure | None:
         + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),
     )
     axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
-    medians = stats.launch_medians(run)
+    medians = run.launch_medians
     looks = style.looks(run)
     for ax, (name, cases) in zip(axes.flat, panels.items(), strict=True):
         _panel(ax, name, cases, shown.set_index("case_id"), medians, looks)
@@ -115,7 +114,7 @@ def _aside(ax: Axes, place: int, y: float, words: str, **looks: Any) -> None:
     )  # fmt: skip
 
 
-def _names(run: RunData, cases: list[Case]) -> list[str]:
+def _names(run: Run, cases: list[Case]) -> list[str]:
     notes = [style.failed(run, case.id) for case in cases]
     return [
         style.label(case.backend) + (f"\n({note})" if note else "")

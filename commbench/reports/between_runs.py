@@ -6,19 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from commbench import stats
+from commbench.analysis import disturbances
+from commbench.analysis.run import Run
 from commbench.comparability import Match
-from commbench.model import Comparison, Run
-from commbench.reports import disturbances, json, terminal
+from commbench.model import Comparison, Manifest
+from commbench.reports import json, terminal
 from commbench.reports.tables.cells import Table
 from commbench.reports.tables.comparison import limits, note, probability, signed, times
 from commbench.stats import regressions
-from commbench.store import RunData
 from commbench.units import format_message_size, format_seconds
 
 
-def text(baseline: RunData, candidate: RunData, match: Match, found: Sequence[Comparison]) -> str:
+def text(baseline: Run, candidate: Run, match: Match, found: Sequence[Comparison]) -> str:
     """Return the comparison for a terminal."""
-    tasks = stats.tasks(baseline)
+    tasks = baseline.case_labels
     rows = [
         (
             _label(c, tasks[c.baseline_id]), format_seconds(c.baseline_s),
@@ -37,18 +38,16 @@ def text(baseline: RunData, candidate: RunData, match: Match, found: Sequence[Co
         + f" Slower: {len(regressions(found))} of {len(found)}.",
         text_columns=frozenset({"verdict"}),
     )
-    heading = f"{_name(baseline.run)}\nagainst {_name(candidate.run)}"
+    heading = f"{_name(baseline.manifest)}\nagainst {_name(candidate.manifest)}"
     return terminal.page(heading, warnings, [table])
 
 
-def as_json(
-    baseline: RunData, candidate: RunData, match: Match, found: Sequence[Comparison]
-) -> str:
+def as_json(baseline: Run, candidate: Run, match: Match, found: Sequence[Comparison]) -> str:
     """Return the comparison as one JSON object; a number that is unknown is null."""
     return json.dumps(
         {
-            "baseline": baseline.run.id,
-            "candidate": candidate.run.id,
+            "baseline": baseline.manifest.id,
+            "candidate": candidate.manifest.id,
             "differences": [asdict(difference) for difference in match.differences],
             "alone": list(match.alone),
             "warnings": [*_too_few(found), *_disturbances(baseline, candidate)],
@@ -57,7 +56,7 @@ def as_json(
     )
 
 
-def _name(run: Run) -> str:
+def _name(run: Manifest) -> str:
     commit = ((run.environment.get("git") or {}).get("commbench") or {}).get("commit")
     when = f"{run.started_at[:16].replace('T', ' ')} UTC"
     return f"{run.id} · {when}" + (f" · commit {commit[:12]}" if commit else "")
@@ -70,12 +69,9 @@ def _label(comparison: Comparison, task: str) -> str:
     return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
 
 
-def _disturbances(baseline: RunData, candidate: RunData) -> Iterator[str]:
+def _disturbances(baseline: Run, candidate: Run) -> Iterator[str]:
     """Yield what disturbed either run: a difference may be that of the company they had."""
-    first, second = (
-        list(disturbances.find(run, stats.tasks(run), stats.summaries(run)))
-        for run in (baseline, candidate)
-    )
+    first, second = (list(disturbances.find(run)) for run in (baseline, candidate))
     for text in dict.fromkeys([*first, *second]):
         both = text in first and text in second
         whose = "both runs" if both else "the first run" if text in first else "the second run"

@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from commbench.model import Run
+from commbench.model import Manifest
 from commbench.references import Check
 from commbench.reports import junit as junit_xml
 from commbench.reports import terminal
 from commbench.reports.tables.cells import Table
 
 
-def text(run: Run, checks: Sequence[Check]) -> str:
+def text(run: Manifest, checks: Sequence[Check]) -> str:
     """Return the checks for a terminal."""
     n_failed = sum(not check.ok for check in checks)
     names = Counter(check.reference.short_name for check in checks)
@@ -37,7 +37,7 @@ def text(run: Run, checks: Sequence[Check]) -> str:
                          [table])  # fmt: skip
 
 
-def junit(run: Run, checks: Sequence[Check]) -> str:
+def junit(run: Manifest, checks: Sequence[Check]) -> str:
     """Return the checks as a JUnit test suite, one test case a check."""
     cases = []
     for check in checks:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the summaries as comma-separated values with a header, parameters as JSON."""
-    cases = {case.id: case for case in content.data.run.suite.cases}
-    found = [cases[case_id] for case_id in content.summaries["case_id"]]
-    table = content.summaries.assign(
+    cases = {case.id: case for case in run.suite.cases}
+    found = [cases[case_id] for case_id in run.costs["case_id"]]
+    table = run.costs.assign(
         params=[json.dumps(dict(case.params)) for case in found],
         n_workers=[case.cluster.n_workers for case in found],
         threads_per_worker=[case.cluster.threads_per_worker for case in found],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from matplotlib.figure import Figure
 
 from commbench import registry
+from commbench.analysis.run import Run
 from commbench.plots import style
-from commbench.store import RunData
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,16 @@ class Drawing:
         return " ".join(" ".join(said).split()) or self.name
 
 
-def draw(data: RunData) -> Iterator[Drawing]:
-    """Yield every figure that the installed kinds make of the run."""
+@lru_cache(1)
+def drawn(run: Run) -> tuple[Drawing, ...]:
+    """Return every figure that the installed kinds make of the run."""
+    return tuple(_draw(run))
+
+
+def _draw(run: Run) -> Iterator[Drawing]:
     for name in registry.names("plot"):
         try:
-            figure = registry.load("plot", name)(data)
+            figure = registry.load("plot", name)(run)
             if figure is None:
                 continue
             drawing = Drawing(name, figure)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables import all_to_all
 
 if TYPE_CHECKING:
@@ -23,55 +23,55 @@ _CHUNK = 10_000
 """Rows that are Python objects at a time."""
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the whole report as one JSON object."""
-    run = content.data.run
+    manifest = run.manifest
     cases = {case.id: case for case in run.suite.cases}
-    described = _rows(content.summaries)
+    described = _rows(run.costs)
     for row in described:
         case = cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
         if row["workload"] == "pingpong":
             row["message_bytes"] = row["payload_bytes"]
-    swept = content.summaries["workload"] == "all-to-all"
-    sizes = all_to_all.block_bytes(content, content.summaries[swept])
+    swept = run.costs["workload"] == "all-to-all"
+    sizes = all_to_all.block_bytes(run, run.costs[swept])
     for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
         row["message_bytes"] = size
     report: dict[str, Any] = {
         "run": {
-            "id": run.id,
+            "id": manifest.id,
             "suite": run.suite.name,
             "reproduces": run.suite.reproduces or None,
             "scale": run.suite.scale,
-            "started_at": run.started_at,
-            "command": run.command,
-            "seed": run.seed,
-            "schema_version": run.schema_version,
-            "min_transfer_bytes": run.min_transfer_bytes,
-            "stopping": run.stopping and vars(run.stopping),
-            "racks": dict(run.racks),
-            "ended_by": stats.ended_by(content.data) or None,
-            "environment": run.environment,
+            "started_at": manifest.started_at,
+            "command": manifest.command,
+            "seed": manifest.seed,
+            "schema_version": manifest.schema_version,
+            "min_transfer_bytes": manifest.min_transfer_bytes,
+            "stopping": manifest.stopping and vars(manifest.stopping),
+            "racks": dict(manifest.racks),
+            "ended_by": run.ended_by or None,
+            "environment": manifest.environment,
         },
-        "warnings": list(content.warnings),
+        "warnings": list(run.warnings),
         "cases": described,
-        "pairs": content.pairs,
-        "links": _rows(content.link_bandwidths),
-        "slow_pairs": _rows(content.slow_pairs),
-        "comparisons": [dataclasses.asdict(c) for c in content.comparisons],
-        "published": _published(content),
-        "transports": content.transports,
-        "places": content.places,
-        "coverage": _rows(content.coverage),
-        "profile": _rows(content.profiles),
-        "failures": _rows(content.data.failures),
+        "pairs": run.pairs,
+        "links": _rows(run.link_bandwidths),
+        "slow_pairs": _rows(run.slow_pairs),
+        "comparisons": [dataclasses.asdict(c) for c in run.comparisons],
+        "published": _published(run),
+        "transports": run.pair_transports,
+        "places": run.worker_places,
+        "coverage": _rows(run.coverage),
+        "profile": _rows(run.profile_shares),
+        "failures": _rows(run.failures),
     }
     return "".join(_parts(report))
 
 
-def _published(content: Content) -> list[dict[str, Any]]:
-    found = stats.beside_published(content.data, content.summaries, content.pairs)
+def _published(run: Run) -> list[dict[str, Any]]:
+    found = stats.beside_published(run, run.costs, run.pairs)
     return [
         {
             **vars(beside),

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from commbench.model import Case, Run
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
+from commbench.model import Case, Manifest
 from commbench.reports.tables.cells import printable
 from commbench.units import format_message_size, format_seconds
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the run as a JUnit test suite."""
-    run = content.data.run
-    return document(run, [_case(content, case) for case in run.suite.cases])
+    return document(run.manifest, [_case(run, case) for case in run.suite.cases])
 
 
-def document(run: Run, cases: Sequence[ElementTree.Element]) -> str:
+def document(run: Manifest, cases: Sequence[ElementTree.Element]) -> str:
     """Return the text of a test suite that is named after `run`."""
     kinds = ("failure", "error", "skipped")
     n_failures, n_errors, n_skipped = (
@@ -54,13 +53,15 @@ def tell(case: ElementTree.Element, kind: str, text: str, **attributes: str) -> 
     ElementTree.SubElement(case, kind, told).text = printable(text)
 
 
-def _case(content: Content, of: Case) -> ElementTree.Element:
-    data, summaries = content.data, content.summaries
+def _case(run: Run, of: Case) -> ElementTree.Element:
+    summaries = run.costs
     ends, failures, found = (
-        table[table["case_id"] == of.id] for table in (data.ends, data.failures, summaries)
+        table[table["case_id"] == of.id] for table in (run.ends, run.failures, summaries)
     )
     n_failed = int((~ends["ok"].astype(bool)).sum())
-    element = case(f"{content.tasks[of.id]} over {of.backend}", of.workload, ends["seconds"].sum())
+    element = case(
+        f"{run.case_labels[of.id]} over {of.backend}", of.workload, ends["seconds"].sum()
+    )
     if n_failed or len(failures):
         first = failures["message"].iloc[0] if len(failures) else "no reason was recorded"
         told = [f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from commbench.model import Run
+from commbench.model import Manifest
 from commbench.reports.dask_config import CHANNELS, Advice
 from commbench.reports.json import dumps
 from commbench.reports.tables.cells import Table, number
@@ -109,7 +109,7 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
 
 
 def document(
-    run: Run, models: Sequence[LinkModel], advice: Sequence[Advice], predict: int | None
+    run: Manifest, models: Sequence[LinkModel], advice: Sequence[Advice], predict: int | None
 ) -> str:
     """Return the models as a JSON object, in base units; what is unknown is null."""
     rows = [

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables import Table, heading, printable, tables
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the report as GitHub-flavoured Markdown."""
-    parts = [f"# {_escape(heading(content))}"]
-    if content.warnings:
-        parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in content.warnings))
-    parts += [_section(table) for table in tables(content)]
+    parts = [f"# {_escape(heading(run))}"]
+    if run.warnings:
+        parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in run.warnings))
+    parts += [_section(table) for table in tables(run)]
     return "\n\n".join(parts) + "\n"
 
 

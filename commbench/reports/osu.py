@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import LAYERS, Case
-from commbench.reports.content import Content
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ _HEADS = {
 _UNHALVED = {"memcpy": ", one copy", "worker": ", one fetch, not halved"}
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return one block per task, backend and layer, with a comment that names them.
 
     Raises
@@ -41,28 +41,28 @@ def render(content: Content) -> str:
     UsageError
         Where the run has no ping-pong.
     """
-    table = content.summaries[content.summaries["workload"] == "pingpong"]
+    table = run.costs[run.costs["workload"] == "pingpong"]
     if table.empty:
         raise UsageError(
-            f"{content.data.run.id} has no sample of a ping-pong, and OSU's format is for those; "
+            f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for those; "
             "commbench report RUN --format csv has all there is"
         )
-    cases = {case.id: case for case in content.data.run.suite.cases}
+    cases = {case.id: case for case in run.suite.cases}
     depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
     blocks = [
-        "\n".join(_block(content, cases[str(case_id)], group))
+        "\n".join(_block(run, cases[str(case_id)], group))
         for case_id, of_case in table.groupby("case_id", sort=False)
         for _, group in of_case.groupby(depth, dropna=False)
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _block(content: Content, case: Case, group: pd.DataFrame) -> Iterator[str]:
+def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
     first, mode = next(group.itertuples()), stats.mode_of(case)
     test, columns = _HEADS[mode]
     yield f"# OSU MPI {test}: its format, measured by commbench"
     yield (
-        f"# {content.tasks[first.case_id]}, backend {first.backend}, layer {first.layer}"
+        f"# {run.case_labels[first.case_id]}, backend {first.backend}, layer {first.layer}"
         f"{_UNHALVED.get(first.layer, '')}; median over {first.n_launches} launches"
     )
     if mode == "loaded-latency":

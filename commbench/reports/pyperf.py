@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
-from commbench.reports.content import Content
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, settings_of
 from commbench.units import format_message_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _METADATA = {
     "hostname": ("host", "name"),
@@ -34,7 +34,7 @@ _METADATA = {
 """What pyperf calls what stands in a run's provenance."""
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the suite of benchmarks as JSON.
 
     Raises
@@ -42,17 +42,16 @@ def render(content: Content) -> str:
     UsageError
         Where no launch ended well.
     """
-    data = content.data
-    benchmarks = list(_benchmarks(data))
+    benchmarks = list(_benchmarks(run))
     if not benchmarks:
-        raise UsageError(f"no launch of {data.run.id} ended well: pyperf has nothing to read")
-    suite = {"version": "1.0", "metadata": _machine(data), "benchmarks": benchmarks}
+        raise UsageError(f"no launch of {run.manifest.id} ended well: pyperf has nothing to read")
+    suite = {"version": "1.0", "metadata": _machine(run), "benchmarks": benchmarks}
     return json.dumps(suite, allow_nan=False) + "\n"
 
 
-def _benchmarks(data: RunData) -> Iterator[dict[str, Any]]:
-    cases, good = {case.id: case for case in data.run.suite.cases}, good_launches(data)
-    samples = _labelled(data)
+def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
+    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
+    samples = _labelled(run)
     samples = samples[samples["case_id"].isin(list(good))]
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         runs = [_run(launch) for _, launch in group.groupby("launch")]
@@ -61,14 +60,14 @@ def _benchmarks(data: RunData) -> Iterator[dict[str, Any]]:
             yield {"metadata": _names(cases[str(case_id)], str(layer), int(size)), "runs": runs}
 
 
-def _labelled(data: RunData) -> pd.DataFrame:
+def _labelled(run: Run) -> pd.DataFrame:
     """Return the samples of good launches, of which ``counts`` says whether they are measured."""
-    values = measured(data)
-    samples, launch = data.samples, ["case_id", "launch"]
+    values = measured(run)
+    samples, launch = run.samples, ["case_id", "launch"]
     in_good = samples.set_index(launch).index.isin(values.set_index(launch).index)
     sound = (samples["verified"].astype(bool) | (samples["tool"] != "")) & (samples["seconds"] >= 0)
     kept = samples.assign(counts=samples.index.isin(values.index))[sound & in_good]
-    return in_suite_order(kept, data, ["layer", "payload_bytes", "launch", "started_at_s"])
+    return in_suite_order(kept, run, ["layer", "payload_bytes", "launch", "started_at_s"])
 
 
 def _run(launch: pd.DataFrame) -> dict[str, Any]:
@@ -98,9 +97,9 @@ def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
     }
 
 
-def _machine(data: RunData) -> dict[str, Any]:
-    known = data.run.environment
-    found: dict[str, Any] = {"commbench_run": data.run.id}
+def _machine(run: Run) -> dict[str, Any]:
+    known = run.manifest.environment
+    found: dict[str, Any] = {"commbench_run": run.manifest.id}
     for name, (table, key) in _METADATA.items():
         found[name] = (known.get(table) or {}).get(key)
     implementation, _, version = str(known.get("python") or "").partition(" ")

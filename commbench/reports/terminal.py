@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from commbench.analysis.run import Run
 from commbench.reports import tables as parts
-from commbench.reports.content import Content
 from commbench.reports.tables import Table, heading, printable
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 """The least widths of the first column, of a folded title and of a column of prose."""
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the report for the terminal that standard output is, or for 80 columns of text."""
-    return page(heading(content), content.warnings, parts.tables(content))
+    return page(heading(run), run.warnings, parts.tables(run))
 
 
 def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:

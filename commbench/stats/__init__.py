@@ -24,11 +24,11 @@ from commbench.stats.matrix import pair_matrix
 from commbench.stats.pairs import PairBandwidths, coverage, pair_bandwidths, pairs
 from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
 from commbench.stats.quantities import measured as measured_quantities
-from commbench.stats.selection import counted, tasks
+from commbench.stats.selection import case_labels, counted
 from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.stability import drifts, spreads
 from commbench.stats.stopping import ended_by, widest
-from commbench.stats.summary import idle_cores, launch_medians, median_interval, summaries
+from commbench.stats.summary import costs, idle_cores, launch_medians, median_interval, summaries
 from commbench.stats.times import worker_times
 from commbench.stats.worker_profile import profile_shares, worker_profiles
 
@@ -42,7 +42,9 @@ __all__ = [
     "additions",
     "beside_published",
     "between",
+    "case_labels",
     "comparisons",
+    "costs",
     "counted",
     "coverage",
     "drifts",
@@ -68,7 +70,6 @@ __all__ = [
     "slow_pairs",
     "spreads",
     "summaries",
-    "tasks",
     "widest",
     "worker_profiles",
     "worker_times",

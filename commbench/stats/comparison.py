@@ -25,7 +25,7 @@ from commbench.stats.selection import GROUP, good_launches, in_suite_order, meas
 if TYPE_CHECKING:
     import numpy as np
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 CONFIDENCE = 0.95
 MIN_EFFECT = 0.05
@@ -56,13 +56,13 @@ class Side:
         return float(np.median(self.medians))
 
 
-def sides(run: RunData, name: str = "", blocks: str = "") -> list[Side]:
+def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
     """Return every case, layer and size of which a launch ended well, in the suite's order.
 
     Two runs need a `name` of their own, or their resamples would share their luck; and a name of
     their `blocks`, too, unless these ran side by side.
     """
-    cases, good = {case.id: case for case in run.run.suite.cases}, good_launches(run)
+    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
@@ -104,7 +104,7 @@ def side_of(
     )
 
 
-def comparisons(run: RunData, min_effect: float = MIN_EFFECT) -> list[Comparison]:
+def comparisons(run: Run, min_effect: float = MIN_EFFECT) -> list[Comparison]:
     """Compare the backends of every task, layer and size with each other.
 
     In every pair the baseline is the one that comes first in the suite.
@@ -124,7 +124,7 @@ def comparisons(run: RunData, min_effect: float = MIN_EFFECT) -> list[Comparison
 
 
 def between(
-    baseline: RunData, candidate: RunData, same: Mapping[str, str],
+    baseline: Run, candidate: Run, same: Mapping[str, str],
     min_effect: float = MIN_EFFECT, *, interleaved: bool = False,
 ) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.

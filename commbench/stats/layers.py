@@ -10,7 +10,7 @@ from commbench.stats import selection
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 LATENCY_MODES = ("latency", "loaded-latency")
@@ -22,7 +22,7 @@ def mode_of(case: Case) -> str:
     return str(case.params.get("mode", "latency"))
 
 
-def load_bandwidths(run: RunData) -> pd.Series[float]:
+def load_bandwidths(run: Run) -> pd.Series[float]:
     """Return what streamed beside the latencies under load, in B/s.
 
     Returns
@@ -34,7 +34,7 @@ def load_bandwidths(run: RunData) -> pd.Series[float]:
     return (loads["nbytes"] / loads["seconds"]).groupby([loads["case_id"], loads["layer"]]).median()
 
 
-def additions(run: RunData, summaries: pd.DataFrame) -> pd.DataFrame:
+def additions(run: Run, summaries: pd.DataFrame) -> pd.DataFrame:
     """Return the summaries of latency at the known layers, from the wire up, with their additions.
 
     Returns
@@ -45,7 +45,7 @@ def additions(run: RunData, summaries: pd.DataFrame) -> pd.DataFrame:
         median minus that layer's, below 0 where this layer is the faster one (nan for the lowest),
         and ``apart``, whether the two medians' intervals are disjoint.
     """
-    latency = [case.id for case in run.run.suite.cases if mode_of(case) == "latency"]
+    latency = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
     table = summaries[summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency)]
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]

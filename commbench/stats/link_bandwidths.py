@@ -11,12 +11,12 @@ from commbench.topology import rank
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _NAMES = ["case_id", "workload", "backend", "channel", "link"]
 
 
-def link_bandwidths(run: RunData, found: PairBandwidths) -> pd.DataFrame:
+def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
     """Return the bandwidth of every class of links, from the transfers of its pairs.
 
     Parameters

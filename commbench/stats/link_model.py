@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 MIN_SIZES = 3
 MIN_SPREAD = 10
@@ -83,7 +83,7 @@ class LinkModel:
         return self.alpha_s + nbytes / self.beta_Bps
 
 
-def link_models(run: RunData) -> list[LinkModel]:
+def link_models(run: Run) -> list[LinkModel]:
     """Fit every class of links and every pair of `run`, apart by case and channel.
 
     Returns

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
     _Numbers = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ _UNTOLD, _DIFFERING = -1, 0
 """The numbers of the class unknown: where no launch tells, and where launches differ."""
 
 
-def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[Any]:
+def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     """Return for each row of `table`, by its case_id, src and dst, the class of the pair's link.
 
     Returns
@@ -67,13 +67,13 @@ def link_classes(table: pd.DataFrame, run: RunData) -> pd.Series[Any]:
     return pd.Series(judge.texts(classes), table.index)
 
 
-def hosts(run: RunData) -> set[str]:
+def hosts(run: Run) -> set[str]:
     """Return what tells the hosts of all workers apart, as far as the run tells."""
     workers, _ = _workers(run)
     return {*workers["host_id"].where(workers["kind"] >= 0, workers["at"])}
 
 
-def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
+def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     """Return a row for each worker of each launch, and the kinds of places that they have.
 
     Workers are of one ``kind`` where their places within their hosts are alike: of such kinds there
@@ -93,7 +93,7 @@ def _workers(run: RunData) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     workers = addresses.merge(places, on=_WORKER, how="outer")
     texts = workers[["at", "process", "host", "host_id"]].fillna("").astype("str")
     names = list(zip(texts["host"], texts["at"], strict=True))
-    racks = {name: rack_of(name, run.run.racks) for name in names}
+    racks = {name: rack_of(name, run.manifest.racks) for name in names}
     return workers[_WORKER].assign(
         at=texts["at"],
         process=texts["process"],

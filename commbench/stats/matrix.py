@@ -10,7 +10,7 @@ from commbench.stats.pairs import pairs
 if TYPE_CHECKING:
     import xarray as xr
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _PLACE = ["case", "channel", "src", "dst"]
 _COUNTS = ("n", "bytes", "n_untimed")
@@ -27,7 +27,7 @@ _ATTRIBUTES = {
 }
 
 
-def pair_matrix(run: RunData) -> xr.Dataset:
+def pair_matrix(run: Run) -> xr.Dataset:
     """Return what ``pairs`` does, as arrays of shape (case, channel, src, dst).
 
     Raises
@@ -56,5 +56,5 @@ def pair_matrix(run: RunData) -> xr.Dataset:
         for name in ("workload", "backend")
     }
     return matrix.assign_coords(described).assign_attrs(
-        run=run.run.id, min_transfer_bytes=run.run.min_transfer_bytes
+        run=run.manifest.id, min_transfer_bytes=run.manifest.min_transfer_bytes
     )

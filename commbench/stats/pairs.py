@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
     _Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,7 @@ class PairBandwidths:
     single_Bps: _Array  # noqa: N815 - the unit's own spelling
 
 
-def pairs(run: RunData) -> pd.DataFrame:
+def pairs(run: Run) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
     Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count:
@@ -59,7 +59,7 @@ def pairs(run: RunData) -> pd.DataFrame:
     return pair_bandwidths(run).table.astype(dict.fromkeys([*_NAMES, "link"], "str"))
 
 
-def pair_bandwidths(run: RunData) -> PairBandwidths:
+def pair_bandwidths(run: Run) -> PairBandwidths:
     """Return what ``pairs`` does, with the bandwidth of each transfer besides."""
     import numpy as np
     import pandas as pd
@@ -85,9 +85,7 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
         columns[name] = pd.Categorical.from_codes(code, texts)
     case_id = pd.Series(columns.pop("case_id"))
     of_case = {
-        name: tables.renamed(
-            case_id, {case.id: getattr(case, name) for case in run.run.suite.cases}
-        )
+        name: tables.renamed(case_id, {case.id: getattr(case, name) for case in run.suite.cases})
         for name in ("workload", "backend")
     }
     channel, src, dst = (columns[name] for name in _PAIR[1:])
@@ -96,13 +94,13 @@ def pair_bandwidths(run: RunData) -> PairBandwidths:
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
-def _categories(log: pd.DataFrame, run: RunData) -> dict[str, pd.Index[str]]:
+def _categories(log: pd.DataFrame, run: Run) -> dict[str, pd.Index[str]]:
     """Return the texts of each part of a pair's name in the order in which pairs are shown."""
     import pandas as pd
 
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     return {
-        "case_id": pd.Index([case.id for case in run.run.suite.cases]),
+        "case_id": pd.Index([case.id for case in run.suite.cases]),
         "channel": log["channel"].cat.categories.sort_values(),
         "src": workers,
         "dst": workers,
@@ -151,10 +149,10 @@ def _measured(
     }, single_Bps
 
 
-def _counting(run: RunData) -> _Array:
+def _counting(run: Run) -> _Array:
     """Return which transfers count for the bandwidth of pairs."""
     log = run.transfers
-    keep = counts(log, run) & (log["nbytes"] >= run.run.min_transfer_bytes)
+    keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
     keep &= ~_below_the_largest(log)
     which: _Array = keep.to_numpy(dtype=bool)
     return which
@@ -169,7 +167,7 @@ def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
     return swept & (log["nbytes"] < largest.reindex(log.index))
 
 
-def coverage(run: RunData) -> pd.DataFrame:
+def coverage(run: Run) -> pd.DataFrame:
     """Return how much of the traffic between workers the transfer logs saw, per case.
 
     Returns
@@ -189,7 +187,7 @@ def coverage(run: RunData) -> pd.DataFrame:
     logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
     tables = [counted(table, run) for table in (run.wire, run.log_counts, run.network)]
     rows = []
-    for case in run.run.suite.cases:
+    for case in run.suite.cases:
         wire, fetches, network = (table[table.case_id == case.id] for table in tables)
         seen = case.id in logged.index
         logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))

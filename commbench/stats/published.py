@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench import published
-from commbench.model import Run
+from commbench.model import Manifest
 from commbench.published import Figure, Value
 from commbench.stats import quantities
 from commbench.stats.links import hosts
@@ -23,7 +23,7 @@ from commbench.units import format_message_size
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +57,13 @@ class Beside:
         return self.value is not None and not math.isnan(self.here) and not self.differences
 
 
-def reproduced(run: RunData) -> Figure | None:
+def reproduced(run: Run) -> Figure | None:
     """Return the published figure that the run's suite reproduces; None without a known one."""
-    name = run.run.suite.reproduces
+    name = run.suite.reproduces
     return published.figure(name) if name in published.names() else None
 
 
-def beside_published(run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame) -> list[Beside]:
+def beside_published(run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame) -> list[Beside]:
     """Return every value of the figure that the run's suite reproduces, beside the run's own.
 
     Absolute values of backends that nobody published follow, without a ``value``.
@@ -91,7 +91,7 @@ def beside_published(run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame)
     return found + [_alone(row) for row in rest.itertuples()]
 
 
-def machine(run: Run) -> str:
+def machine(run: Manifest) -> str:
     """Return on what a run was measured, in a few words."""
     cpu, gpus = run.environment.get("cpu") or {}, run.environment.get("gpus") or []
     words = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
@@ -130,9 +130,7 @@ def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
     return table[keep]
 
 
-def _ratio_beside(
-    run: RunData, figure: Figure, value: Value, table: pd.DataFrame
-) -> Iterator[Beside]:
+def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -> Iterator[Beside]:
     found = ratios(table, value)
     for (workload, layer, device), group in found.groupby(
         ["workload", "layer", "device"], sort=False
@@ -152,7 +150,7 @@ def _ratio_beside(
 
 
 def _absolute_beside(
-    run: RunData, figure: Figure, value: Value, mine: pd.DataFrame
+    run: Run, figure: Figure, value: Value, mine: pd.DataFrame
 ) -> Iterator[Beside]:
     for row in mine.itertuples():
         yield _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
@@ -177,10 +175,8 @@ def _not_measured(value: Value) -> Beside:
     )  # fmt: skip
 
 
-def _differences(
-    run: RunData, figure: Figure, value: Value, device: str, layer: str
-) -> Iterator[str]:
-    scale = run.run.suite.scale
+def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str) -> Iterator[str]:
+    scale = run.suite.scale
     if scale < 1:
         yield f"{100 * scale:.3g} % of the size"
     if device != value.device:

@@ -14,7 +14,7 @@ from commbench.stats.times import worker_times
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _COLUMNS = (
     "case_id", "quantity", "workload", "backend", "layer", "device", "n_workers", "message_bytes",
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def measured(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, wanted: Collection[str]
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, wanted: Collection[str]
 ) -> pd.DataFrame:
     """Return the `wanted` quantities, in s or B/s.
 
@@ -50,7 +50,7 @@ def measured(
     rows: list[dict[str, Any]] = []
     for quantity in wanted:
         rows += _KINDS[quantity](run, summaries, pairs, quantity)
-    cases = {case.id: case for case in run.run.suite.cases}
+    cases = {case.id: case for case in run.suite.cases}
     for row in rows:
         case = cases[row["case_id"]]
         is_pair = case.workload == "pingpong"
@@ -73,11 +73,11 @@ def _row(
 
 
 def _summarized(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
 ) -> Iterator[dict[str, Any]]:
     del pairs
     of_messages = quantity in ("latency", "bandwidth")
-    in_latency_mode = [case.id for case in run.run.suite.cases if mode_of(case) == "latency"]
+    in_latency_mode = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
     keep = summaries["layer"] == "workload"
     if of_messages:
         keep = (summaries["workload"] == "pingpong") & summaries["case_id"].isin(in_latency_mode)
@@ -94,7 +94,7 @@ def _summarized(
 
 
 def _communication_times(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
 ) -> Iterator[dict[str, Any]]:
     del summaries, pairs
     times = worker_times(run)
@@ -104,17 +104,17 @@ def _communication_times(
 
 
 def _transfer_throughputs(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
 ) -> Iterator[dict[str, Any]]:
     del summaries, pairs
     log = _transfers(run)
-    log = log[log["nbytes"] >= run.run.min_transfer_bytes]
+    log = log[log["nbytes"] >= run.manifest.min_transfer_bytes]
     sums = log.groupby(["case_id", "launch"])[["nbytes", "seconds"]].sum()
     yield from _medians_of_launches(sums["nbytes"] / sums["seconds"], quantity)
 
 
 def _transfer_times(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
 ) -> Iterator[dict[str, Any]]:
     del summaries, pairs
     for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
@@ -123,7 +123,7 @@ def _transfer_times(
 
 
 def _pair_bandwidths(
-    run: RunData, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
 ) -> Iterator[dict[str, Any]]:
     del run, summaries
     medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
@@ -131,7 +131,7 @@ def _pair_bandwidths(
         yield _row(case_id, quantity, speed.min(), speed.median(), speed.max())
 
 
-def _transfers(run: RunData) -> pd.DataFrame:
+def _transfers(run: Run) -> pd.DataFrame:
     log = counted(run.transfers, run)
     log = log[["launch", "nbytes"]].assign(
         case_id=log["case_id"].astype("str"), seconds=log["stop_s"] - log["start_s"]

@@ -11,7 +11,7 @@ from commbench.model import Case
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 GROUP = ["case_id", "layer", "payload_bytes"]
@@ -20,7 +20,7 @@ _SWEPT = ("layers", "sizes")
 """Parameters of which every sample has one value of its own."""
 
 
-def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
+def counted(table: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return the rows of `table` that count: of measured iterations and launches that ended well.
 
     A launch that was cut short has told of its first iterations only, and the fast ones come
@@ -30,7 +30,7 @@ def counted(table: pd.DataFrame, run: RunData) -> pd.DataFrame:
     return table if keep.all() else table[keep]
 
 
-def counts(table: pd.DataFrame, run: RunData) -> pd.Series[bool]:
+def counts(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
     """Return of each row of `table` whether ``counted`` keeps it."""
     keep = table["iteration"] >= 0
     for case_id, launches in good_launches(run).items():
@@ -40,7 +40,7 @@ def counts(table: pd.DataFrame, run: RunData) -> pd.Series[bool]:
     return keep
 
 
-def measured(run: RunData) -> pd.DataFrame:
+def measured(run: Run) -> pd.DataFrame:
     """Return the samples that count: those of ``timed`` but for what was found to be warm-up."""
     from commbench.stats import warmup
 
@@ -48,7 +48,7 @@ def measured(run: RunData) -> pd.DataFrame:
     return samples[~warmup.found(samples)]
 
 
-def timed(run: RunData) -> pd.DataFrame:
+def timed(run: Run) -> pd.DataFrame:
     """Return the samples of ``counted`` iterations that were verified, and no planned warm-up.
 
     What another program measured can't be verified; it counts, and names the ``tool``. A clock
@@ -60,17 +60,15 @@ def timed(run: RunData) -> pd.DataFrame:
     return samples[~planned & sound & (samples["seconds"] >= 0)]
 
 
-def good_launches(run: RunData) -> dict[str, list[int]]:
+def good_launches(run: Run) -> dict[str, list[int]]:
     """Return by case id the launches that ended well; a case without any is not there."""
     ends = run.ends[run.ends["ok"].astype(bool)]
     return {str(case_id): list(group) for case_id, group in ends.groupby("case_id")["launch"]}
 
 
-def in_suite_order(
-    table: pd.DataFrame, run: RunData, then: list[str] | None = None
-) -> pd.DataFrame:
+def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None) -> pd.DataFrame:
     """Return `table` sorted by its cases' order in the suite, then by the columns `then`."""
-    order = {case.id: place for place, case in enumerate(run.run.suite.cases)}
+    order = {case.id: place for place, case in enumerate(run.suite.cases)}
     keys = [name for name in (then or ["layer", "payload_bytes", "launch"]) if name in table]
     return (
         table.assign(_place=table["case_id"].map(order))
@@ -80,12 +78,12 @@ def in_suite_order(
     )
 
 
-def tasks(run: RunData) -> dict[str, str]:
+def case_labels(run: Run) -> dict[str, str]:
     """Return by case id the workload, and the settings that set it apart from others of its kind.
 
     Cases of the same task differ in their backend only.
     """
-    cases = run.run.suite.cases
+    cases = run.suite.cases
     found = {}
     for case in cases:
         peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
@@ -102,7 +100,7 @@ def settings_of(case: Case) -> str:
     """Return in a line all that a case's times depend on but workload, backend, layer and size.
 
     Cases of two runs that agree in it are those that ``commbench compare`` takes for the same;
-    what ``tasks`` tells is shorter, and keeps the cases of one run apart only.
+    what ``case_labels`` returns is shorter, and keeps the cases of one run apart only.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 ALPHA = 0.02
 PRIOR_NOISE = 0.15
@@ -41,7 +41,7 @@ MIN_PAIRS = 4
 """Of two there is no telling which is the odd one, and of three hardly."""
 
 
-def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
+def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return the slow ones of the `pairs` that ``stats.pairs`` found, the slowest first.
 
     Pairs are compared with those of the same case, channel and class of link.
@@ -72,7 +72,7 @@ def slow_pairs(pairs: pd.DataFrame, run: RunData) -> pd.DataFrame:
             found.append(group)
     if not found:
         return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
-    place = {case.id: number for number, case in enumerate(run.run.suite.cases)}
+    place = {case.id: number for number, case in enumerate(run.suite.cases)}
     table = pd.concat(found, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
     keys = [table["case_id"].map(place), table["channel"], -table["slowdown"]]
     order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index

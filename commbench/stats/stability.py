@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commbench.stats.selection import in_suite_order, measured
-from commbench.stats.summary import launch_medians
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 MIN_SAMPLES, MIN_LAUNCHES = 3, 4
 """How many samples of a launch, and launches of a case, have quartiles worth the name."""
@@ -44,7 +43,7 @@ def relative_spread(values: np.ndarray[Any, Any]) -> float:
     return float((high - low) / _SIGMA / middle) if middle > 0 else float("nan")
 
 
-def spreads(run: RunData) -> pd.DataFrame:
+def spreads(run: Run) -> pd.DataFrame:
     """Return how far the samples of each case, layer and payload size spread.
 
     Returns
@@ -61,11 +60,11 @@ def spreads(run: RunData) -> pd.DataFrame:
 
     by_launch = measured(run).groupby([*_GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
     within = by_launch.groupby(_GROUP).median().rename("within")
-    between = launch_medians(run).groupby(_GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
+    between = run.launch_medians.groupby(_GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
     return in_suite_order(within.to_frame().join(between.rename("between")).reset_index(), run)
 
 
-def drifts(run: RunData) -> pd.DataFrame:
+def drifts(run: Run) -> pd.DataFrame:
     """Return how the launches of each case changed in the course of the run.
 
     A launch counts by the median over its sizes of its median over that size's usual one.
@@ -81,7 +80,7 @@ def drifts(run: RunData) -> pd.DataFrame:
     import pandas as pd
     import scipy
 
-    medians = launch_medians(run)
+    medians = run.launch_medians
     usual = medians.groupby(_GROUP)["median_s"].transform("median")
     medians = medians.assign(relative=medians["median_s"] / usual.where(usual > 0))
     rows = []

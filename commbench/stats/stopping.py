@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commbench.stats.comparison import CONFIDENCE
-from commbench.stats.summary import summaries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 def relative_half_widths(table: pd.DataFrame) -> pd.Series[float]:
@@ -27,8 +26,8 @@ def relative_half_widths(table: pd.DataFrame) -> pd.Series[float]:
     return half.where(sure, float("inf"))
 
 
-def ended_by(run: RunData) -> str:
-    """Return which condition of ``run.run.stopping`` is met; an empty string where none is.
+def ended_by(run: Run) -> str:
+    """Return which condition of ``run.manifest.stopping`` is met; an empty string where none is.
 
     Returns
     -------
@@ -36,13 +35,13 @@ def ended_by(run: RunData) -> str:
         ``"precision"``, ``"launches"`` or ``"time"``, the first of them that holds; a case
         without a good launch can't become precise and is not waited for.
     """
-    rule = run.run.stopping
+    rule = run.manifest.stopping
     if rule is None:
         return ""
     ends = run.ends.groupby("case_id").size()
-    if any(ends.get(case.id, 0) < case.launches for case in run.run.suite.cases):
+    if any(ends.get(case.id, 0) < case.launches for case in run.suite.cases):
         return ""
-    table = summaries(run)
+    table = run.summaries
     table = table[table["n_launches"] > 0]
     if (relative_half_widths(table) <= rule.rel_ci).all():
         return "precision"

@@ -18,7 +18,7 @@ from commbench.stats.selection import GROUP, good_launches, in_suite_order, meas
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 
 def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]:
@@ -59,7 +59,7 @@ def interval_of(medians: Sequence[float]) -> tuple[float, float, float]:
     return (values[k - 1], values[-k], level) if level else (math.nan, math.nan, 0.0)
 
 
-def launch_medians(run: RunData) -> pd.DataFrame:
+def launch_medians(run: Run) -> pd.DataFrame:
     """Return the median of every launch's measured samples.
 
     Returns
@@ -71,13 +71,13 @@ def launch_medians(run: RunData) -> pd.DataFrame:
     return _launch_medians(measured(run), run)
 
 
-def _launch_medians(samples: pd.DataFrame, run: RunData) -> pd.DataFrame:
+def _launch_medians(samples: pd.DataFrame, run: Run) -> pd.DataFrame:
     grouped = samples.groupby([*GROUP, "workload", "backend", "launch"], sort=True)
     medians = grouped["seconds"].median().rename("median_s").reset_index()
     return in_suite_order(medians, run)
 
 
-def summaries(run: RunData) -> pd.DataFrame:
+def summaries(run: Run) -> pd.DataFrame:
     """Return one row per case, layer and payload size: ``Summary``'s fields, with the names.
 
     Returns
@@ -137,10 +137,33 @@ def _summarize(
     )  # fmt: skip
 
 
-def idle_cores(run: RunData) -> pd.DataFrame:
+def idle_cores(run: Run) -> pd.DataFrame:
     """Return the cores that an idle cluster burns, per case: the median over launches."""
     seconds = run.idle["seconds"].where(run.idle["seconds"] > 0)
     table = run.idle.assign(idle_cores=run.idle["cpu_seconds"] / seconds)
     grouped = table.groupby(["case_id", "workload", "backend"])
     medians = grouped[["idle_cores", "n_processes"]].median().reset_index()
     return in_suite_order(medians, run)
+
+
+def costs(run: Run) -> pd.DataFrame:
+    """Return the summaries with what they cost in CPU time.
+
+    Returns
+    -------
+    DataFrame
+        As ``summaries`` returns it, with ``cpu_s_per_GB``, the CPU seconds of a sample over the
+        bytes that it moved between processes, and ``idle_cores``.
+    """
+    summaries, coverage = run.summaries, run.coverage
+    idle = idle_cores(run).set_index("case_id")["idle_cores"]
+    # The bytes of iterations that were found to be warm-up were counted, too.
+    n_iterations = (summaries["n_samples"] + summaries["n_warmup"]).groupby(summaries["case_id"])
+    moved = summaries["payload_bytes"] * 1.0
+    wire = coverage.set_index("case_id")["wire_bytes"] / n_iterations.sum()
+    on_cluster = summaries["layer"] == "workload"
+    moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
+    cost = summaries["cpu_s"] / (moved / 1e9)
+    return summaries.assign(
+        cpu_s_per_GB=cost.where(moved > 0), idle_cores=summaries["case_id"].map(idle)
+    )

@@ -10,12 +10,12 @@ from commbench.stats.selection import measured
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _PARTS = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 
 
-def worker_times(run: RunData) -> pd.DataFrame:
+def worker_times(run: Run) -> pd.DataFrame:
     """Divide the wall time of every iteration, per worker, by what the worker was doing.
 
     Returns

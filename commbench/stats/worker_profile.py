@@ -16,7 +16,7 @@ from commbench.stats.selection import in_suite_order, measured
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
 LOOP_PARTS = ("serialize_s", "deserialize_s", "poll_s", "messages_s", "loop_queue_s", "asleep_s")
@@ -31,7 +31,7 @@ _LABELS = {
 }
 
 
-def worker_profiles(run: RunData) -> pd.DataFrame:
+def worker_profiles(run: Run) -> pd.DataFrame:
     """Divide the wall time of every measured iteration, per process.
 
     Returns
@@ -74,7 +74,7 @@ def worker_profiles(run: RunData) -> pd.DataFrame:
     return found[columns].reset_index()
 
 
-def profile_shares(profiles: pd.DataFrame, run: RunData) -> pd.DataFrame:
+def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return what share of the wall time each part has, per case and kind of process.
 
     Parameters
@@ -120,7 +120,7 @@ def _cpu_of_others(threads: pd.DataFrame) -> pd.Series[float]:
 
 
 def _task_accounts(
-    processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: RunData
+    processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: Run
 ) -> dict[str, pd.Series[float]]:
     import numpy as np
 
@@ -142,7 +142,7 @@ def _task_accounts(
     return {name: part / n for name, part in parts.items()}
 
 
-def _spans(processes: pd.DataFrame, run: RunData) -> pd.DataFrame:
+def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return per process the seconds of all tasks, of any fetch, and of tasks during a fetch."""
     import pandas as pd
 

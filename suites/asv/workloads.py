@@ -37,7 +37,7 @@ def setup_cache() -> dict[str, Any]:
     if done.returncode not in (0, 1):
         raise RuntimeError(f"commbench run ended with status {done.returncode}")
     run = load(done.stdout.splitlines()[-1])
-    cases = run.run.suite.cases
+    cases = run.suite.cases
     return {
         "run": str(run.path),
         "medians": asv.medians(run),

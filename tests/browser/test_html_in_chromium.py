@@ -25,9 +25,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from commbench import load, stats
-from commbench.reports import content as contents
+from commbench.analysis.run import Run
 from commbench.reports import html
-from commbench.reports.content import Content
 
 pytestmark = pytest.mark.browser
 REFERENCE = Path(__file__).parents[2] / "results/reference/20261121-merge-4-backends"
@@ -125,10 +124,10 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Path]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Path]:
     """Return a function that writes a report into a folder of its own."""
 
-    def write(content: Content) -> Path:
+    def write(content: Run) -> Path:
         path = tmp_path_factory.mktemp("report") / "report.html"
         path.write_text(html.render(content), encoding="utf-8")
         return path
@@ -137,13 +136,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Content], Pat
 
 
 @pytest.fixture(scope="module")
-def reference(written: Callable[[Content], Path]) -> Path:
+def reference(written: Callable[[Run], Path]) -> Path:
     """Return the report of the reference run, with all of its figures."""
-    return written(contents.build(load(REFERENCE)))
+    return written(load(REFERENCE))
 
 
 @pytest.fixture(scope="module")
-def odd(reported: Callable[..., Content], written: Callable[[Content], Path]) -> Path:
+def odd(recorded: Callable[..., Run], written: Callable[[Run], Path]) -> Path:
     """Return the report of a run with a slow pair, missing pairs, failures and a nasty name."""
     cases = [builders.case(name, n_workers=5) for name in ("tcp", NASTY)]
     records = [
@@ -155,7 +154,7 @@ def odd(reported: Callable[..., Content], written: Callable[[Content], Path]) ->
     for place, case in enumerate(cases):
         records += launches(case, [1.0 + place] * 6)
         records += [transport(case, NASTY, evidence=NASTY), failure(case, NASTY, launch=7)]
-    return written(reported(cases, records, environment={"cpu": {"model": NASTY}}))
+    return written(recorded(cases, records, environment={"cpu": {"model": NASTY}}))
 
 
 @pytest.fixture(params=["reference", "odd"])
@@ -203,7 +202,7 @@ def test_scripts_in_the_page_are_refused(odd_page: Opened, tmp_path: Path) -> No
     file.write_text(text.replace("</main>", "<script>document.title = 'forged'</script></main>"))
     forged = Opened(odd_page.driver, file)
     assert forged.driver.title != "forged"
-    assert any("Content Security Policy" in message for message in forged.logs()[0])
+    assert any("Run Security Policy" in message for message in forged.logs()[0])
 
 
 def column(table: WebElement, number: int) -> list[str]:
@@ -412,12 +411,12 @@ def test_the_first_key_leads_past_the_navigation(page: Opened) -> None:
 
 @pytest.mark.timeout(1200)
 def test_a_thousand_workers_open_at_once(
-    driver: webdriver.Chrome, tmp_path: Path, written: Callable[[Content], Path]
+    driver: webdriver.Chrome, tmp_path: Path, written: Callable[[Run], Path]
 ) -> None:
     """A million pairs over four backends are less than 10 MB and drawn within 3 s."""
     backends = ("tcp", "ucx", "ucx:shm", "mpi")
     run = generated(tmp_path, 4 * 10**6, N_WORKERS, backends)
-    path = written(contents.build(load(run)))
+    path = written(load(run))
     assert path.stat().st_size < MAX_BYTES
     # The first may pay for what the machine does besides.
     opened = [Opened(driver, path) for _ in range(3)]

@@ -25,7 +25,6 @@ from golden.runs import GENERATED
 
 from commbench import load, registry
 from commbench.errors import CommbenchError
-from commbench.reports import content
 
 _EXPECTED = Path(__file__).with_name("expected")
 _REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -75,7 +74,7 @@ def test_a_report_has_the_values_that_were_written_down(
 
 def _reports(name: str, folder: Path) -> dict[str, str]:
     path = GENERATED[name](folder) if name in GENERATED else _REFERENCE / name
-    built = content.build(load(path))
+    built = load(path)
     texts = {}
     for form in _FORMATS:
         try:

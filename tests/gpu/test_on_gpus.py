@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from commbench import backends, gpu, load
+from commbench.analysis.run import Run
 from commbench.model import ClusterSpec
-from commbench.store import RunData
 
 N_GPUS = len(gpu.devices(os.environ))
 SHARED = ClusterSpec(device="gpu", workers_per_gpu=1 if N_GPUS > 1 else 2, rmm_pool="1GB")
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 
-def measured(folder: Path, workload: str, backend: str, *arguments: str) -> RunData:
+def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
     """Run a workload with two workers and an RMM pool, and return what it left behind."""
     if problem := backends.parse(backend).unavailable("gpu"):
         pytest.skip(f"{backend}: {problem.reason}")

@@ -221,14 +221,14 @@ def test_placement_follows_the_share_of_a_gpu() -> None:
         auto(host, 5, "gpu", 2)
 
 
-def test_the_report_tells_where_memory_came_from(reported: Any) -> None:
+def test_the_report_tells_where_memory_came_from(recorded: Any) -> None:
     """As the processes told it, in the provenance; what was asked for, above the times."""
     case = Case(workload="merge", backend="tcp", cluster=replace(SPEC, rmm_pool="1GB"))
     records = [
         builders.sample(case, 1.0), builders.end(case),
         builders.setting(case, GPU_MEMORY, "RMM 26.10 PoolMemoryResource; CuPy by rmm"),
     ]  # fmt: skip
-    text = " ".join(registry.load("report", "terminal")(reported([case], records)).split())
+    text = " ".join(registry.load("report", "terminal")(recorded([case], records)).split())
     assert "GPU memory RMM 26.10 PoolMemoryResource; CuPy by rmm" in text
     assert "gpu, RMM pool 1GB" in text
 

@@ -309,14 +309,14 @@ def test_a_ping_pong_has_no_launcher(tmp_path: Path) -> None:
         suite.cases_for("pingpong", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
 
 
-def test_the_settings_found_are_told(reported: Any) -> None:
+def test_the_settings_found_are_told(recorded: Any) -> None:
     """Every setting of UCX on a running cluster is in the warning, with where that is."""
     cluster = ClusterSpec(launcher="external", scheduler="ucx://10.0.0.1:8786")
     case = builders.case("ucx", cluster=cluster, launches=8)
     records = builders.launches(case, [1.0] * 8)
     records += [builders.setting(case, "UCX_TLS", "tcp,sm", launch=n) for n in range(8)]
     records.append(builders.setting(case, "distributed.comm.compression", "lz4"))
-    content = reported([case], builders.ended(records))
+    content = recorded([case], builders.ended(records))
     (warning,) = [text for text in content.warnings if "running cluster" in text]
     assert "(ucx://10.0.0.1:8786)" in warning
     assert warning.endswith("settings of UCX found on its workers: UCX_TLS=tcp,sm")

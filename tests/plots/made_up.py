@@ -14,46 +14,31 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from commbench import model, tables
-from commbench.model import Case, ClusterSpec, Run, Suite
-from commbench.store import RunData
-
-FRAMES = {
-    "samples": model.Sample,
-    "transfers": model.TransferRecord,
-    "wire": model.WireBytes,
-    "log_counts": model.LogCount,
-    "tasks": model.TaskRecord,
-    "transports": model.TransportUsed,
-    "addresses": model.WorkerAddress,
-    "places": model.WorkerPlace,
-    "network": model.NetworkCounter,
-    "idle": model.IdleCost,
-    "loads": model.Load,
-    "core_use": model.CoreUse,
-    "spills": model.Spill,
-    "settings": model.Setting,
-    "threads": model.ThreadTime,
-    "activities": model.Activity,
-    "failures": model.Failure,
-    "ends": model.LaunchEnd,
-}
+from commbench.analysis.run import Run
+from commbench.model import Case, ClusterSpec, Manifest, Suite
+from commbench.records import TABLES
 
 
-def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> RunData:
+def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> Run:
     """Return the run that holds `records`, without going through files."""
     suite = Suite(name="made-up", cases=tuple(cases))
     by_id = {case.id: case for case in suite.cases}
     records = list(records)
     frames = {}
-    for name, kind in FRAMES.items():
-        rows = [vars(record) for record in records if isinstance(record, kind)]
-        frame = tables.frame_of_rows(rows, kind.__name__)
+    for name, kind in TABLES.items():
+        rows = [vars(record) for record in records if type(record).__name__ == kind]
+        frame = tables.frame_of_rows(rows, kind)
         for column in ("workload", "backend"):
             names = {case_id: getattr(case, column) for case_id, case in by_id.items()}
             frame[column] = frame["case_id"].map(names).astype("str")
         frames[name] = frame
-    run = Run(id="made-up", suite=suite, environment={}, seed=0, started_at="2025-01-01T00:00:00")
-    return RunData(path=Path("made-up"), run=run, notes=(), **frames)
+    return Run(
+        Path("made-up"),
+        Manifest(
+            id="made-up", suite=suite, environment={}, seed=0, started_at="2025-01-01T00:00:00"
+        ),
+        **frames,
+    )
 
 
 def workload(
@@ -229,7 +214,7 @@ def pingpong(
     return case, records
 
 
-def together(*parts: tuple[Case, list[Any]]) -> RunData:
+def together(*parts: tuple[Case, list[Any]]) -> Run:
     """Return the run of several cases."""
     return run_of(
         [case for case, _ in parts], [record for _, records in parts for record in records]

@@ -12,19 +12,19 @@ import pytest
 from made_up import misplaced, pingpong, texts, together, workload
 
 from commbench import published
+from commbench.analysis.run import Run
 from commbench.plots import published as published_plot
-from commbench.store import RunData
 
 MPI = ("tcp", "ucx:polling", "mpi")
 SPEED = {"tcp": 1.0, "ucx:polling": 3.0, "mpi": 0.8}
 
 
-def reproducing(run: RunData, figure: str, scale: float = 0.01) -> RunData:
+def reproducing(run: Run, figure: str, scale: float = 0.01) -> Run:
     """Return `run` as one of a suite that reproduces `figure`."""
-    suite = dataclasses.replace(run.run.suite, reproduces=figure, scale=scale)
+    suite = dataclasses.replace(run.suite, reproduces=figure, scale=scale)
     environment = {"cpu": {"model": "Some CPU", "usable_cores": 4}}
-    changed = dataclasses.replace(run.run, suite=suite, environment=environment)
-    return dataclasses.replace(run, run=changed)
+    changed = dataclasses.replace(run.manifest, suite=suite, environment=environment)
+    return run.replace(changed)
 
 
 def scaling(name: str, counts: tuple[int, ...]) -> Iterator[Any]:
@@ -36,7 +36,7 @@ def scaling(name: str, counts: tuple[int, ...]) -> Iterator[Any]:
 
 
 @functools.cache
-def made_up(figure: str) -> RunData:
+def made_up(figure: str) -> Run:
     """Return a run such as the figure's suite leaves on a laptop."""
     match figure:
         case "rapids_blog.merge_dgx1":

@@ -103,7 +103,7 @@ def test_cases_without_data_are_named_with_the_reason():
 def test_workers_come_in_the_order_of_their_numbers():
     """Worker 10 follows worker 9, whether or not there is a word before the number."""
     run = together(workload("tcp", n_workers=11, launches=1))
-    assert style.workers(run, [run.run.suite.cases[0].id]) == [str(n) for n in range(11)]
+    assert style.workers(run, [run.suite.cases[0].id]) == [str(n) for n in range(11)]
     assert sorted(["w-10", "w-9", "v"], key=style.natural) == ["v", "w-9", "w-10"]
 
 

@@ -11,19 +11,19 @@ from collections.abc import Callable
 import builders
 from builders import launches, message, sample
 
+from commbench.analysis.run import Run
 from commbench.reports import csv
-from commbench.reports.content import Content
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 
 
-def test_numbers_come_back_as_they_were(reported: Reported) -> None:
+def test_numbers_come_back_as_they_were(recorded: Recorded) -> None:
     """Parsed again, every number is the same float or integer, unknown ones are empty."""
     cases = [builders.case("tcp"), builders.case("ucx", launches=1)]
     records = [*launches(cases[0], [1 / 3 + n / 7 for n in range(6)]), sample(cases[1], math.pi)]
-    content = reported(cases, records)
+    content = recorded(cases, records)
     rows = list(reader.DictReader(io.StringIO(csv.render(content))))
-    for row, expected in zip(rows, content.summaries.to_dict(orient="records"), strict=True):
+    for row, expected in zip(rows, content.costs.to_dict(orient="records"), strict=True):
         for name, value in expected.items():
             if isinstance(value, float) and math.isnan(value):
                 assert row[name] == ""
@@ -32,12 +32,12 @@ def test_numbers_come_back_as_they_were(reported: Reported) -> None:
     assert [row["ci_low_s"] == "" for row in rows] == [False, True]
 
 
-def test_a_row_says_what_it_measured(reported: Reported) -> None:
+def test_a_row_says_what_it_measured(recorded: Recorded) -> None:
     """Two cases of one workload and backend are told apart by their parameters and cluster."""
     cases = [
         builders.case(params={"text": 'a,"b"\nc', "rows": rows}, n_workers=rows) for rows in (2, 3)
     ]
-    text = csv.render(reported(cases, [sample(case, 1.0) for case in cases]))
+    text = csv.render(recorded(cases, [sample(case, 1.0) for case in cases]))
     rows = list(reader.DictReader(io.StringIO(text)))
     assert [json.loads(row["params"]) for row in rows] == [dict(case.params) for case in cases]
     assert [row["n_workers"] for row in rows] == ["2", "3"]
@@ -45,16 +45,16 @@ def test_a_row_says_what_it_measured(reported: Reported) -> None:
     assert [row["case_id"] for row in rows] == [case.id for case in cases]
 
 
-def test_there_is_a_row_for_each_message_size(reported: Reported) -> None:
+def test_there_is_a_row_for_each_message_size(recorded: Recorded) -> None:
     """Sizes are rows, in bytes."""
     case = builders.case(workload="pingpong")
-    text = csv.render(reported([case], [message(case, 1e-6, size) for size in (1, 1 << 40)]))
+    text = csv.render(recorded([case], [message(case, 1e-6, size) for size in (1, 1 << 40)]))
     rows = list(reader.DictReader(io.StringIO(text)))
     assert [row["payload_bytes"] for row in rows] == ["1", str(1 << 40)]
 
 
-def test_an_empty_run_has_a_header(reported: Reported) -> None:
+def test_an_empty_run_has_a_header(recorded: Recorded) -> None:
     """Nothing measured is a header without rows, with the same columns as otherwise."""
     case = builders.case()
-    empty, full = (csv.render(reported([case], found)) for found in ([], [sample(case, 1.0)]))
+    empty, full = (csv.render(recorded([case], found)) for found in ([], [sample(case, 1.0)]))
     assert empty.splitlines() == full.splitlines()[:1]

@@ -18,13 +18,13 @@ import pytest
 from builders import end, failure, launches, sample, transfer, transport
 
 from commbench import registry
+from commbench.analysis.run import Run
 from commbench.model import ClusterSpec
-from commbench.reports import html
-from commbench.reports.content import Content
+from commbench.reports import figures, html
 from commbench.reports.html import matrix
 from commbench.reports.tables import Table, heading, sections
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 CASE = builders.case()
 EMPTY = ("meta", "link", "img")
 """Elements without an end."""
@@ -92,7 +92,7 @@ def cells(table: Element) -> list[list[Element]]:
     return [list(row) for row in body]
 
 
-def every_table(content: Content) -> list[Table]:
+def every_table(content: Run) -> list[Table]:
     """Return the tables that the HTML report should have."""
     return list(itertools.chain(*sections(content, 250).values()))
 
@@ -105,7 +105,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def full(reported: Reported) -> Content:
+def full(recorded: Recorded) -> Run:
     """Return a run with every table but all-to-all's."""
     merges = [builders.case(name, n_workers=3) for name in ("tcp", "ucx", "mpi")]
     pings = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
@@ -121,7 +121,7 @@ def full(reported: Reported) -> Content:
         for launch, size, layer in itertools.product(range(6), (1, 1 << 20), ("raw", "comm")):
             records.append(message(case, size, layer, launch))
     records.append(failure(merges[2], "it died\nof something", launch=6))
-    return reported([*merges, *pings], builders.ended(records))
+    return recorded([*merges, *pings], builders.ended(records))
 
 
 def message(case: object, size: int, layer: str, launch: int) -> object:
@@ -130,7 +130,7 @@ def message(case: object, size: int, layer: str, launch: int) -> object:
     return builders.message(case, seconds, size, layer=layer, launch=launch)  # type: ignore[arg-type]
 
 
-def test_every_table_has_the_terminals_numbers(full: Content) -> None:
+def test_every_table_has_the_terminals_numbers(full: Run) -> None:
     """Captions, titles, cells and notes are those of the tables that the terminal shows."""
     page = parsed(html.render(full))
     found, expected = data_tables(page), every_table(full)
@@ -149,13 +149,13 @@ def test_every_table_has_the_terminals_numbers(full: Content) -> None:
     assert words(next(page.iter("h1"))) == heading(full)
 
 
-def test_a_cell_that_says_as_above_is_told_in_full(full: Content) -> None:
+def test_a_cell_that_says_as_above_is_told_in_full(full: Run) -> None:
     """Rows can be sorted: what the terminal leaves out of the first column stands here."""
     (table,) = (t for c, t in data_tables(parsed(html.render(full))).items() if "each layer" in c)
     assert [words(row[0]) for row in cells(table)] == ["1 B", "1 B", "1 MiB", "1 MiB"]
 
 
-def test_numbers_are_sorted_by_their_exact_values(full: Content) -> None:
+def test_numbers_are_sorted_by_their_exact_values(full: Run) -> None:
     """Each number has the value that it was rounded from, or none where it is unknown."""
     found = data_tables(parsed(html.render(full)))
     (times,) = (table for title, table in found.items() if title.endswith("time per iteration"))
@@ -167,9 +167,9 @@ def test_numbers_are_sorted_by_their_exact_values(full: Content) -> None:
     assert {row[0].get("data-value") for row in cells(times)} == {None}
 
 
-def test_an_unknown_number_has_no_value(reported: Reported) -> None:
+def test_an_unknown_number_has_no_value(recorded: Recorded) -> None:
     """What is a dash or has no interval is sorted last, not as zero."""
-    page = parsed(html.render(reported([CASE], builders.ended([sample(CASE, 1.0)]))))
+    page = parsed(html.render(recorded([CASE], builders.ended([sample(CASE, 1.0)]))))
     ((backend, median, interval, ratio, payload, cpu, idle),) = cells(
         next(table for title, table in data_tables(page).items() if "per iteration" in title)
     )
@@ -181,7 +181,7 @@ def test_an_unknown_number_has_no_value(reported: Reported) -> None:
     assert payload.get("data-value") == "800000000.0"
 
 
-def test_the_file_needs_nothing_else(full: Content) -> None:
+def test_the_file_needs_nothing_else(full: Run) -> None:
     """Nothing is loaded: addresses are images in the file or places on the page."""
     text = html.render(full)
     for element in parsed(text).iter():
@@ -191,7 +191,7 @@ def test_the_file_needs_nothing_else(full: Content) -> None:
     assert not re.search(r"@import|url\(|https?://|fetch\(|import\(", text)
 
 
-def test_no_script_but_its_own_may_run(full: Content) -> None:
+def test_no_script_but_its_own_may_run(full: Run) -> None:
     """The page's policy allows one script, by its hash, and no address to load from."""
     page = parsed(html.render(full))
     (script,) = page.iter("script")
@@ -204,7 +204,7 @@ def test_no_script_but_its_own_may_run(full: Content) -> None:
     assert "http" not in policy
 
 
-def nasty_run(reported: Reported, nasty: str) -> Content:
+def nasty_run(recorded: Recorded, nasty: str) -> Run:
     """Return a run with `nasty` wherever a results file can bring it in."""
     case = builders.case(nasty, params={"name": nasty}, cluster=ClusterSpec(n_workers=2))
     src, dst = f"{nasty}0", f"{nasty}1"
@@ -214,21 +214,21 @@ def nasty_run(reported: Reported, nasty: str) -> Content:
         transport(case, nasty, src=src, dst=dst, evidence=nasty, contradiction=nasty),
     ]  # fmt: skip
     known = {"cpu": {"model": nasty}, "packages": {"dask": nasty}, "variables": {"UCX": nasty}}
-    return reported([case], records, environment=known, command=nasty)
+    return recorded([case], records, environment=known, command=nasty)
 
 
 @pytest.fixture(scope="module")
-def plain(reported: Reported) -> Content:
+def plain(recorded: Recorded) -> Run:
     """Return the run that has harmless text in all of these places."""
-    return nasty_run(reported, "plain")
+    return nasty_run(recorded, "plain")
 
 
 @pytest.mark.parametrize("nasty", NASTY)
 def test_whatever_a_results_file_holds_stays_text(
-    nasty: str, reported: Reported, plain: Content
+    nasty: str, recorded: Recorded, plain: Run
 ) -> None:
     """Names of hosts and backends, messages and settings add no element and no attribute."""
-    page, wanted = (parsed(html.render(made)) for made in (nasty_run(reported, nasty), plain))
+    page, wanted = (parsed(html.render(made)) for made in (nasty_run(recorded, nasty), plain))
     assert [(element.tag, sorted(element.attrib)) for element in page.iter()] == [
         (element.tag, sorted(element.attrib)) for element in wanted.iter()
     ]
@@ -241,10 +241,10 @@ def test_whatever_a_results_file_holds_stays_text(
     )
 
 
-def test_what_no_file_can_hold_is_replaced(reported: Reported, tmp_path: Path) -> None:
+def test_what_no_file_can_hold_is_replaced(recorded: Recorded, tmp_path: Path) -> None:
     """Control characters and halves of characters don't keep the report from being written."""
     known = {"cpu": {"model": "a\ud800b"}}
-    text = html.render(reported([CASE], [failure(CASE, "b\x00c\x1bd")], environment=known))
+    text = html.render(recorded([CASE], [failure(CASE, "b\x00c\x1bd")], environment=known))
     (tmp_path / "report.html").write_text(text, encoding="utf-8")
     assert "a\ufffdb" in text
     assert "b\ufffdc\ufffdd" in text
@@ -267,12 +267,12 @@ RUNS = {
 
 
 @pytest.mark.parametrize("made", RUNS.values(), ids=RUNS)
-def test_a_run_of_any_kind_is_a_sound_page(made: Callable[[], list], reported: Reported) -> None:
+def test_a_run_of_any_kind_is_a_sound_page(made: Callable[[], list], recorded: Recorded) -> None:
     """With little or nothing measured the page still has its parts, and nothing dangles."""
-    check_structure(html.render(reported([CASE], made())))
+    check_structure(html.render(recorded([CASE], made())))
 
 
-def test_a_full_run_is_a_sound_page(full: Content) -> None:
+def test_a_full_run_is_a_sound_page(full: Run) -> None:
     """Headings, landmarks, captions and references are what assistive software goes by."""
     check_structure(html.render(full))
 
@@ -306,7 +306,7 @@ def check_structure(text: str) -> None:
     assert "Failures" not in titles or titles[-2] == "Failures"
 
 
-def test_warnings_come_first(full: Content) -> None:
+def test_warnings_come_first(full: Run) -> None:
     """All warnings stand in the first section, and the list of sections counts them."""
     page = parsed(html.render(full))
     first = next(element for element in page.iter("section"))
@@ -314,13 +314,13 @@ def test_warnings_come_first(full: Content) -> None:
     assert words(next(page.iter("li"))) == f"Warnings ({len(full.warnings)})"
 
 
-def pair_cells(content: Content) -> dict[str, list[list[matrix.Cell]]]:
+def pair_cells(content: Run) -> dict[str, list[list[matrix.Cell]]]:
     """Return the cells of the only block's matrices by backend."""
     (block,) = matrix.blocks(content)
     return {found.backend: [list(row) for _, row in found.rows] for found in block.matrices}
 
 
-def test_a_matrix_tells_of_every_pair(full: Content) -> None:
+def test_a_matrix_tells_of_every_pair(full: Run) -> None:
     """A cell has the numbers of the pair's row in the terminal, its direction and its transport."""
     found = pair_cells(full)
     assert [*found] == ["tcp", "ucx", "mpi"]
@@ -338,11 +338,11 @@ def test_a_matrix_tells_of_every_pair(full: Content) -> None:
     assert {rows[i][i].kind for rows in found.values() for i in range(3)} == {"self"}
 
 
-def test_a_matrix_shows_what_is_missing(reported: Reported) -> None:
+def test_a_matrix_shows_what_is_missing(recorded: Recorded) -> None:
     """Pairs and backends without transfers, and unseen workers, are told and not left out."""
     cases = [builders.case(name, n_workers=4) for name in ("tcp", "ucx")]
     records = [transfer(cases[0], 0, 1), transfer(cases[0], 0, 0, src="0", dst="2")]
-    content = reported(cases, records)
+    content = recorded(cases, records)
     (block,) = matrix.blocks(content)
     ((_, *_),) = (found.rows for found in block.matrices)
     rows = pair_cells(content)["tcp"]
@@ -356,21 +356,21 @@ def test_a_matrix_shows_what_is_missing(reported: Reported) -> None:
     assert "ucx: no such transfer was logged." in html.render(content)
 
 
-def test_a_slow_pair_stands_out(reported: Reported) -> None:
+def test_a_slow_pair_stands_out(recorded: Recorded) -> None:
     """The cell of a slow pair is marked, and says how slow it is."""
     case = builders.case(n_workers=4)
     records = [
         transfer(case, 0, 0.8 if (src, dst) == ("1", "3") else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations("0123", 2)
     ]
-    rows = pair_cells(reported([case], records))["tcp"]
+    rows = pair_cells(recorded([case], records))["tcp"]
     assert [
         (i, j) for i in range(4) for j in range(4) if rows[i][j].kind == "slow"
     ] == [(1, 3)]  # fmt: skip
     assert "slow: 8.0 × slower than the typical pair" in rows[1][3].told
 
 
-def large(n_workers: int, reported: Reported, slow: tuple[int, int] = (3, 5)) -> Content:
+def large(n_workers: int, recorded: Recorded, slow: tuple[int, int] = (3, 5)) -> Run:
     """Return a run in which each worker has fetched from its next three."""
     case = builders.case(n_workers=n_workers)
     records = [
@@ -382,20 +382,20 @@ def large(n_workers: int, reported: Reported, slow: tuple[int, int] = (3, 5)) ->
         for dst in (src + 1, src + 2, src + 3)
         if dst < n_workers
     ]  # fmt: skip
-    return reported([case], records)
+    return recorded([case], records)
 
 
-def test_up_to_64_workers_each_pair_has_a_cell(reported: Reported) -> None:
+def test_up_to_64_workers_each_pair_has_a_cell(recorded: Recorded) -> None:
     """No cell is shared before it must be."""
-    content = large(64, reported)
+    content = large(64, recorded)
     ((rows),) = pair_cells(content).values()
     assert len(rows) == 64
     assert sum(cell.kind in ("pair", "slow") for row in rows for cell in row) == len(content.pairs)
 
 
-def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(reported: Reported) -> None:
+def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(recorded: Recorded) -> None:
     """Each cell counts its pairs, with transfers and without, and names the slowest."""
-    content = large(130, reported)
+    content = large(130, recorded)
     (block,) = matrix.blocks(content)
     assert "130 workers: up to 3 × 3 pairs share a cell" in block.note
     assert "--format json" in block.note
@@ -417,7 +417,7 @@ def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(reported: Reported
     assert rows[0][20].told == "w-0 … w-2 → w-60 … w-62\nno transfer ≥ 1.00 MB"
 
 
-def test_very_many_matrices_share_the_room(reported: Reported) -> None:
+def test_very_many_matrices_share_the_room(recorded: Recorded) -> None:
     """However many cases a run has, the file stays of a size that opens at once."""
     cases = [builders.case(params={"rows": n}, n_workers=40) for n in range(30)]
     records = [
@@ -425,7 +425,7 @@ def test_very_many_matrices_share_the_room(reported: Reported) -> None:
         for case in cases
         for src in range(39)
     ]
-    content = reported(cases, records)
+    content = recorded(cases, records)
     found = matrix.blocks(content)
     assert len(found) == 30
     n_cells = sum(
@@ -435,14 +435,14 @@ def test_very_many_matrices_share_the_room(reported: Reported) -> None:
     assert len(html.render(content)) < 8_000_000
 
 
-def test_more_pairs_have_rows_than_on_the_terminal(reported: Reported) -> None:
+def test_more_pairs_have_rows_than_on_the_terminal(recorded: Recorded) -> None:
     """Whoever can sort sees 250 pairs, and is told of the others."""
     case = builders.case(n_workers=17)
     records = [
         transfer(case, 0, 0.1 + 0.01 * place, src=src, dst=dst)
         for place, (src, dst) in enumerate(itertools.permutations(map(str, range(17)), 2))
     ]
-    page = parsed(html.render(reported([case], records)))
+    page = parsed(html.render(recorded([case], records)))
     (table,) = (t for title, t in data_tables(page).items() if title.startswith("Bandwidth per"))
     assert len(cells(table)) == 250
     assert "The 250 slowest of 272 pairs. The format json has all." in words(page)
@@ -475,41 +475,41 @@ def fails(data: object) -> None:
     raise ZeroDivisionError("no <data>")
 
 
-def test_figures_are_images_in_the_file(reported: Reported, plotted: Callable[..., None]) -> None:
+def test_figures_are_images_in_the_file(recorded: Recorded, plotted: Callable[..., None]) -> None:
     """A figure stands in the section of its subject, as an image with its title in words."""
     plotted(workload_time="commbench.plots.workload_time:plot")
-    content = reported([CASE], launches(CASE, [1.0] * 6))
+    content = recorded([CASE], launches(CASE, [1.0] * 6))
     page = parsed(html.render(content))
     (section,) = (s for s in page.iter("section") if s.get("id") == "time-per-iteration")
     (image,) = section.iter("img")
     kind, _, encoded = image.get("src", "").partition(",")
     assert kind == "data:image/svg+xml;base64"
-    assert base64.b64decode(encoded) == content.figures[0].svg
+    assert base64.b64decode(encoded) == figures.drawn(content)[0].svg
     assert "\n" not in image.get("alt", "\n")
-    assert image.get("alt", "").startswith(content.figures[0].figure.get_suptitle()[:20])
+    assert image.get("alt", "").startswith(figures.drawn(content)[0].figure.get_suptitle()[:20])
 
 
 def test_a_figure_of_very_many_lines_is_shown_as_pixels(
-    reported: Reported, plotted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    recorded: Recorded, plotted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a browser would draw for seconds is an image of pixels instead."""
     plotted(workload_time="commbench.plots.workload_time:plot")
     monkeypatch.setattr(html, "_MAX_SVG", 100)
-    (image,) = parsed(html.render(reported([CASE], launches(CASE, [1.0] * 6)))).iter("img")
+    (image,) = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6)))).iter("img")
     assert image.get("src", "").startswith("data:image/png;base64,")
 
 
 def test_a_figure_that_cannot_be_drawn_is_told(
-    reported: Reported, plotted: Callable[..., None]
+    recorded: Recorded, plotted: Callable[..., None]
 ) -> None:
     """A plug-in's figure that fails costs itself alone, and is not left out in silence."""
     plotted(theirs=f"{__name__}:fails", workload_time="commbench.plots.workload_time:plot")
-    page = parsed(html.render(reported([CASE], launches(CASE, [1.0] * 6))))
+    page = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6))))
     assert len([*page.iter("img")]) == 1
     (section,) = (s for s in page.iter("section") if s.get("id") == "more-figures")
     assert "the figure theirs could not be drawn: ZeroDivisionError('no <data>')" in words(section)
 
 
-def test_the_same_run_gives_the_same_bytes(full: Content) -> None:
+def test_the_same_run_gives_the_same_bytes(full: Run) -> None:
     """A report can be compared with an older one."""
     assert html.render(full) == html.render(full)

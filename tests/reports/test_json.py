@@ -23,9 +23,9 @@ from builders import (
     wire,
 )
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 json_report = importlib.import_module("commbench.reports.json")
 CASES = [
     builders.case("tcp", params={"rows": 3, "sizes": [1, 2]}),
@@ -64,7 +64,7 @@ def strict(text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def report(reported: Reported) -> Any:
+def report(recorded: Recorded) -> Any:
     """Return the report of a run that has everything."""
     records = [record for case in CASES[:2] for record in launches(case, [1.5] * 6)]
     records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
@@ -75,7 +75,7 @@ def report(reported: Reported) -> Any:
         place(CASES[0]),
         failure(CASES[1], "<it> | broke\n\udc80", launch=6),
     ]
-    content = reported(
+    content = recorded(
         CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3
     )
     return strict(json_report.render(content))
@@ -133,24 +133,24 @@ def test_failures_keep_their_message(report: Any) -> None:
     assert row["launch"] == 6
 
 
-def test_an_empty_run_is_empty_lists(reported: Reported) -> None:
+def test_an_empty_run_is_empty_lists(recorded: Recorded) -> None:
     """Nothing measured: every section is there, without a row."""
-    report = strict(json_report.render(reported(CASES)))
+    report = strict(json_report.render(recorded(CASES)))
     assert list(report) == TOP
     assert {name: report[name] for name in KEYS} == {name: [] for name in KEYS}
 
 
-def test_a_ratio_without_interval_has_null_limits(reported: Reported) -> None:
+def test_a_ratio_without_interval_has_null_limits(recorded: Recorded) -> None:
     """One launch each: a ratio, no limits, no verdict."""
     records = [sample(case, 1.0 + place) for place, case in enumerate(CASES[:2])]
-    content = reported(CASES, builders.ended(records))
+    content = recorded(CASES, builders.ended(records))
     (row,) = strict(json_report.render(content))["comparisons"]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (2.0, None, None)
     assert (row["verdict"], row["candidate_id"]) == ("inconclusive", CASES[1].id)
 
 
 def test_every_pair_has_a_line_of_its_own(
-    reported: Reported, monkeypatch: pytest.MonkeyPatch
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many pairs there are, each is one line, and what is unknown is null in it."""
     monkeypatch.setattr(json_report, "_CHUNK", 2)
@@ -161,7 +161,7 @@ def test_every_pair_has_a_line_of_its_own(
         for dst in "012"
         if src != dst
     ]
-    text = json_report.render(reported([case], records))
+    text = json_report.render(recorded([case], records))
     pairs = strict(text)["pairs"]
     lines = [line for line in text.splitlines() if '"busy_Bps"' in line]
     assert [strict(line.strip().rstrip(",")) for line in lines] == pairs

@@ -8,15 +8,15 @@ import builders
 import pytest
 from builders import message
 
+from commbench.analysis.run import Run
 from commbench.model import LAYERS
 from commbench.reports import terminal
-from commbench.reports.content import Content
 from commbench.reports.tables import layers, message_size
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 
 
-def content(reported: Reported, times: dict[str, dict[str, float]], sizes: tuple[int, ...] = (1,)):
+def content(recorded: Recorded, times: dict[str, dict[str, float]], sizes: tuple[int, ...] = (1,)):
     """Return the content of six launches with these seconds per backend and layer."""
     cases = {name: builders.case(name, "pingpong") for name in times}
     records = [
@@ -24,7 +24,7 @@ def content(reported: Reported, times: dict[str, dict[str, float]], sizes: tuple
         for name, by_layer in times.items() for layer, seconds in by_layer.items()
         for size in sizes for launch in range(6)
     ]  # fmt: skip
-    return reported(list(cases.values()), builders.ended(records))
+    return recorded(list(cases.values()), builders.ended(records))
 
 
 TIMES = {
@@ -33,9 +33,9 @@ TIMES = {
 }
 
 
-def test_each_cell_has_the_time_and_what_the_layer_adds(reported: Reported) -> None:
+def test_each_cell_has_the_time_and_what_the_layer_adds(recorded: Recorded) -> None:
     """Backends stand below each other for each size, layers beside each other from the wire up."""
-    (table,) = layers.tables(content(reported, TIMES))
+    (table,) = layers.tables(content(recorded, TIMES))
     assert table.columns == ("size", "backend", *LAYERS)
     tcp, ucx = table.rows
     assert tcp[:4] == ("1 B", "tcp", "60.0 ns", "20.0 µs\n+19.9 µs")
@@ -43,9 +43,9 @@ def test_each_cell_has_the_time_and_what_the_layer_adds(reported: Reported) -> N
     assert ucx[:2] == ("", "ucx")
 
 
-def test_a_faster_layer_is_not_hidden(reported: Reported) -> None:
+def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
     """A layer below whose time it stays has a minus; one that was not measured has a dash."""
-    (table,) = layers.tables(content(reported, TIMES))
+    (table,) = layers.tables(content(recorded, TIMES))
     ucx = dict(zip(table.columns, table.rows[1], strict=True))
     assert ucx["coroutine"] == "7.00 µs\n−1.00 µs"
     assert ucx["worker"] == "—"
@@ -53,31 +53,31 @@ def test_a_faster_layer_is_not_hidden(reported: Reported) -> None:
     assert "can't be verified" in table.note
 
 
-def test_an_addition_within_the_noise_says_so(reported: Reported) -> None:
+def test_an_addition_within_the_noise_says_so(recorded: Recorded) -> None:
     """Where the intervals of two layers overlap, the addition has a question mark."""
-    (table,) = layers.tables(content(reported, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
+    (table,) = layers.tables(content(recorded, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
     assert table.rows[0][-1].endswith("(?)")
 
 
-def test_of_many_sizes_some_are_shown_and_that_is_said(reported: Reported) -> None:
+def test_of_many_sizes_some_are_shown_and_that_is_said(recorded: Recorded) -> None:
     """A sweep's table fits on a page, with both of its ends."""
     sizes = tuple(2**n for n in range(23))
-    (table,) = layers.tables(content(reported, TIMES, sizes))
+    (table,) = layers.tables(content(recorded, TIMES, sizes))
     assert [row[0] for row in table.rows if row[0]][0::6] == ["1 B", "4 MiB"]
     assert "7 of 23 sizes" in table.note
 
 
 @pytest.mark.parametrize("times", [{"tcp": {"comm": 1e-3}}, {}])
-def test_one_layer_has_no_such_table(reported: Reported, times) -> None:
+def test_one_layer_has_no_such_table(recorded: Recorded, times) -> None:
     """Where nothing can be set against anything, nothing is shown."""
-    assert list(layers.tables(content(reported, times))) == []
+    assert list(layers.tables(content(recorded, times))) == []
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
-def test_on_the_terminal_every_number_is_there(reported: Reported, monkeypatch, columns) -> None:
+def test_on_the_terminal_every_number_is_there(recorded: Recorded, monkeypatch, columns) -> None:
     """At 80 columns and at 200 no cell is cut."""
     monkeypatch.setenv("COLUMNS", columns)
-    made = content(reported, TIMES, (1, 8 << 20))
+    made = content(recorded, TIMES, (1, 8 << 20))
     text = terminal.render(made)
     (table,) = layers.tables(made)
     for row in table.rows:
@@ -97,10 +97,10 @@ def test_on_the_terminal_every_number_is_there(reported: Reported, monkeypatch, 
         ("latency", "comm layer: latency", "2.00 µs", "Half the round trip"),
     ],
 )
-def test_tables_say_the_mode_and_what_it_counts(reported: Reported, mode, title, cell, words):
+def test_tables_say_the_mode_and_what_it_counts(recorded: Recorded, mode, title, cell, words):
     """No number of a stream is called a latency, and no latency a stream."""
     case = builders.case("tcp", "pingpong", params={"mode": mode, "window": 64})
-    made = reported([case], builders.ended([message(case, 2e-6, 1000)]))
+    made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
     first, *_ = message_size.tables(made)
     assert title in first.title
     assert first.rows[0][1] == cell
@@ -111,20 +111,20 @@ def test_tables_say_the_mode_and_what_it_counts(reported: Reported, mode, title,
 @pytest.mark.parametrize(
     ("layer", "words"), [("worker", "One fetch"), ("memcpy", "One copy within a process")]
 )
-def test_what_is_not_halved_is_not_called_so(reported: Reported, layer: str, words: str) -> None:
+def test_what_is_not_halved_is_not_called_so(recorded: Recorded, layer: str, words: str) -> None:
     """A fetch and a copy are no round trips."""
     case = builders.case("tcp", "pingpong")
-    made = reported([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
+    made = recorded([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
     first, *_ = message_size.tables(made)
     assert words in first.note
     assert "Half the round trip" not in first.note
 
 
-def test_tables_of_pairs_say_how_many_and_that_they_count_together(reported: Reported) -> None:
+def test_tables_of_pairs_say_how_many_and_that_they_count_together(recorded: Recorded) -> None:
     """Bandwidth and message rate of all pairs, and no title that reads as one pair's."""
     params = {"mode": "multi-pair", "window": 64, "pairs": 3}
     case = builders.case("tcp", "pingpong", params=params)
-    made = reported([case], builders.ended([message(case, 2e-6, 1000)]))
+    made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
     bandwidth, rate, cpu = message_size.tables(made)
     assert bandwidth.title == "pingpong, comm layer: bandwidth of 3 pairs together"
     assert bandwidth.rows[0][1] == "500 MB/s"
@@ -134,7 +134,7 @@ def test_tables_of_pairs_say_how_many_and_that_they_count_together(reported: Rep
     assert "its share of all processes', mode multi-pair" in cpu.title
 
 
-def test_latency_under_load_says_what_the_load_moved(reported: Reported) -> None:
+def test_latency_under_load_says_what_the_load_moved(recorded: Recorded) -> None:
     """One table, whose title says that there was a load, and whose note how much of it."""
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)
@@ -142,17 +142,17 @@ def test_latency_under_load_says_what_the_load_moved(reported: Reported) -> None
     records += [
         builders.load(case, nbytes, launch=n) for n, nbytes in enumerate((10**9, 5, 10**10))
     ]
-    (table,) = message_size.tables(reported([case], builders.ended(records)))
+    (table,) = message_size.tables(recorded([case], builders.ended(records)))
     assert table.title == "pingpong, comm layer: latency under load"
     assert table.rows[0][1] == "2.00 µs"
     assert "Half the round trip, while messages of 1 MiB stream to the peer" in table.note
     assert "The load moved 1.00 GB/s (tcp)" in table.note
 
 
-def test_cpu_time_that_nobody_counted_has_no_table(reported: Reported) -> None:
+def test_cpu_time_that_nobody_counted_has_no_table(recorded: Recorded) -> None:
     """Where only a foreign program ran, there is no table of dashes."""
     case = builders.case("ucx", "pingpong")
     raw = message(case, 2e-6, 1, layer="raw", cpu_seconds=0.0, verified=False, tool="ucx_perftest")
-    titles = [table.title for table in message_size.tables(reported([case], builders.ended([raw])))]
+    titles = [table.title for table in message_size.tables(recorded([case], builders.ended([raw])))]
     assert len(titles) == 2
     assert not any("CPU" in title for title in titles)

@@ -15,12 +15,12 @@ import pytest
 from builders import place, transfer
 from click.testing import CliRunner
 
+from commbench.analysis.run import Run
 from commbench.cli import main
 from commbench.model import ClusterSpec, Placement, Record
-from commbench.reports.content import Content
 from commbench.reports.tables import Table, tables
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 CASE = builders.case(n_workers=3)
 FAR = {"host": "node2", "host_id": "another", "cpus": "0-3", "numa_nodes": "0-1", "nic": "eth0"}
 
@@ -35,14 +35,14 @@ TWO_HOSTS = measured(place(CASE, "0"), place(CASE, "1"), place(CASE, "2", **FAR)
 ONE_HOST = measured(*(place(CASE, worker) for worker in "012"))
 
 
-def titled(content: Content, words: str) -> list[Table]:
+def titled(content: Run, words: str) -> list[Table]:
     """Return the tables whose titles begin so."""
     return [table for table in tables(content) if table.title.startswith(words)]
 
 
-def test_several_classes_have_a_table_and_a_column(reported: Reported) -> None:
+def test_several_classes_have_a_table_and_a_column(recorded: Recorded) -> None:
     """The nearest first, with as many pairs and fetches as there are of each."""
-    content = reported([CASE], TWO_HOSTS)
+    content = recorded([CASE], TWO_HOSTS)
     (classes,) = titled(content, "Bandwidth per class of link")
     assert classes.columns[:4] == ("backend", "link", "pairs", "n")
     assert [row[:6] for row in classes.rows] == [
@@ -56,27 +56,27 @@ def test_several_classes_have_a_table_and_a_column(reported: Reported) -> None:
     assert titles.index(classes.title) < titles.index(pairs.title)
 
 
-def test_a_single_class_stands_below_the_pairs(reported: Reported) -> None:
+def test_a_single_class_stands_below_the_pairs(recorded: Recorded) -> None:
     """Without a table or a column of its own."""
-    content = reported([CASE], ONE_HOST)
+    content = recorded([CASE], ONE_HOST)
     assert titled(content, "Bandwidth per class") == []
     (pairs,) = titled(content, "Bandwidth per pair of workers")
     assert "link" not in pairs.columns
     assert pairs.note.endswith("Class of all links: same NUMA.")
 
 
-def test_what_is_not_known_is_not_said(reported: Reported) -> None:
+def test_what_is_not_known_is_not_said(recorded: Recorded) -> None:
     """A run that tells neither places nor addresses has no class, and no table of places."""
-    content = reported([CASE], measured())
+    content = recorded([CASE], measured())
     (pairs,) = titled(content, "Bandwidth per pair of workers")
     assert "Class of all links" not in pairs.note
     assert titled(content, "Where the workers were") == []
 
 
-def test_places_of_workers_are_grouped(reported: Reported) -> None:
+def test_places_of_workers_are_grouped(recorded: Recorded) -> None:
     """Workers that share all but their process share a row, whichever launch told first."""
     again = [place(CASE, worker, launch=1, pid=1) for worker in "10"]
-    (table,) = titled(reported([CASE], [*TWO_HOSTS, *again]), "Where the workers were")
+    (table,) = titled(recorded([CASE], [*TWO_HOSTS, *again]), "Where the workers were")
     assert table.titles == ("backend", "workers", "host", "CPUs", "NUMA nodes", "NIC")
     assert table.rows == (
         ("tcp", "0, 1", "node1", "0-1", "0", "lo"),
@@ -84,21 +84,21 @@ def test_places_of_workers_are_grouped(reported: Reported) -> None:
     )
 
 
-def test_many_places_are_cut(reported: Reported) -> None:
+def test_many_places_are_cut(recorded: Recorded) -> None:
     """Of a large cluster the first rows are shown, and how many there are."""
     case = builders.case(n_workers=30)
     records = [place(case, str(i), host_id=str(i), gpu="0") for i in range(30)]
-    (table,) = titled(reported([case], records), "Where the workers were")
+    (table,) = titled(recorded([case], records), "Where the workers were")
     assert len(table.rows) == 24
     assert [row[1] for row in table.rows[:3]] == ["0", "1", "2"]
     assert "GPU" in table.columns
     assert "24 of 30 places." in table.note
 
 
-def test_json_has_classes_and_places(reported: Reported) -> None:
+def test_json_has_classes_and_places(recorded: Recorded) -> None:
     """Each pair's class, the classes also where there is but one, and every worker's place."""
     render = importlib.import_module("commbench.reports.json").render
-    report: Any = json.loads(render(reported([CASE], ONE_HOST)))
+    report: Any = json.loads(render(recorded([CASE], ONE_HOST)))
     assert {pair["link"] for pair in report["pairs"]} == {"same NUMA"}
     (link,) = report["links"]
     assert (link["link"], link["n_pairs"], link["q50_Bps"]) == (
@@ -107,21 +107,21 @@ def test_json_has_classes_and_places(reported: Reported) -> None:
     assert [found["worker"] for found in report["places"]] == ["0", "1", "2"]
 
 
-def test_a_cell_of_the_html_matrix_tells_the_class(reported: Reported) -> None:
+def test_a_cell_of_the_html_matrix_tells_the_class(recorded: Recorded) -> None:
     """Beside the transport, and not where it is unknown."""
     render = importlib.import_module("commbench.reports.html").render
-    assert "link network\n" in render(reported([CASE], TWO_HOSTS))
-    assert "link unknown" not in render(reported([CASE], measured()))
+    assert "link network\n" in render(recorded([CASE], TWO_HOSTS))
+    assert "link unknown" not in render(recorded([CASE], measured()))
 
 
-def test_a_placed_case_says_so(reported: Reported) -> None:
+def test_a_placed_case_says_so(recorded: Recorded) -> None:
     """In the title, the provenance, and the name that sets it apart from the same unplaced."""
     placement = (Placement(cpus="0"), Placement(cpus="1", gpu=2, nic="eth0"))
     free = builders.case()
     placed = replace(free, cluster=ClusterSpec(placement=placement))
     records = [record for case in (free, placed) for record in builders.launches(case, [1.0, 1.0])]
-    content = reported([free, placed], records)
-    assert {*content.tasks.values()} == {
+    content = recorded([free, placed], records)
+    assert {*content.case_labels.values()} == {
         "merge (placement=none)", "merge (placement=CPUs 0 / CPUs 1, GPU 2, eth0)",
     }  # fmt: skip
     assert any("cpu, placed: time" in table.title for table in tables(content))
@@ -129,15 +129,15 @@ def test_a_placed_case_says_so(reported: Reported) -> None:
     assert dict(provenance.rows)["placement"] == (
         "none · worker 0: CPUs 0; worker 1: CPUs 1, GPU 2, eth0"
     )
-    (alone,) = titled(reported([free], builders.launches(free, [1.0])), "Provenance")
+    (alone,) = titled(recorded([free], builders.launches(free, [1.0])), "Provenance")
     assert "placement" not in dict(alone.rows)
 
 
-def test_the_placement_of_a_large_cluster_is_cut(reported: Reported) -> None:
+def test_the_placement_of_a_large_cluster_is_cut(recorded: Recorded) -> None:
     """The first sixteen workers are told, and where to find the others."""
     cluster = ClusterSpec(n_workers=20, placement=(Placement(cpus="0"),) * 20)
     case = replace(CASE, cluster=cluster)
-    (provenance,) = titled(reported([case], builders.launches(case, [1.0])), "Provenance")
+    (provenance,) = titled(recorded([case], builders.launches(case, [1.0])), "Provenance")
     said = dict(provenance.rows)["placement"]
     assert said.endswith("worker 15: CPUs 0; 4 more in run.json")
 
@@ -166,7 +166,7 @@ def test_racks_that_cannot_be_read_are_a_usage_error(recorded: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "html"])
-def test_every_format_takes_a_run_with_places(form: str, reported: Reported) -> None:
+def test_every_format_takes_a_run_with_places(form: str, recorded: Recorded) -> None:
     """Nothing stumbles over the new tables."""
     render = importlib.import_module(f"commbench.reports.{form}").render
-    assert render(reported([CASE], TWO_HOSTS))
+    assert render(recorded([CASE], TWO_HOSTS))

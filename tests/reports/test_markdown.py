@@ -9,11 +9,11 @@ import builders
 import pytest
 from builders import failure, launches, sample, transport
 
+from commbench.analysis.run import Run
 from commbench.reports import markdown
-from commbench.reports.content import Content
 from commbench.reports.tables import tables
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 CASE = builders.case(params={"rows_per_chunk": 1})
 
 NASTY = [
@@ -52,11 +52,11 @@ def seen(text: str) -> str:
     return "\n".join(line.strip() for line in shown.splitlines()).strip()
 
 
-def test_every_table_is_a_table(reported: Reported) -> None:
+def test_every_table_is_a_table(recorded: Recorded) -> None:
     """Each line of a table has as many cells as its head; the second line says how to align."""
     cases = [builders.case(name) for name in builders.LONG_NAMES]
     records = [record for case in cases for record in launches(case, [1.0] * 6)]
-    content = reported(cases, [*records, transport(cases[0]), failure(cases[1])])
+    content = recorded(cases, [*records, transport(cases[0]), failure(cases[1])])
     text = markdown.render(content)
     blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert len(blocks) == len(list(tables(content)))
@@ -69,18 +69,18 @@ def test_every_table_is_a_table(reported: Reported) -> None:
             assert [read_back(cell) for cell in cells(line)] == list(row)
 
 
-def test_titles_are_in_one_piece(reported: Reported) -> None:
+def test_titles_are_in_one_piece(recorded: Recorded) -> None:
     """What the terminal breaks into two lines is one title here, without hyphens in words."""
-    text = markdown.render(reported([CASE], [sample(CASE, 1.0), builders.wire(CASE, 1)]))
+    text = markdown.render(recorded([CASE], [sample(CASE, 1.0), builders.wire(CASE, 1)]))
     assert "| time vs tcp |" in text
     assert "| coverage |" in text
     assert "-\n" not in re.sub(r"\|\n", "", text)
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_a_message_stays_in_its_cell_and_stays_text(nasty: str, reported: Reported) -> None:
+def test_a_message_stays_in_its_cell_and_stays_text(nasty: str, recorded: Recorded) -> None:
     """Markup, pipes and line ends of a message don't leave its cell, and are not lost."""
-    text = markdown.render(reported([CASE], [failure(CASE, nasty)]))
+    text = markdown.render(recorded([CASE], [failure(CASE, nasty)]))
     section = text[text.index("## Failures") : text.index("## Provenance")]
     (row,) = (line for line in section.split("\n") if line.startswith("| tcp"))
     assert seen(read_back(cells(row)[3])) == seen(nasty)
@@ -88,10 +88,10 @@ def test_a_message_stays_in_its_cell_and_stays_text(nasty: str, reported: Report
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_a_warning_stays_a_quotation(nasty: str, reported: Reported) -> None:
+def test_a_warning_stays_a_quotation(nasty: str, recorded: Recorded) -> None:
     """A contradiction, which comes from a file, can't begin a heading or a list of its own."""
     records = [transport(CASE, contradiction=nasty), transport(CASE, contradiction="second")]
-    text = markdown.render(reported([CASE], records))
+    text = markdown.render(recorded([CASE], records))
     head = text[: text.index("\n## ")].strip().split("\n")
     assert head[0].startswith("# made-up")
     assert head[1] == ""
@@ -103,10 +103,10 @@ def test_a_warning_stays_a_quotation(nasty: str, reported: Reported) -> None:
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_names_stay_text(nasty: str, reported: Reported) -> None:
+def test_names_stay_text(nasty: str, recorded: Recorded) -> None:
     """A parameter's value and a CPU's name can't leave their heading either."""
     case = builders.case(params={"name": nasty})
-    content = reported([case], [sample(case, 1.0)], environment={"cpu": {"model": nasty}})
+    content = recorded([case], [sample(case, 1.0)], environment={"cpu": {"model": nasty}})
     text = markdown.render(content)
     headings = [line for line in text.split("\n") if line.startswith("#")]
     assert len(headings) == 1 + len(list(tables(content)))
@@ -114,9 +114,9 @@ def test_names_stay_text(nasty: str, reported: Reported) -> None:
         assert seen(nasty).replace("\n", " ") in read_back(heading.lstrip("#"))
 
 
-def test_the_report_ends_in_one_newline(reported: Reported) -> None:
+def test_the_report_ends_in_one_newline(recorded: Recorded) -> None:
     """The file can be concatenated, and has no trailing blank lines."""
-    text = markdown.render(reported([CASE]))
+    text = markdown.render(recorded([CASE]))
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
     assert "\n\n\n" not in text

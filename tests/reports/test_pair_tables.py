@@ -11,11 +11,11 @@ import builders
 import pytest
 from builders import end, sample, transfer, wire
 
+from commbench.analysis.run import Run
 from commbench.model import Record
-from commbench.reports.content import Content
 from commbench.reports.tables import Table, tables
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
 PAIRS = list(itertools.permutations("012", 2))
@@ -43,20 +43,20 @@ def measured(slow: float = 1.0) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def slow(reported: Reported) -> Content:
+def slow(recorded: Recorded) -> Run:
     """Return a run with one slow pair."""
-    return reported([CASE], measured(slow=8.0))
+    return recorded([CASE], measured(slow=8.0))
 
 
-def titled(content: Content, words: str) -> Table:
+def titled(content: Run, words: str) -> Table:
     """Return the table whose title begins so."""
     (found,) = [table for table in tables(content) if table.title.startswith(words)]
     return found
 
 
-def test_each_size_has_its_time_and_bandwidth(reported: Reported) -> None:
+def test_each_size_has_its_time_and_bandwidth(recorded: Recorded) -> None:
     """Alone that of one fetch, together that of all pairs' blocks at once."""
-    content = reported([CASE], measured())
+    content = recorded([CASE], measured())
     alone = titled(content, "all-to-all, one pair at a time")
     assert alone.columns == ("block", "tcp\ntime", "tcp\nbandwidth")
     assert alone.rows == (("1 MiB", "10.5 ms", "100 MB/s"), ("16 MiB", "168 ms", "100 MB/s"))
@@ -65,9 +65,9 @@ def test_each_size_has_its_time_and_bandwidth(reported: Reported) -> None:
     assert not any("ping" in table.title or "iteration" in table.title for table in tables(content))
 
 
-def test_the_pair_tables_are_apart_and_of_the_largest_size(reported: Reported) -> None:
+def test_the_pair_tables_are_apart_and_of_the_largest_size(recorded: Recorded) -> None:
     """Alone and together have a table each, with one fetch of 16 MiB per pair and launch."""
-    content = reported([CASE], measured())
+    content = recorded([CASE], measured())
     for words, bandwidth in (("one at a time", "0.1"), ("all at once", "0.05")):
         table = titled(content, f"Bandwidth per pair of workers, {words}")
         assert len(table.rows) == 6
@@ -76,18 +76,18 @@ def test_the_pair_tables_are_apart_and_of_the_largest_size(reported: Reported) -
         assert "had none" not in table.note
 
 
-def test_a_pair_that_is_missing_alone_is_told_there(reported: Reported) -> None:
+def test_a_pair_that_is_missing_alone_is_told_there(recorded: Recorded) -> None:
     """The note counts the pairs of its own channel."""
     records = [
         record for record in measured()
         if (getattr(record, "channel", ""), getattr(record, "dst", "")) != ("alone", "1")
     ]  # fmt: skip
-    content = reported([CASE], records)
+    content = recorded([CASE], records)
     assert "2 of 6 pairs had none" in titled(content, "Bandwidth per pair of workers, one").note
     assert "had none" not in titled(content, "Bandwidth per pair of workers, all").note
 
 
-def test_slow_pairs_head_the_pair_tables(slow: Content) -> None:
+def test_slow_pairs_head_the_pair_tables(slow: Run) -> None:
     """Who is slow, how much and compared with what, before the matrix."""
     titles = [table.title for table in tables(slow)]
     place = titles.index("Slow pairs of workers")
@@ -97,7 +97,7 @@ def test_slow_pairs_head_the_pair_tables(slow: Content) -> None:
     assert together[:7] == ("tcp", "2 → 0", "together", "unknown", "0.00625", "0.05", "8.0")
 
 
-def test_a_slow_pair_is_a_warning(slow: Content) -> None:
+def test_a_slow_pair_is_a_warning(slow: Run) -> None:
     """One line per channel says which pair, and how far off."""
     found = [text for text in slow.warnings if "slower than" in text]
     assert found == [
@@ -108,26 +108,26 @@ def test_a_slow_pair_is_a_warning(slow: Content) -> None:
     ]
 
 
-def test_without_slow_pairs_nothing_is_said(reported: Reported) -> None:
+def test_without_slow_pairs_nothing_is_said(recorded: Recorded) -> None:
     """No empty table, no warning."""
-    content = reported([CASE], measured())
+    content = recorded([CASE], measured())
     assert not any("Slow" in table.title for table in tables(content))
     assert not any("slower than" in text for text in content.warnings)
 
 
-def test_many_slow_pairs_are_named_up_to_six(reported: Reported) -> None:
+def test_many_slow_pairs_are_named_up_to_six(recorded: Recorded) -> None:
     """A large cluster's warning stays one line; the rest is counted."""
     case = builders.case(n_workers=8)
     records = [
         transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations("01234567", 2)
     ]
-    (warning,) = [text for text in reported([case], records).warnings if "slower" in text]
+    (warning,) = [text for text in recorded([case], records).warnings if "slower" in text]
     assert warning.count("→") == 6
     assert warning.endswith("1 more")
 
 
-def test_json_has_the_block_size_and_the_slow_pairs(slow: Content) -> None:
+def test_json_has_the_block_size_and_the_slow_pairs(slow: Run) -> None:
     """The size of a message is that of one block, whatever the payload."""
     report = json.loads(importlib.import_module("commbench.reports.json").render(slow))
     sizes = {(row["layer"], row["message_bytes"], row["payload_bytes"]) for row in report["cases"]}
@@ -141,8 +141,8 @@ def test_json_has_the_block_size_and_the_slow_pairs(slow: Content) -> None:
     assert report["slow_pairs"][0]["slowdown"] == pytest.approx(8, rel=1e-3)
 
 
-def test_cpu_time_is_set_against_the_payload(slow: Content) -> None:
+def test_cpu_time_is_set_against_the_payload(slow: Run) -> None:
     """A sample's CPU seconds are those of its own blocks, not of all sizes on the wire."""
-    costs = slow.summaries.set_index(["layer", "payload_bytes"])["cpu_s_per_GB"]
+    costs = slow.costs.set_index(["layer", "payload_bytes"])["cpu_s_per_GB"]
     assert costs["alone", 16 * MIB] == pytest.approx(0.5 / (16 * MIB / 1e9))
     assert costs["together", 96 * MIB] == pytest.approx(0.5 / (96 * MIB / 1e9))

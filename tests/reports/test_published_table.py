@@ -11,13 +11,12 @@ import pytest
 from builders import launches
 
 from commbench import published
+from commbench.analysis.run import Run
 from commbench.model import Case, Record
-from commbench.reports import content, terminal
 from commbench.reports import json as as_json
-from commbench.reports.content import Content
+from commbench.reports import terminal
 from commbench.reports.tables import heading, tables
 from commbench.reports.tables.cells import Table
-from commbench.store import RunData
 
 ENVIRONMENT = {
     "cpu": {"model": "Some CPU", "usable_cores": 4},
@@ -26,16 +25,15 @@ ENVIRONMENT = {
 
 
 @pytest.fixture
-def reproduced(recorded: Callable[..., RunData]) -> Callable[..., Content]:
+def reproduced(recorded: Callable[..., Run]) -> Callable[..., Run]:
     """Return a function that makes a report's content of a run that reproduces a figure."""
 
     def build(
         figure: str, cases: Iterable[Case], records: Iterable[Record], scale: float = 1.0
-    ) -> Content:
+    ) -> Run:
         data = recorded(cases, records, environment=ENVIRONMENT)
-        suite = dataclasses.replace(data.run.suite, reproduces=figure, scale=scale)
-        run = dataclasses.replace(data.run, suite=suite)
-        return content.build(dataclasses.replace(data, run=run))
+        suite = dataclasses.replace(data.suite, reproduces=figure, scale=scale)
+        return data.replace(dataclasses.replace(data.manifest, suite=suite))
 
     return build
 
@@ -46,13 +44,13 @@ def merges(*backends: str) -> tuple[list[Case], list[Record]]:
     return cases, [record for case in cases for record in launches(case, [1.0] * 6)]
 
 
-def table(content: Content) -> Table:
+def table(content: Run) -> Table:
     """Return the table of published values."""
     (found,) = (t for t in tables(content) if t.title.startswith("Beside the published"))
     return found
 
 
-def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[..., Content]) -> None:
+def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[..., Run]) -> None:
     """The columns say which is which, and the note where either comes from."""
     found = table(reproduced("rapids_blog.merge_dgx1", *merges("tcp", "ucx:shm"), 0.25))
     assert found.columns[:3] == ("what", "published", "here")
@@ -70,25 +68,25 @@ def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[...
         assert words in found.note
 
 
-def test_the_heading_says_that_a_run_was_scaled_down(reproduced: Callable[..., Content]) -> None:
+def test_the_heading_says_that_a_run_was_scaled_down(reproduced: Callable[..., Run]) -> None:
     """A scaled run can't pass for a full one, and a full one says nothing."""
     for scale, words in ((0.005, "made-up at 0.5 % of its full size ·"), (1.0, "made-up ·")):
         assert heading(reproduced("mpi4dask.merge_ri2", *merges("mpi"), scale)).startswith(words)
 
 
-def test_an_ordinary_run_has_no_such_table(reproduced: Callable[..., Content]) -> None:
+def test_an_ordinary_run_has_no_such_table(reproduced: Callable[..., Run]) -> None:
     """Without a published figure nothing is said of any."""
     assert not [t for t in tables(reproduced("", *merges("tcp"))) if "published" in t.title]
 
 
-def test_a_figure_that_is_not_known_is_told(reproduced: Callable[..., Content]) -> None:
+def test_a_figure_that_is_not_known_is_told(reproduced: Callable[..., Run]) -> None:
     """A run of a suite of somebody else's is reported all the same, with a warning."""
     found = reproduced("mine.of_all", *merges("tcp"))
     assert any("the suite reproduces mine.of_all" in text for text in found.warnings)
     assert not [t for t in tables(found) if "published" in t.title]
 
 
-def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., Content]) -> None:
+def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., Run]) -> None:
     """Numbers in base units, null where there is none."""
     told = json.loads(as_json.render(reproduced("rapids_blog.merge_dgx1", *merges("tcp"))))
     rows = {row["backend"]: row for row in told["published"]}
@@ -103,7 +101,7 @@ def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., C
 @pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("figure", published.names())
 def test_the_table_fits_the_page(
-    figure: str, columns: int, reproduced: Callable[..., Content], monkeypatch: pytest.MonkeyPatch
+    figure: str, columns: int, reproduced: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At 80 columns as at 200 every number is whole and no line is longer."""
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -14,11 +14,12 @@ import pytest
 from builders import address, end, launches, log_count, message, sample, transfer
 
 from commbench import published, stats
+from commbench.analysis.run import Run
 from commbench.model import Case, Record
 from commbench.stats import Beside
-from commbench.store import RunData, RunStore, read_run
+from commbench.store import RunStore, read_manifest
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 
 
 def beside(
@@ -27,8 +28,8 @@ def beside(
 ) -> list[Beside]:  # fmt: skip
     """Return what a run of a suite that reproduces `figure` has beside it."""
     data = recorded(cases, records)
-    suite = dataclasses.replace(data.run.suite, reproduces=figure, scale=scale)
-    data = dataclasses.replace(data, run=dataclasses.replace(data.run, suite=suite))
+    suite = dataclasses.replace(data.suite, reproduces=figure, scale=scale)
+    data = data.replace(dataclasses.replace(data.manifest, suite=suite))
     return stats.beside_published(data, stats.summaries(data), stats.pairs(data))
 
 
@@ -221,10 +222,10 @@ def test_figure_and_scale_survive_the_runs_description(tmp_path: Path) -> None:
     run = builders.run([builders.case()])
     suite = dataclasses.replace(run.suite, reproduces="mpi4dask.frontera", scale=0.5)
     path = RunStore.create(tmp_path, dataclasses.replace(run, suite=suite)).path
-    assert (read_run(path).suite.reproduces, read_run(path).suite.scale) == (
+    assert (read_manifest(path).suite.reproduces, read_manifest(path).suite.scale) == (
         "mpi4dask.frontera", 0.5,
     )  # fmt: skip
     content = json.loads((path / "run.json").read_text())
     del content["suite"]["reproduces"], content["suite"]["scale"]
     (path / "run.json").write_text(json.dumps(content))
-    assert (read_run(path).suite.reproduces, read_run(path).suite.scale) == ("", 1.0)
+    assert (read_manifest(path).suite.reproduces, read_manifest(path).suite.scale) == ("", 1.0)

@@ -12,11 +12,11 @@ import pytest
 from builders import message, sample
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec, Comparison, Record
 from commbench.stats.comparison import judge, side_of
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 
 
@@ -24,7 +24,7 @@ STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 def _recorded_and_ended(recorded: Recorded) -> Recorded:
     """Return what stores records, with a good end for each launch that has none."""
 
-    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: object) -> RunData:
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: object) -> Run:
         return recorded(cases, builders.ended(records), **given)
 
     return build

@@ -10,10 +10,10 @@ import pytest
 from builders import place, transfer
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import Record
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case(n_workers=3)
 MB = 1_000_000
 PLACES = [place(CASE, "0"), place(CASE, "1"), place(CASE, "2", host_id="another")]

@@ -13,11 +13,11 @@ import pytest
 from builders import address, end, transfer
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import Case, Record
 from commbench.stats.link_model import LinkModel, fit
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case(workload="all-to-all", n_workers=2)
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB)

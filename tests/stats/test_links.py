@@ -8,10 +8,10 @@ import builders
 import pytest
 from builders import address, transfer
 
+from commbench.analysis.run import Run
 from commbench.stats.links import link_classes
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case()
 
 

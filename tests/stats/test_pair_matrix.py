@@ -11,13 +11,13 @@ import pytest
 
 import commbench
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.errors import UnavailableError
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 
 
-def several(recorded: Recorded) -> RunData:
+def several(recorded: Recorded) -> Run:
     """Return a run of two backends over twelve workers, of which few exchange anything."""
     cases = [builders.case(name, n_workers=12) for name in ("ucx", "tcp")]
     records = [

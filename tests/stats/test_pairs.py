@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.store import RunData
+from commbench.analysis.run import Run
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 MB = 1_000_000
 CASE = builders.case(n_workers=3)
 
@@ -228,7 +228,7 @@ def test_a_run_without_transfers_has_no_pairs(recorded: Recorded) -> None:
 # --- coverage --------------------------------------------------------------------------------
 
 
-def coverage_of(run: RunData) -> Any:
+def coverage_of(run: Run) -> Any:
     """Return the only row."""
     (row,) = stats.coverage(run).itertuples()
     return row

@@ -16,27 +16,27 @@ import pandas as pd
 import pytest
 
 from commbench import stats
-from commbench.store import RunData
+from commbench.analysis.run import Run
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 N_TRANSFERS = 18
 COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
 LINK = [("0", "1"), ("1", "0")]
 
 
-def clusters(n_workers: int, n_clusters: int, recorded: Recorded) -> RunData:
+def clusters(n_workers: int, n_clusters: int, recorded: Recorded) -> Run:
     """Return a run with so many cases of so many workers."""
     return recorded(
         [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
     )
 
 
-def judged(run: RunData, noise: float, slowdown: float) -> tuple[float, float]:
+def judged(run: Run, noise: float, slowdown: float) -> tuple[float, float]:
     """Return the shares of clusters with a pair accused falsely, and with both slow ones named.
 
     The slow ones are the two directions of one link.
     """
-    cases = run.run.suite.cases
+    cases = run.suite.cases
     n_clusters, n_workers = len(cases), cases[0].cluster.n_workers
     pairs = list(itertools.permutations(map(str, range(n_workers)), 2))
     dice = np.random.default_rng(n_workers)

@@ -14,10 +14,10 @@ import pytest
 from builders import address, transfer
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import Case, Record
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 MB = 1_000_000
 
 

@@ -11,10 +11,10 @@ import pytest
 from builders import sample
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.stats.stability import relative_spread
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case(launches=50)
 
 

@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import Case, Record
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 
 
 @pytest.fixture(scope="session", name="recorded")
 def _recorded_and_ended(recorded: Recorded) -> Recorded:
     """Return what stores records, with a good end for each launch that has none."""
 
-    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: object) -> RunData:
+    def build(cases: Iterable[Case], records: Iterable[Record] = (), **given: object) -> Run:
         return recorded(cases, builders.ended(records), **given)
 
     return build

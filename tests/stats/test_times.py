@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.store import RunData
+from commbench.analysis.run import Run
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case()
 PARTS = ["transfer_only_s", "overlap_s", "compute_only_s", "neither_s"]
 bars = st.lists(
@@ -23,7 +23,7 @@ bars = st.lists(
 )
 
 
-def parts_of(run: RunData) -> dict[str, list[float]]:
+def parts_of(run: Run) -> dict[str, list[float]]:
     """Return the parts of each worker."""
     table = stats.worker_times(run)
     return {row.worker: [getattr(row, name) for name in PARTS] for row in table.itertuples()}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.reports.tables import tables
 from commbench.stats.warmup import n_warmup
-from commbench.store import RunData
 
 
 def noise(n: int, seed: int = 0) -> np.ndarray:
@@ -66,9 +66,7 @@ def test_constant_samples_have_no_warm_up(value: float) -> None:
     assert n_warmup(np.full(200, value)) == 0
 
 
-def test_warm_up_is_kept_counted_and_told(
-    recorded: Callable[..., RunData], reported: Callable[..., object]
-) -> None:
+def test_warm_up_is_kept_counted_and_told(recorded: Callable[..., Run]) -> None:
     """The records keep what was found, the summary counts it, and the report says so."""
     case = builders.case(workload="pingpong")
     values = np.ones(100) + 1e-3 * noise(100)
@@ -83,5 +81,5 @@ def test_warm_up_is_kept_counted_and_told(
     (row,) = stats.summaries(run).itertuples()
     assert (row.n_samples, row.n_warmup, len(run.samples)) == (180, 20, 200)
     assert row.max_s < 2
-    first = next(tables(reported([case], builders.ended(records))))
+    first = next(tables(recorded([case], builders.ended(records))))
     assert "20 of 200 samples, at the begin of launches, were found to be warm-up" in first.note

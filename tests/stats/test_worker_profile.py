@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
-from commbench.store import RunData
 
-Recorded = Callable[..., RunData]
+Recorded = Callable[..., Run]
 CASE = builders.case()
 seconds = st.floats(0, 30)
 
 
-def profile_of(run: RunData, worker: str = "0") -> Any:
+def profile_of(run: Run, worker: str = "0") -> Any:
     """Return the only row of one process."""
     table = stats.worker_profiles(run)
     (row,) = table[table.worker == worker].itertuples()

@@ -14,8 +14,9 @@ import jinja2
 from markupsafe import Markup
 
 from commbench import __version__
+from commbench.analysis.run import Run
+from commbench.reports import figures
 from commbench.reports import tables as parts
-from commbench.reports.content import Content
 from commbench.reports.figures import Drawing
 from commbench.reports.html import matrix
 from commbench.reports.tables import Table, heading, printable
@@ -53,16 +54,16 @@ class Section:
         return self.title.lower().replace(" ", "-")
 
 
-def render(content: Content) -> str:
+def render(run: Run) -> str:
     """Return the report as one HTML file: neither it nor its scripts load anything else."""
     script = _file("report.js")
     digest = hashlib.sha256(script.encode()).digest()
     return _template().render(
-        heading=heading(content),
-        warnings=content.warnings,
-        sections=list(_sections(content)),
-        run=content.data.run.id,
-        path=str(content.data.path),
+        heading=heading(run),
+        warnings=run.warnings,
+        sections=list(_sections(run)),
+        run=run.manifest.id,
+        path=str(run.path),
         version=__version__,
         style=Markup(_file("style.css")),  # noqa: S704 - the package's own
         script=Markup(script),  # noqa: S704 - the package's own
@@ -71,17 +72,17 @@ def render(content: Content) -> str:
     )
 
 
-def _sections(content: Content) -> Iterator[Section]:
-    figures = Section("More figures")
-    sections = {title: Section(title) for title in parts.sections(content)}
-    for drawing in content.figures:
-        sections.get(_SHOWN_IN.get(drawing.name, ""), figures).figures.append(drawing)
-    for title, tables in parts.sections(content, _MAX_PAIRS).items():
+def _sections(run: Run) -> Iterator[Section]:
+    others = Section("More figures")
+    sections = {title: Section(title) for title in parts.sections(run)}
+    for drawing in figures.drawn(run):
+        sections.get(_SHOWN_IN.get(drawing.name, ""), others).figures.append(drawing)
+    for title, tables in parts.sections(run, _MAX_PAIRS).items():
         sections[title].tables.extend(tables)
-    sections["Pairs of workers"].matrices.extend(matrix.blocks(content))
+    sections["Pairs of workers"].matrices.extend(matrix.blocks(run))
     for section in sections.values():
-        if section.title == "Failures" and figures.figures:
-            yield figures
+        if section.title == "Failures" and others.figures:
+            yield others
         if section.figures or section.matrices or section.tables:
             yield section
 

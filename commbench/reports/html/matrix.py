@@ -18,12 +18,11 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
+from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.plots import style
 from commbench.plots.pair_bandwidth import MAP, contrast
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import CHANNELS, number
-from commbench.store import RunData
 from commbench.topology import UNKNOWN
 from commbench.units import format_bytes
 
@@ -95,52 +94,52 @@ class _Axis:
         return np.asarray(rows * self.n_cells + columns)
 
 
-def blocks(content: Content) -> list[Block]:
+def blocks(run: Run) -> list[Block]:
     """Return the matrices of every task whose transfers were logged, by task and channel."""
-    pairs = content.pairs
+    pairs = run.pairs
     n_matrices = max(1, pairs.groupby(["case_id", "channel"], observed=True).ngroups)
     side = max(8, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // n_matrices)))
-    tasks = pairs["case_id"].map(content.tasks)
+    tasks = pairs["case_id"].map(run.case_labels)
     return [
-        _block(content, str(task), str(channel), group, side)
+        _block(run, str(task), str(channel), group, side)
         for (task, channel), group in pairs.groupby([tasks, "channel"], sort=False, observed=True)
     ]
 
 
-def _block(content: Content, task: str, channel: str, pairs: pd.DataFrame, side: int) -> Block:
-    cases = [case for case in content.data.run.suite.cases if content.tasks[case.id] == task]
-    workers = style.workers(content.data, [case.id for case in cases])
+def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) -> Block:
+    cases = [case for case in run.suite.cases if run.case_labels[case.id] == task]
+    workers = style.workers(run, [case.id for case in cases])
     axis = _Axis(workers, math.ceil(len(workers) / side))
     found = {
         str(case_id): _slowest(group, axis)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
     top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in found.values())  # noqa: N806
-    slow = content.slow_pairs[content.slow_pairs["channel"] == channel]
+    slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
         names=tuple(axis.name(place) for place in range(axis.n_cells)),
         matrices=tuple(
-            _matrix(content, case, found[case.id], slow[slow["case_id"] == case.id], axis, top_Bps)
+            _matrix(run, case, found[case.id], slow[slow["case_id"] == case.id], axis, top_Bps)
             for case in cases
             if case.id in found
         ),
         silent=tuple(case.backend for case in cases if case.id not in found),
         top=number(top_Bps / 1e9),
         scale=tuple(_colours()[place][0] for place in range(0, 256, 51)),
-        note=_note(content.data, axis, max(case.cluster.n_workers for case in cases)),
+        note=_note(run, axis, max(case.cluster.n_workers for case in cases)),
         size="roomy" if axis.n_cells <= _TEXT_UP_TO else "dense",
     )
 
 
-def _note(data: RunData, axis: _Axis, n_workers: int) -> str:
-    least = format_bytes(data.run.min_transfer_bytes)
+def _note(run: Run, axis: _Axis, n_workers: int) -> str:
+    least = format_bytes(run.manifest.min_transfer_bytes)
     note = f"Median over single transfers ≥ {least}; src → dst: dst fetched from src. "
     if axis.wide > 1:
         note += (
             f"{len(axis.workers)} workers: up to {axis.wide} × {axis.wide} pairs share a cell, "
             "which has the colour of the slowest of them, names it and counts the others. Every "
-            f"pair: commbench report {data.path} --format json. "
+            f"pair: commbench report {run.path} --format json. "
         )
     if (unseen := n_workers - len(axis.workers)) > 0:
         note += f"{unseen} of {n_workers} workers were seen in no transfer and no task. "
@@ -160,13 +159,13 @@ def _slowest(pairs: pd.DataFrame, axis: _Axis) -> pd.DataFrame:
 
 
 def _matrix(
-    content: Content, case: Case, table: pd.DataFrame, slow: pd.DataFrame, axis: _Axis,
+    run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, axis: _Axis,
     top_Bps: float,  # noqa: N803 - the unit's own spelling
 ) -> Matrix:  # fmt: skip
-    least = format_bytes(content.data.run.min_transfer_bytes)
+    least = format_bytes(run.manifest.min_transfer_bytes)
     slowdowns = dict(zip(zip(slow["src"], slow["dst"], strict=True), slow["slowdown"], strict=True))
     n_slow = np.bincount(axis.blocks(slow), minlength=axis.n_cells**2)
-    transports = _transports(content.transports, case, table)
+    transports = _transports(run.pair_transports, case, table)
     rows_of = {row.Index: row for row in table.itertuples()}
     names = [axis.name(place) for place in range(axis.n_cells)]
 

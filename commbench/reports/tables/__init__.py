@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables import (
     all_to_all,
     comparison,
@@ -24,26 +24,26 @@ from commbench.reports.tables.provenance import heading
 __all__ = ["Table", "heading", "printable", "sections", "tables"]
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
-    for part in sections(content).values():
+    for part in sections(run).values():
         yield from part
 
 
-def sections(content: Content, max_pairs: int = MAX_PAIRS) -> dict[str, Iterator[Table]]:
+def sections(run: Run, max_pairs: int = MAX_PAIRS) -> dict[str, Iterator[Table]]:
     """Return the tables by what they are about, the answer first; each may be none.
 
     Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
     """
     return {
-        "Beside the published figure": published.tables(content),
-        "Time per iteration": workload_time.tables(content),
-        "Where the time went": worker_profile.tables(content),
-        "What each layer adds": layers.tables(content),
-        "By message size": message_size.tables(content),
-        "All-to-all": all_to_all.tables(content),
-        "Differences between backends": comparison.tables(content),
-        "Pairs of workers": pairs.tables(content, max_pairs),
-        "Failures": failures.tables(content),
-        "Provenance": provenance.tables(content),
+        "Beside the published figure": published.tables(run),
+        "Time per iteration": workload_time.tables(run),
+        "Where the time went": worker_profile.tables(run),
+        "What each layer adds": layers.tables(run),
+        "By message size": message_size.tables(run),
+        "All-to-all": all_to_all.tables(run),
+        "Differences between backends": comparison.tables(run),
+        "Pairs of workers": pairs.tables(run, max_pairs),
+        "Failures": failures.tables(run),
+        "Provenance": provenance.tables(run),
     }

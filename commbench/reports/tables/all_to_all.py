@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables.cells import Table, counts, quantity
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
@@ -26,18 +26,18 @@ _TOGETHER = (
 )
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield a table for either way of every all-to-all that was measured."""
-    found = content.summaries[content.summaries["workload"] == "all-to-all"]
-    tasks = found["case_id"].map(content.tasks)
+    found = run.costs[run.costs["workload"] == "all-to-all"]
+    tasks = found["case_id"].map(run.case_labels)
     for (task, layer), group in found.groupby([tasks, "layer"], sort=False):
-        yield _by_size(content, str(task), group, _ALONE if layer == "alone" else _TOGETHER)
+        yield _by_size(run, str(task), group, _ALONE if layer == "alone" else _TOGETHER)
 
 
-def _by_size(content: Content, task: str, group: pd.DataFrame, words: tuple[str, ...]) -> Table:
+def _by_size(run: Run, task: str, group: pd.DataFrame, words: tuple[str, ...]) -> Table:
     way, *meaning = words
     backends = list(dict.fromkeys(group["backend"]))
-    sizes = block_bytes(content, group)
+    sizes = block_bytes(run, group)
     cells = {
         (size, row.backend): (
             quantity(format_seconds, row.median_s),
@@ -59,9 +59,9 @@ def _by_size(content: Content, task: str, group: pd.DataFrame, words: tuple[str,
     )
 
 
-def block_bytes(content: Content, summaries: pd.DataFrame) -> list[int]:
+def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
     """Return the size of one block in each row of all-to-all's `summaries`."""
-    workers = {case.id: case.cluster.n_workers for case in content.data.run.suite.cases}
+    workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
     return [
         int(row.payload_bytes) // (n * (n - 1) if row.layer == "together" else 1)
         for row in summaries.itertuples()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,10 +70,10 @@ def printable(text: str) -> str:
     return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
 
 
-def label(content: Content, row: Any) -> str:
+def label(run: Run, row: Any) -> str:
     """Return the backend of a row, and its task where the run has several."""
-    several = len(set(content.tasks.values())) > 1
-    return f"{content.tasks[row.case_id]} {row.backend}" if several else str(row.backend)
+    several = len(set(run.case_labels.values())) > 1
+    return f"{run.case_labels[row.case_id]} {row.backend}" if several else str(row.backend)
 
 
 def number(value: float) -> Quantity:

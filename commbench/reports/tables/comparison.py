@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from commbench.analysis.run import Run
 from commbench.model import Comparison
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import Quantity, Table, number, quantity
 from commbench.units import format_message_size
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield per task the differences of all pairs of backends; of messages those to the first."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
-    for found in content.comparisons:
-        groups.setdefault((content.tasks[found.baseline_id], found.layer), []).append(found)
+    for found in run.comparisons:
+        groups.setdefault((run.case_labels[found.baseline_id], found.layer), []).append(found)
     for (task, layer), group in groups.items():
         if layer == "workload":
             yield _by_pair(task, group)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables.cells import Table, label, quantity
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield one table, if there are failures."""
-    if content.data.failures.empty:
+    if run.failures.empty:
         return
     yield Table(
         "Failures",
         ("case", "launch", "stage", "message"),
         tuple(
-            (label(content, row), quantity(str, row.launch), row.stage, row.message)
-            for row in content.data.failures.itertuples()
+            (label(run, row), quantity(str, row.launch), row.stage, row.message)
+            for row in run.failures.itertuples()
         ),
         text_columns=frozenset({"stage", "message"}),
     )

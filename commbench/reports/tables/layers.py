@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import LAYERS
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import Quantity, Table, counts, quantity
 from commbench.units import format_message_size, format_seconds
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _MAX_SIZES = 7
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield a table per task that has at least two layers."""
-    table = stats.additions(content.data, content.summaries)
-    for task, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
+    table = stats.additions(run, run.costs)
+    for task, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         yield _table(str(task), group)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables.cells import CHANNELS, REST, Table, label, number, quantity
 from commbench.stats.selection import in_suite_order
 from commbench.units import format_bytes
@@ -18,26 +18,26 @@ _MOST = 24
 """Rows of places; in a large cluster each host has several."""
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield a table for each channel in which a case has links of several classes."""
-    pairs = content.pairs
+    pairs = run.pairs
     n_classes = pairs.groupby(["case_id", "channel"], observed=True)["link"].nunique()
     if not (n_classes > 1).any():
         return
-    for channel, links in content.link_bandwidths.groupby("channel", sort=False, observed=True):
-        yield _class_table(content, str(channel), links)
+    for channel, links in run.link_bandwidths.groupby("channel", sort=False, observed=True):
+        yield _class_table(run, str(channel), links)
 
 
-def _class_table(content: Content, channel: str, links: pd.DataFrame) -> Table:
+def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    least = format_bytes(content.data.run.min_transfer_bytes)
+    least = format_bytes(run.manifest.min_transfer_bytes)
     return Table(
         f"Bandwidth per class of link{when} (transfers ≥ {least})",
         ("backend", "link", "pairs", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
          "slowest\npair", "fastest\npair"),
         tuple(
             (
-                label(content, row),
+                label(run, row),
                 row.link,
                 quantity(str, row.n_pairs),
                 quantity(str, row.n),
@@ -53,14 +53,14 @@ def _class_table(content: Content, channel: str, links: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-def places(content: Content) -> Iterator[Table]:
+def places(run: Run) -> Iterator[Table]:
     """Yield where the workers were: a row for those who share all but their process."""
-    found = content.places
+    found = run.worker_places
     if found.empty:
         return
     by_name = found.sort_values("worker", key=lambda names: names.map(_natural))
     alike = ["case_id", "host", "host_id", "cpus", "numa_nodes", "gpu", "gpu_uuid", "nic"]
-    groups = in_suite_order(by_name, content.data, ["case_id"]).groupby(alike, sort=False)
+    groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
     gpus = bool((found["gpu"] != "").any())
     rows = []
     for _, group in islice(groups, _MOST):
@@ -68,7 +68,7 @@ def places(content: Content) -> Iterator[Table]:
         workers = list(dict.fromkeys(group["worker"]))
         some = ", ".join(workers[:8]) + f", … ({len(workers)})" * (len(workers) > 8)
         texts = (first.host, first.cpus, first.numa_nodes, *[first.gpu] * gpus, first.nic)
-        rows.append((label(content, first), some, *(text or "—" for text in texts)))
+        rows.append((label(run, first), some, *(text or "—" for text in texts)))
     cut = f" {_MOST} of {groups.ngroups} places. {REST}" if groups.ngroups > _MOST else ""
     yield Table(
         "Where the workers were",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import LAYERS, Case
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
-    table = content.summaries[content.summaries["workload"] == "pingpong"]
-    cases = {case.id: case for case in content.data.run.suite.cases}
+    table = run.costs[run.costs["workload"] == "pingpong"]
+    cases = {case.id: case for case in run.suite.cases}
     modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
     depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
     table = table.loc[depth.sort_values(kind="stable").index]
-    tasks, mode_of = table["case_id"].map(content.tasks), table["case_id"].map(modes)
+    tasks, mode_of = table["case_id"].map(run.case_labels), table["case_id"].map(modes)
     for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
         title = f"{task}, {layer} layer"
         median = f"the median over launches of each launch's median ({counts(group)})"
         if mode == "latency":
             yield from _of_latency(title, group, layer, median)
         elif mode == "loaded-latency":
-            yield from _under_load(title, group, median, content)
+            yield from _under_load(title, group, median, run)
         elif mode == "multi-pair":
             yield from _of_pairs(title, group, median, cases[group["case_id"].iloc[0]])
         else:
@@ -81,13 +81,11 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
     )
 
 
-def _under_load(title: str, group: pd.DataFrame, median: str, content: Content) -> Iterator[Table]:
+def _under_load(title: str, group: pd.DataFrame, median: str, run: Run) -> Iterator[Table]:
     (size,) = {
-        case.params["load_size"]
-        for case in content.data.run.suite.cases
-        if case.id in set(group["case_id"])
+        case.params["load_size"] for case in run.suite.cases if case.id in set(group["case_id"])
     }
-    loads = stats.load_bandwidths(content.data)
+    loads = stats.load_bandwidths(run)
     moved = {
         row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
         for row in group.itertuples()

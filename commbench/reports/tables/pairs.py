@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables import links
 from commbench.reports.tables.cells import CHANNELS, REST, Quantity, Table, label, number, quantity
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
@@ -20,21 +20,21 @@ MAX_PAIRS = 24
 """Rows that a table of pairs has room for, where the reader can't sort it."""
 
 
-def tables(content: Content, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
+def tables(run: Run, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
     """Yield the tables that the run has data for, the slow pairs first."""
-    if len(content.slow_pairs):
-        yield _slow_pair_table(content, max_pairs)
-    yield from links.tables(content)
-    for channel, pairs in content.pairs.groupby("channel", sort=False, observed=True):
-        yield _pair_table(content, str(channel), pairs, max_pairs)
-    if len(content.coverage):
-        yield _coverage_table(content)
-    if len(content.transports):
-        yield _transport_table(content)
+    if len(run.slow_pairs):
+        yield _slow_pair_table(run, max_pairs)
+    yield from links.tables(run)
+    for channel, pairs in run.pairs.groupby("channel", sort=False, observed=True):
+        yield _pair_table(run, str(channel), pairs, max_pairs)
+    if len(run.coverage):
+        yield _coverage_table(run)
+    if len(run.pair_transports):
+        yield _transport_table(run)
 
 
-def _slow_pair_table(content: Content, most: int) -> Table:
-    slow = content.slow_pairs
+def _slow_pair_table(run: Run, most: int) -> Table:
+    slow = run.slow_pairs
     cut = f" The slowest {most} of {len(slow)}. {REST}" if len(slow) > most else ""
     return Table(
         "Slow pairs of workers",
@@ -42,7 +42,7 @@ def _slow_pair_table(content: Content, most: int) -> Table:
          "score"),
         tuple(
             (
-                label(content, row),
+                label(run, row),
                 f"{row.src} → {row.dst}",
                 row.channel,
                 row.link,
@@ -60,11 +60,11 @@ def _slow_pair_table(content: Content, most: int) -> Table:
     )  # fmt: skip
 
 
-def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) -> Table:
+def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table:
     shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
-    least = format_bytes(content.data.run.min_transfer_bytes)
+    least = format_bytes(run.manifest.min_transfer_bytes)
     cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
-    cut += "".join(f" {text}" for text in _missing_pairs(content, channel, pairs))
+    cut += "".join(f" {text}" for text in _missing_pairs(run, channel, pairs))
     classes = {*pairs["link"].unique()}
     several = len(classes) > 1
     if not several and UNKNOWN not in classes:
@@ -76,7 +76,7 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
          "75 %\nGB/s", "busy\nGB/s", "at\nonce"),
         tuple(
             (
-                label(content, row),
+                label(run, row),
                 f"{row.src} → {row.dst}",
                 *[row.link] * several,
                 quantity(str, row.n),
@@ -94,10 +94,10 @@ def _pair_table(content: Content, channel: str, pairs: pd.DataFrame, most: int) 
     )  # fmt: skip
 
 
-def _missing_pairs(content: Content, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
+def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
     found = pairs.groupby("case_id", observed=True).size()
-    log = content.data.transfers
-    for case in content.data.run.suite.cases:
+    log = run.transfers
+    for case in run.suite.cases:
         n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
         n_missing = n_pairs - int(found.get(case.id, 0))
         is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
@@ -105,14 +105,14 @@ def _missing_pairs(content: Content, channel: str, pairs: pd.DataFrame) -> Itera
             yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
 
 
-def _coverage_table(content: Content) -> Table:
+def _coverage_table(run: Run) -> Table:
     return Table(
         "Coverage: what the transfer logs saw of the traffic between workers",
         ("backend", "logged", "on the\nwire", "cover-\nage", "to self", "on lo", "fetches",
          "busy", "lost"),
         tuple(
             (
-                label(content, row),
+                label(run, row),
                 quantity(format_bytes, row.logged_bytes),
                 quantity(format_bytes, row.wire_bytes),
                 quantity(_share, row.coverage),
@@ -122,7 +122,7 @@ def _coverage_table(content: Content) -> Table:
                 quantity(str, row.n_busy + row.n_failed),
                 quantity(str, row.n_lost),
             )
-            for row in content.coverage.itertuples()
+            for row in run.coverage.itertuples()
         ),
         "Sums over the measured iterations. on the wire: serialized bytes that workers wrote to "
         "each other's comms; to self: to their own; on lo: what the kernel counted on the loopback "
@@ -135,15 +135,15 @@ def _share(share: float) -> str:
     return "—" if math.isnan(share) else f"{share:.1%}"
 
 
-def _transport_table(content: Content) -> Table:
+def _transport_table(run: Run) -> Table:
     rows = []
-    used = content.transports.groupby(["case_id", "transport"], sort=False, observed=True)
+    used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
     for (_, transport), group in used:
         first = next(group.itertuples())
         pairs = group[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
         some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
         some += f", … ({len(pairs)})" * (len(pairs) > 6)
-        rows.append((label(content, first), str(transport) or "unknown", some, first.evidence))
+        rows.append((label(run, first), str(transport) or "unknown", some, first.evidence))
     return Table(
         "Transport really used",
         ("backend", "transport", "src→dst", "evidence"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench import stats
-from commbench.model import GPU_MEMORY, Placement, Run
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
+from commbench.model import GPU_MEMORY, Manifest, Placement
 from commbench.reports.tables import links
 from commbench.reports.tables.cells import Table
 from commbench.units import format_bytes
@@ -15,12 +14,12 @@ _MOST_PLACED = 16
 """Workers whose placement is told."""
 
 
-def heading(content: Content) -> str:
+def heading(run: Run) -> str:
     """Return one line that says what was run, where and when."""
-    return describe(content.data.run)
+    return describe(run.manifest)
 
 
-def describe(run: Run) -> str:
+def describe(run: Manifest) -> str:
     """Return the heading of everything that is told of `run`."""
     cpu = run.environment.get("cpu") or {}
     return (
@@ -29,24 +28,24 @@ def describe(run: Run) -> str:
     )
 
 
-def _scale(run: Run) -> str:
+def _scale(run: Manifest) -> str:
     scale = run.suite.scale
     return f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield what was run, and where the workers were."""
-    run = content.data.run
-    known = run.environment
+    manifest = run.manifest
+    known = manifest.environment
     packages = known.get("packages") or {}
     host, memory = known.get("host") or {}, known.get("memory") or {}
     commit = (known.get("git") or {}).get("commbench") or {}
     rows = {
-        "command": run.command,
-        "run": f"{run.id}, schema {run.schema_version}, seed {run.seed}",
-        "launches": _stopping(content),
-        "placement": _placement(run),
-        "GPU memory": _gpu_memory(content),
+        "command": manifest.command,
+        "run": f"{manifest.id}, schema {manifest.schema_version}, seed {manifest.seed}",
+        "launches": _stopping(run),
+        "placement": _placement(manifest),
+        "GPU memory": _gpu_memory(run),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
@@ -60,18 +59,18 @@ def tables(content: Content) -> Iterator[Table]:
         tuple((key, text) for key, text in rows.items() if text),
         text_columns=frozenset({"value"}),
     )
-    yield from links.places(content)
+    yield from links.places(run)
 
 
-def _placement(run: Run) -> str:
+def _placement(run: Manifest) -> str:
     """Return what the workers of each case were bound to; nothing where none were."""
     placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
     return " · ".join(map(_bound, placements)) if any(placements) else ""
 
 
-def _gpu_memory(content: Content) -> str:
+def _gpu_memory(run: Run) -> str:
     """Return where GPU memory came from, as the processes told."""
-    settings = content.data.settings
+    settings = run.settings
     return " · ".join(sorted(set(settings[settings["name"] == GPU_MEMORY]["value"])))
 
 
@@ -81,15 +80,15 @@ def _bound(placement: tuple[Placement, ...]) -> str:
     return "; ".join([*told, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
 
 
-def _stopping(content: Content) -> str:
-    rule = content.data.run.stopping
+def _stopping(run: Run) -> str:
+    rule = run.manifest.stopping
     if rule is None:
         return ""
-    began = min(case.launches for case in content.data.run.suite.cases)
+    began = min(case.launches for case in run.suite.cases)
     ends = {
         "precision": f"every median is known within ±{rule.rel_ci:.2g} of itself",
         "launches": f"--max-launches {rule.max_launches} is reached",
         "time": f"--time-budget {rule.time_budget_s:.0f} s is spent",
     }
-    reason = ends.get(stats.ended_by(content.data), "not there yet: the run goes on with --resume")
+    reason = ends.get(run.ended_by, "not there yet: the run goes on with --resume")
     return f"{began}, then in blocks until it was enough: {reason}"

@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterator
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.published import show, show_range
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import Table
 from commbench.stats import Beside
 from commbench.units import format_message_size
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield the table of the figure that the run's suite reproduces, if it does."""
-    suite, figure = content.data.run.suite, stats.reproduced(content.data)
+    suite, figure = run.suite, stats.reproduced(run)
     if figure is None:
         return
-    found = stats.beside_published(content.data, content.summaries, content.pairs)
+    found = stats.beside_published(run, run.costs, run.pairs)
     workers = len({beside.n_workers for beside in found if beside.n_workers}) > 1
     yield Table(
         f"Beside the published figure: {figure.title}",
@@ -28,7 +28,7 @@ def tables(content: Content) -> Iterator[Table]:
             for beside in found
         ),
         f"Published: {figure.citation}; on {figure.setting}. Here: "
-        f"{stats.machine(content.data.run)}, {100 * suite.scale:.3g} % of the published size. "
+        f"{stats.machine(run.manifest)}, {100 * suite.scale:.3g} % of the published size. "
         + _meaning(found),
         text_columns=frozenset({"comparable"}),
     )

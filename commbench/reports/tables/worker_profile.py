@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.reports.content import Content
+from commbench.analysis.run import Run
 from commbench.reports.tables.cells import Quantity, Table, label, number
 
 _TASKS = {
@@ -17,16 +17,16 @@ _LOOP = {
 }  # fmt: skip
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield the two accounts, where there are readings."""
-    shares = content.profiles
+    shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
         yield Table(
             "Where the time went: task threads of the workers (% of the wall time)",
             ("backend", *_TASKS.values()),
             tuple(
-                (label(content, row), *(_percent(getattr(row, name)) for name in _TASKS))
+                (label(run, row), *(_percent(getattr(row, name)) for name in _TASKS))
                 for row in tasks.itertuples()
             ),
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
@@ -44,7 +44,7 @@ def tables(content: Content) -> Iterator[Table]:
             ("backend", "process", *columns.values()),
             tuple(
                 (
-                    label(content, row),
+                    label(run, row),
                     row.process,
                     *(_percent(getattr(row, name)) for name in columns),
                 )

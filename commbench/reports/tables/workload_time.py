@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
-from commbench.reports.content import Content
 from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
 from commbench.reports.tables.comparison import ratio
 from commbench.units import format_bandwidth, format_bytes, format_seconds
@@ -16,16 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def tables(content: Content) -> Iterator[Table]:
+def tables(run: Run) -> Iterator[Table]:
     """Yield a table per workload and setting."""
-    table = content.summaries[content.summaries["layer"] == "workload"]
+    table = run.costs[run.costs["layer"] == "workload"]
     if table.empty:
         return
-    cases = {case.id: case for case in content.data.run.suite.cases}
-    found = {
-        (c.baseline_id, c.candidate_id): c for c in content.comparisons if c.layer == "workload"
-    }
-    for _, group in table.groupby(table["case_id"].map(content.tasks), sort=False):
+    cases = {case.id: case for case in run.suite.cases}
+    found = {(c.baseline_id, c.candidate_id): c for c in run.comparisons if c.layer == "workload"}
+    for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         title = _describe(cases[group["case_id"].iloc[0]])
         first = group.iloc[0]
         rows = []

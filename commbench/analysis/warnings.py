@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commbench import stats
-from commbench.reports import disturbances, found_cluster
+from commbench.analysis import disturbances, found_cluster
 from commbench.units import format_bandwidth
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 _MIN_COVERAGE = 0.95
 _NAMED = 6
 """The slow pairs of a case that are named in its warning; the table has more."""
 
 
-def find(
-    data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame, pairs: pd.DataFrame,
-    slow_pairs: pd.DataFrame, coverage: pd.DataFrame, transports: pd.DataFrame,
-) -> list[str]:  # fmt: skip
+def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
-    found = [text for text in transports["contradiction"].unique() if text]
-    found += list(data.notes)
-    if data.run.suite.reproduces and stats.reproduced(data) is None:
+    tasks, summaries = run.case_labels, run.summaries
+    found = [text for text in run.pair_transports["contradiction"].unique() if text]
+    found += list(run.notes)
+    if run.suite.reproduces and stats.reproduced(run) is None:
         found.append(
-            f"the suite reproduces {data.run.suite.reproduces}, which this commbench doesn't know; "
+            f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
-    found += found_cluster.find(data, tasks)
-    found += _clocks(data)
-    found += _stopped(data, tasks, summaries)
-    n_planned = max(sum(case.launches for case in data.run.suite.cases), len(data.ends))
-    n_good = int(data.ends["ok"].astype(bool).sum())
-    n_failed = len(data.ends) - n_good
+    found += found_cluster.find(run)
+    found += _clocks(run)
+    found += _stopped(run)
+    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
+    n_good = int(run.ends["ok"].astype(bool).sum())
+    n_failed = len(run.ends) - n_good
     if n_failed:
         found.append(f"{n_failed} of {n_planned} launches failed; see Failures")
     if n_good + n_failed < n_planned:
         found.append(
             f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
-            f"commbench run --resume {data.path}"
+            f"commbench run --resume {run.path}"
         )
     for row in summaries[summaries["n_launches"] == 0].drop_duplicates("case_id").itertuples():
         found.append(
@@ -58,15 +54,15 @@ def find(
             "the median (6 do): the intervals shown hold it with the probability that stands "
             "beside them, and a backend that has no better one is not called faster or slower"
         )
-    found += _slow_pairs(tasks, slow_pairs)
-    for case_id, rows in pairs.groupby("case_id", sort=False, observed=True):
+    found += _slow_pairs(run)
+    for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
         if n_untimed := int(rows["n_untimed"].sum()):
             found.append(
                 f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
                 f"{int(rows['n'].sum())} transfers ended when they began or before, by their "
                 "clocks; they are in no bandwidth"
             )
-    for row in coverage.itertuples():
+    for row in run.coverage.itertuples():
         where = f"{tasks[row.case_id]} over {row.backend}"
         if row.n_lost > 0:
             found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
@@ -78,12 +74,12 @@ def find(
                 f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
                 "the pair bandwidths below describe a part of the traffic only"
             )
-    found += disturbances.find(data, tasks, summaries)
+    found += disturbances.find(run)
     return found
 
 
-def _clocks(data: RunData) -> list[str]:
-    seconds = data.samples["seconds"]
+def _clocks(run: Run) -> list[str]:
+    seconds = run.samples["seconds"]
     found = []
     if n_negative := int((seconds < 0).sum()):
         found.append(
@@ -98,8 +94,9 @@ def _clocks(data: RunData) -> list[str]:
     return found
 
 
-def _stopped(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -> list[str]:
-    rule, reason = data.run.stopping, stats.ended_by(data)
+def _stopped(run: Run) -> list[str]:
+    tasks, summaries = run.case_labels, run.summaries
+    rule, reason = run.manifest.stopping, run.ended_by
     limits = {"launches": "--max-launches", "time": "--time-budget"}
     if rule is None or reason not in limits:
         return []
@@ -111,8 +108,9 @@ def _stopped(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -
     ]
 
 
-def _slow_pairs(tasks: Mapping[str, str], slow_pairs: pd.DataFrame) -> Iterator[str]:
-    for (case_id, channel), rows in slow_pairs.groupby(
+def _slow_pairs(run: Run) -> Iterator[str]:
+    tasks = run.case_labels
+    for (case_id, channel), rows in run.slow_pairs.groupby(
         ["case_id", "channel"], sort=False, observed=True
     ):
         worst = next(rows.itertuples())

@@ -16,7 +16,7 @@ from commbench.units import format_bytes, format_message_size, format_seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.store import RunData
+    from commbench.analysis.run import Run
 
 MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take: what commbench allows itself to cost."""
@@ -35,30 +35,32 @@ HOSTS_UNKNOWN = ("external", "ssh", "slurm", "pbs", "lsf")
 COMPRESSION = "distributed.comm.compression"
 
 
-def find(data: RunData, tasks: Mapping[str, str], summaries: pd.DataFrame) -> Iterator[str]:
+def find(run: Run) -> Iterator[str]:
     """Yield the warnings, what was measured in the run before what is known of the machine."""
-    labels = {case.id: f"{tasks[case.id]} over {case.backend}" for case in data.run.suite.cases}
-    yield from _other_load(data, labels)
-    yield from _stolen_time(data, labels)
-    yield from _unstable_samples(data, labels)
-    yield from _drift(data, labels)
-    yield from _spilling(data, labels)
-    yield from _compression(data, labels)
-    yield from _clock_steps(data, labels, summaries)
-    yield from _oversubscription(data, labels)
-    yield from _crowded_pairs(data, labels)
-    yield from _frequency_scaling(data)
+    labels = {
+        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
+    }
+    yield from _other_load(run, labels)
+    yield from _stolen_time(run, labels)
+    yield from _unstable_samples(run, labels)
+    yield from _drift(run, labels)
+    yield from _spilling(run, labels)
+    yield from _compression(run, labels)
+    yield from _clock_steps(run, labels)
+    yield from _oversubscription(run, labels)
+    yield from _crowded_pairs(run, labels)
+    yield from _frequency_scaling(run)
 
 
-def _other_load(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    use = _core_use(data)
+def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
     others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
     if text := _launches(use, others, cores.MAX_OTHERS, labels):
         yield (
             f"other processes used the cores in {text}: the samples of these launches are slow for "
             "a reason that is no backend's; end what else runs, and measure again"
         )
-    known = data.run.environment
+    known = run.manifest.environment
     loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
     if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
         yield (
@@ -67,8 +69,8 @@ def _other_load(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _stolen_time(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    use = _core_use(data)
+def _stolen_time(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
     if text := _launches(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
         yield (
             f"the hypervisor gave the cores to other machines in {text}: no process here shows "
@@ -76,8 +78,8 @@ def _stolen_time(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _core_use(data: RunData) -> pd.DataFrame:
-    return data.core_use[(data.core_use["seconds"] > 0) & (data.core_use["n_cores"] > 0)]
+def _core_use(run: Run) -> pd.DataFrame:
+    return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
 
 
 def _launches(
@@ -98,8 +100,8 @@ def _launches(
     )
 
 
-def _unstable_samples(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    spreads = stats.spreads(data)
+def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spreads = stats.spreads(run)
     for column, what, remedy in (
         ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
         ("between", "medians of launches", "more --launches, and nothing else on the machine"),
@@ -120,8 +122,8 @@ def _unstable_samples(data: RunData, labels: Mapping[str, str]) -> Iterator[str]
             )
 
 
-def _drift(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    for row in stats.drifts(data).itertuples():
+def _drift(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in stats.drifts(run).itertuples():
         if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
             yield (
                 f"{labels[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
@@ -131,19 +133,19 @@ def _drift(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _spilling(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    spills = stats.counted(data.spills, data)
+def _spilling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spills = stats.counted(run.spills, run)
     for case_id, rows in spills.groupby("case_id", sort=False):
         n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
         yield (
             f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
             f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
-            "the disk's, too; take less data or more memory"
+            "the disk's, too; take less run or more memory"
         )
 
 
-def _compression(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    settings = data.settings
+def _compression(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    settings = run.settings
     on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
     for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
         yield (
@@ -153,17 +155,15 @@ def _compression(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _clock_steps(
-    data: RunData, labels: Mapping[str, str], summaries: pd.DataFrame
-) -> Iterator[str]:
-    step_s = (data.run.environment.get("clock") or {}).get("step_s")
+def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    step_s = (run.manifest.environment.get("clock") or {}).get("step_s")
     if not step_s:
         return
     # In the other modes of a ping-pong many messages are timed together.
-    alone = {c.id for c in data.run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
-    rows = summaries[summaries["case_id"].isin(alone)]
+    alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
+    rows = run.summaries[run.summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
-    source = (data.run.environment.get("cpu") or {}).get("clock_source")
+    source = (run.manifest.environment.get("cpu") or {}).get("clock_source")
     remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
         yield (
@@ -173,12 +173,12 @@ def _clock_steps(
         )
 
 
-def _oversubscription(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = cores.usable(data.run.environment.get("cpu") or {})
-    on_cluster = set(data.samples.loc[data.samples["layer"] == "workload", "case_id"])
+def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
     wanted = {
         case.id: busy_threads(case)
-        for case in data.run.suite.cases
+        for case in run.suite.cases
         if case.id in on_cluster
         and not (case.cluster.hosts or case.cluster.launcher in HOSTS_UNKNOWN)
     }
@@ -193,10 +193,10 @@ def _oversubscription(data: RunData, labels: Mapping[str, str]) -> Iterator[str]
         )
 
 
-def _crowded_pairs(data: RunData, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = cores.usable(data.run.environment.get("cpu") or {})
-    measured = set(data.samples["case_id"])
-    for case in data.run.suite.cases:
+def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    measured = set(run.samples["case_id"])
+    for case in run.suite.cases:
         if case.id not in measured or stats.mode_of(case) != "multi-pair":
             continue
         if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
@@ -212,8 +212,8 @@ def busy_threads(case: Case) -> int:
     return case.cluster.n_workers * case.cluster.threads_per_worker + 2
 
 
-def _frequency_scaling(data: RunData) -> Iterator[str]:
-    cpu: Mapping[str, Any] = data.run.environment.get("cpu") or {}
+def _frequency_scaling(run: Run) -> Iterator[str]:
+    cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
     governors = {name for name in (cpu.get("governors") or {}).values() if name}
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
     seen += ["turbo is on"] * bool(cpu.get("turbo"))

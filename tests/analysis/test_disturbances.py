@@ -20,11 +20,11 @@ from builders import (
     wire,
 )
 
+from commbench.analysis.disturbances import COMPRESSION
+from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec, Record
-from commbench.reports.content import Content
-from commbench.reports.disturbances import COMPRESSION
 
-Reported = Callable[..., Content]
+Recorded = Callable[..., Run]
 CASE = builders.case(launches=8)
 QUIET = {
     "cpu": {
@@ -49,12 +49,12 @@ def clean(case: Case = CASE, medians: Iterable[float] = ()) -> list[Record]:
 
 
 @pytest.fixture
-def warned(reported: Reported) -> Callable[..., str]:
+def warned(recorded: Recorded) -> Callable[..., str]:
     """Return a function that gives the only warning about some records, or nothing."""
 
     def warnings(records: Iterable[Record], *, cases: Iterable[Case] = (CASE,), **more: Any) -> str:
         environment = QUIET | more.pop("environment", {})
-        found = reported(cases, records, environment=environment, **more).warnings
+        found = recorded(cases, records, environment=environment, **more).warnings
         assert len(found) <= 1, found
         return found[0] if found else ""
 

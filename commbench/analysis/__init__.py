@@ -1,0 +1,1 @@
+"""What the records of a run say: one lazy object, and what disturbed the measurement."""
