@@ -99,21 +99,15 @@ def _at(environment: Mapping[str, Any], key: str) -> Any:
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.backend}: "
     yield from _tables(f"{where}params", one.params, two.params)
-    clusters = ({**c.cluster.measured(), **_named(c.cluster)} for c in (one, two))
+    clusters = (_shown_of(case.cluster) for case in (one, two))
     yield from _tables(f"{where}cluster", *clusters)
     for key in _SETTINGS:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))
 
 
-def _named(cluster: ClusterSpec) -> dict[str, Any]:
-    """Return what has a name where it is not asked for, too."""
-    return {
-        "placement": cluster.placed or "none",
-        "workers_per_gpu": cluster.workers_per_gpu,
-        "rmm_pool": cluster.rmm_pool or "none",
-        "rmm_async": cluster.rmm_async,
-        "rmm_managed": cluster.rmm_managed,
-    }
+def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
+    found = cluster.measured() | {"placement": cluster.placed}
+    return {name: "none" if value == "" else value for name, value in found.items()}
 
 
 def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:

@@ -140,7 +140,7 @@ def _spilling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
             f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
-            "the disk's, too; take less run or more memory"
+            "the disk's, too; take less data or more memory"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -14,40 +14,117 @@ from commbench.model.places import Placement
 SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
-_LATER = (
-    "launcher_options", "placement", "workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed",
-)  # fmt: skip
-"""Fields that an older commbench did not know: the ids of its cases must stay."""
+_FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
+"""Fields that are in the id of every case; others where they have not their default, so that ids
+stay when a field is added.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a user gives a field of ``ClusterSpec``, and what it is for.
+
+    Attributes
+    ----------
+    option
+        Of the command line; what a suite alone can give has none.
+    help
+        Of the option.
+    of
+        ``"size"`` and ``"launcher"`` are for cases that have a cluster, ``"gpu"`` for those that
+        work on GPUs.
+    metavar, none
+        What stands for the value, and for an empty default.
+    of_one_launcher
+        Whether another launcher has no use for the value.
+    is_measured
+        Whether it says what is measured; else where that is, or how patiently.
+    shown_as, shown_by
+        The word for it in labels, if that is not the option's, and the property that has its
+        value in words.
+    """
+
+    option: str = ""
+    help: str = ""
+    of: str = "launcher"
+    metavar: str | None = None
+    none: str = ""
+    of_one_launcher: bool = False
+    is_measured: bool = True
+    shown_as: str = ""
+    shown_by: str = ""
+
+
+def _setting(default: Any, option: str = "", help: str = "", **more: Any) -> Any:  # noqa: A002
+    metadata = {"setting": Setting(option, help, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """The cluster that a case asks for.
 
+    Each field is said here once: options, suite files, labels, comparisons and ids follow.
     ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
     what the backend sets. ``hosts`` are those that the launcher goes to, the scheduler's first.
-    ``launcher_options`` are what a launcher takes besides, each a text. ``scheduler`` is the
-    address or the file of a running scheduler, and ``start_timeout_s`` the deadline for all
-    workers to be there. ``placement`` has what each worker is bound to, in the order of their
-    names; where it is empty, none is. With ``device="gpu"`` up to ``workers_per_gpu`` workers share
-    a GPU, and RMM gives them its memory: from a pool of at first ``rmm_pool`` (bytes or a share of
-    the GPU's memory, as text), by CUDA's asynchronous allocator, or managed.
+    ``scheduler`` is the address or the file of a running scheduler. ``placement`` has what each
+    worker is bound to, in the order of their names; where it is empty, none is. RMM gives workers
+    on GPUs their memory: from a pool of at first ``rmm_pool`` (bytes or a share of the GPU's
+    memory, as text), by CUDA's asynchronous allocator, or managed.
     """
 
-    n_workers: int = 2
-    threads_per_worker: int = 1
-    device: str = "cpu"
-    launcher: str = "local"
-    hosts: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    launcher_options: Mapping[str, str] = field(default_factory=dict)
-    scheduler: str = ""
-    start_timeout_s: float = 60.0
-    placement: tuple[Placement, ...] = ()
-    workers_per_gpu: int = 1
-    rmm_pool: str = ""
-    rmm_async: bool = False
-    rmm_managed: bool = False
+    n_workers: int = _setting(2, "--workers", "Worker processes.", of="size")
+    threads_per_worker: int = _setting(1, "--threads", "Threads of each worker.", of="size")
+    device: str = _setting("cpu", "--device", "auto: gpu where there is one and CuPy.", of="")
+    launcher: str = _setting(
+        "local", "--launcher",
+        "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "
+        "slurm, pbs, lsf: as jobs; external: a running cluster.",
+    )  # fmt: skip
+    hosts: tuple[str, ...] = _setting(
+        (), "--hosts",
+        "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
+        of_one_launcher=True,
+    )  # fmt: skip
+    env: Mapping[str, str] = _setting({}, of="")
+    launcher_options: Mapping[str, str] = _setting(
+        {}, "--launcher-option",
+        "For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be repeated.",
+        of_one_launcher=True,
+    )  # fmt: skip
+    scheduler: str = _setting(
+        "", "--scheduler-address or --scheduler-file", of_one_launcher=True, is_measured=False
+    )
+    start_timeout_s: float = _setting(
+        60.0, "--start-timeout", "Deadline for all workers to be there, in seconds.",
+        is_measured=False,
+    )  # fmt: skip
+    placement: tuple[Placement, ...] = _setting((), of="", shown_as="placement", shown_by="placed")
+    workers_per_gpu: int = _setting(
+        1, "--workers-per-gpu",
+        "With --device gpu: processes that share a GPU, on machines with few.", of="gpu",
+    )  # fmt: skip
+    rmm_pool: str = _setting(
+        "", "--rmm-pool",
+        "RMM pool of each worker: 10GB, or 0.5 of the GPU's memory (dask-cuda's --rmm-pool-size).",
+        of="gpu", metavar="SIZE", none="none", shown_as="rmm", shown_by="rmm",
+    )  # fmt: skip
+    rmm_async: bool = _setting(
+        False, "--rmm-async", "RMM by CUDA's asynchronous allocator (dask-cuda's --rmm-async).",
+        of="gpu", shown_as="rmm", shown_by="rmm",
+    )  # fmt: skip
+    rmm_managed: bool = _setting(
+        False, "--rmm-managed", "RMM with managed memory (dask-cuda's --rmm-managed-memory).",
+        of="gpu", shown_as="rmm", shown_by="rmm",
+    )  # fmt: skip
+
+    @classmethod
+    def settings(cls, *of: str) -> dict[str, Setting]:
+        """Return by the names of the fields how each is given; of these kinds only, if any."""
+        found = {f.name: f.metadata["setting"] for f in fields(cls)}
+        return {name: setting for name, setting in found.items() if not of or setting.of in of}
 
     @property
     def placed(self) -> str:
@@ -68,17 +145,31 @@ class ClusterSpec:
         return " ".join(filter(None, words))
 
     def measured(self) -> dict[str, Any]:
-        """Return the fields that say what is measured, and not where it is found or how patiently.
+        """Return the fields that say what is measured."""
+        given = asdict(self)
+        return {name: given[name] for name, how in self.settings().items() if how.is_measured}
 
-        What an older commbench did not know is left out while it has its default, so that the ids
-        of its cases stay.
-        """
-        told = asdict(self)
-        del told["scheduler"], told["start_timeout_s"]
-        for later, given in asdict(ClusterSpec()).items():
-            if later in _LATER and told[later] == given:
-                del told[later]
-        return told
+    def identity(self) -> dict[str, Any]:
+        """Return ``measured`` without what has its default, but for the first fields of all."""
+        default = type(self)().measured()
+        return {
+            name: value
+            for name, value in self.measured().items()
+            if name in _FIRST or value != default[name]
+        }
+
+    def words(self) -> dict[str, Any]:
+        """Return ``identity`` in words, for labels, and what has its default as empty text."""
+        found: dict[str, Any] = {}
+        identity = self.identity()
+        for name, how in self.settings().items():
+            value = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
+            if isinstance(value, dict):
+                found |= value
+            elif how.is_measured:
+                word = how.option.removeprefix("--").replace("-", "_")
+                found[how.shown_as or word] = value
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +201,7 @@ class Case:
             "workload": self.workload,
             "backend": self.backend,
             "params": dict(self.params),
-            "cluster": self.cluster.measured(),
+            "cluster": self.cluster.identity(),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]

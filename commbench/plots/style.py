@@ -132,31 +132,13 @@ def groups(run: Run, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
 
     The ping-pongs alone (`pingpong` is True), those that compute something (False), or all (None).
     """
-    cases = [
-        case
-        for case in run.suite.cases
-        if pingpong is None or (pingpong and case.workload == "pingpong")
-        or (not pingpong and case.workload not in _SWEEPS)
-    ]  # fmt: skip
     found: dict[str, list[Case]] = {}
-    for case in cases:
-        peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
-        apart = ", ".join(
-            f"{key}={value or 'none'}"
-            for key, value in _settings(case).items()
-            if any(str(peer.get(key)) != str(value) for peer in peers)
-        )
-        found.setdefault(f"{case.workload} ({apart})" if apart else case.workload, []).append(case)
+    for case in run.suite.cases:
+        if pingpong is None or (
+            case.workload == "pingpong" if pingpong else case.workload not in _SWEEPS
+        ):
+            found.setdefault(run.case_labels[case.id], []).append(case)
     return found
-
-
-def _settings(case: Case) -> dict[str, Any]:
-    cluster = case.cluster
-    return {
-        **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
-        "device": cluster.device, "launcher": cluster.launcher, "hosts": " ".join(cluster.hosts),
-        **cluster.launcher_options, "placement": cluster.placed, **cluster.env,
-    }  # fmt: skip
 
 
 def workers(run: Run, case_ids: Collection[str]) -> list[str]:

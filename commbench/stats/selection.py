@@ -116,14 +116,7 @@ def settings_of(case: Case) -> str:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    cluster = case.cluster
-    return {
-        **case.params, "workers": cluster.n_workers, "threads": cluster.threads_per_worker,
-        "device": cluster.device, "launcher": cluster.launcher, "hosts": cluster.hosts,
-        **cluster.launcher_options, "placement": cluster.placed, "rmm": cluster.rmm,
-        "workers_per_gpu": cluster.workers_per_gpu if cluster.workers_per_gpu > 1 else "",
-        **cluster.env,
-    }  # fmt: skip
+    return {**case.params, **case.cluster.words()}
 
 
 def _text(value: Any) -> str:

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, make_dataclass, replace
+from typing import Any, get_type_hints
 
 from commbench import registry
 from commbench.errors import SuiteError
 from commbench.model import ClusterSpec
 
-_OF_A_LAUNCHER: Mapping[str, Any] = {"hosts": (), "launcher_options": {}, "scheduler": ""}
-_OF_GPUS = {
-    "workers_per_gpu": "--workers-per-gpu", "rmm_pool": "--rmm-pool", "rmm_async": "--rmm-async",
-    "rmm_managed": "--rmm-managed",
+_TYPES = get_type_hints(ClusterSpec) | {
+    "placement": str, "env": dict[str, str], "launcher_options": dict[str, str],
 }  # fmt: skip
-_OF_CLUSTERS = {
-    "launcher": "--launcher", "hosts": "--hosts", "launcher_options": "--launcher-option",
-    "scheduler": "--scheduler-address or --scheduler-file", "start_timeout_s": "--start-timeout",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOverrides:
-    """The ``cluster`` table; what is None is taken from the level above."""
-
-    n_workers: int | None = None
-    threads_per_worker: int | None = None
-    device: str | None = None
-    launcher: str | None = None
-    hosts: tuple[str, ...] | None = None
-    env: dict[str, str] | None = None
-    launcher_options: dict[str, str] | None = None
-    scheduler: str | None = None
-    start_timeout_s: float | None = None
-    placement: str | None = None
-    workers_per_gpu: int | None = None
-    rmm_pool: str | None = None
-    rmm_async: bool | None = None
-    rmm_managed: bool | None = None
+ClusterOverrides: Any = make_dataclass(
+    "ClusterOverrides",
+    [(f.name, _TYPES[f.name] | None, None) for f in fields(ClusterSpec)],
+    frozen=True,
+    kw_only=True,
+)
+"""The ``cluster`` table; what is None is taken from the level above."""
 
 
 def merged(*levels: ClusterOverrides) -> ClusterSpec:
@@ -75,14 +56,18 @@ class GivenCluster:
         from commbench.workloads.base import PairWorkload
 
         pair = issubclass(registry.load("workload", workload), PairWorkload)
+        for_gpus = ClusterSpec.settings("gpu")
         chosen = {
             name: value
             for name, value in self._given.items()
-            if (spec.device == "gpu" if name in _OF_GPUS else not pair)
+            if (spec.device == "gpu" if name in for_gpus else not pair)
         }
         self._unused -= set(chosen)
         if chosen.get("launcher", spec.launcher) != spec.launcher:
-            spec = replace(spec, **_OF_A_LAUNCHER)
+            default, settings = ClusterSpec(), ClusterSpec.settings()
+            own = {name: getattr(default, name) for name in settings
+                   if settings[name].of_one_launcher}  # fmt: skip
+            spec = replace(spec, **own)
         if "launcher_options" in chosen:
             chosen["launcher_options"] = {**spec.launcher_options, **chosen["launcher_options"]}
         return replace(spec, **chosen)
@@ -95,12 +80,13 @@ class GivenCluster:
         SuiteError
             With the options, and what they are for.
         """
-        for options, lacking in (
-            (_OF_CLUSTERS, "has a cluster: each runs between two processes of this host, which it "
+        for of, lacking in (
+            ("launcher", "has a cluster: each runs between two processes of this host, which it "
                            "starts itself"),
-            (_OF_GPUS, "works on a GPU: their device is cpu, or auto where there is none"),
+            ("gpu", "works on a GPU: their device is cpu, or auto where there is none"),
         ):  # fmt: skip
-            if unused := [option for name, option in options.items() if name in self._unused]:
+            settings = ClusterSpec.settings(of)
+            if unused := [settings[name].option for name in settings if name in self._unused]:
                 raise SuiteError(
                     f"{', '.join(unused)}: no case of the suite {suite!r} {lacking}; leave it out"
                 )

@@ -90,7 +90,7 @@ def test_rmm_is_part_of_a_case() -> None:
     ids = {Case(workload="merge", backend="tcp", cluster=replace(SPEC, **o)).id for o in others}
     assert len(ids) == len(others)
     # What it was before these fields were known.
-    assert Case(workload="merge", backend="tcp").cluster.measured().keys() == {
+    assert Case(workload="merge", backend="tcp").cluster.identity().keys() == {
         "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
     }  # fmt: skip
 
