@@ -25,6 +25,11 @@ MARK = "COMMBENCH_LAUNCH"
 CPUS = "COMMBENCH_CPUS"
 """An environment variable with the CPUs that a worker is bound to, as the kernel lists them."""
 
+FORWARDED = "COMMBENCH_FORWARDED"
+"""An environment variable with what the names of others begin with, comma-separated, that processes
+on other hosts are to have for the sake of the backend.
+"""
+
 _LOG_TAIL_LINES = 12
 _NOTICE_SECONDS = 1.0
 _GONE_SECONDS = 10.0

@@ -164,12 +164,14 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
         "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
         for key, value in backend.dask_config().items()
     }
+    variables = backend.environment(case.cluster.device, scratch)
     return {
         # Where no other is set, Dask would leave folders in the system's.
         "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
         **os.environ,
+        process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,
-        **backend.environment(case.cluster.device, scratch),
+        **variables,
         **gpu.environment(case.cluster, backend.protocol),
         **case.cluster.env,
     }

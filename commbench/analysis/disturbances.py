@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from commbench import cores, stats
+from commbench import cores, registry, stats
+from commbench.errors import CommbenchError
 from commbench.model import Case
 from commbench.units import format_bytes, format_message_size, format_seconds
 
@@ -30,8 +31,6 @@ CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
 """Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
 LOCAL = "local"
 """What the records call the host that the run was begun on."""
-HOSTS_UNKNOWN = ("external", "ssh", "slurm", "pbs", "lsf")
-"""Launchers whose workers need not be on this host, so that its cores say nothing of theirs."""
 COMPRESSION = "distributed.comm.compression"
 
 
@@ -179,8 +178,7 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     wanted = {
         case.id: busy_threads(case)
         for case in run.suite.cases
-        if case.id in on_cluster
-        and not (case.cluster.hosts or case.cluster.launcher in HOSTS_UNKNOWN)
+        if case.id in on_cluster and not _may_be_remote(case)
     }
     most = max(wanted.values(), default=0)
     if n_cores and most > n_cores:
@@ -191,6 +189,15 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
             "the computation; take fewer workers or threads, or more cores"
         )
+
+
+def _may_be_remote(case: Case) -> bool:
+    """Return whether workers need not be on this host, whose cores then say nothing of theirs."""
+    try:
+        return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))
+    except CommbenchError:
+        # A plug-in that measured the run, and is not installed here.
+        return True
 
 
 def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:

@@ -53,6 +53,11 @@ class Backend(ABC):
     """The name before the colon: the entry point's name."""
     protocol: ClassVar[str]
     """The scheme of the addresses, as in ``tcp://``."""
+    variables: ClassVar[tuple[str, ...]] = ()
+    """What the names of the environment variables begin with that its libraries read.
+
+    They go along to processes on other hosts, and so does what ``environment`` returns.
+    """
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         self.options = options

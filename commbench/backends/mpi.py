@@ -25,6 +25,7 @@ class MpiBackend(Backend):
 
     head = "mpi"
     protocol = "mpi"
+    variables = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         if options:

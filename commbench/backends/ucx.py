@@ -49,6 +49,7 @@ class UcxBackend(Backend):
 
     head = "ucx"
     protocol = "ucx"
+    variables = ("UCX_", "UCXPY_")
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         for option in options:

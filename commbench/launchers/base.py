@@ -104,6 +104,12 @@ class Launcher(ABC):
     """Those of the spec's ``hosts``, ``scheduler``, ``launcher_options`` and ``placement`` that it
     looks at."""
 
+    @classmethod
+    def remote(cls, spec: ClusterSpec) -> bool:
+        """Return whether workers may be on other hosts than this; the launcher's own word."""
+        del spec
+        return True
+
     def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:
         """Refuse what can't be started, before anything is.
 

@@ -132,6 +132,11 @@ class LocalLauncher(Launcher):
     name = "local"
     takes = frozenset({"placement"})
 
+    @classmethod
+    def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
+        del spec
+        return False
+
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
     ) -> RunningCluster:

@@ -78,6 +78,10 @@ class MpirunLauncher(Launcher):
     name = "mpirun"
     takes = frozenset({"hosts", "launcher_options"})
 
+    @classmethod
+    def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
+        return bool(spec.hosts)
+
     def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
         super().check(spec, backend, protocol)
         if len(spec.hosts) == 1:

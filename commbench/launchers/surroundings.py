@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from commbench import process
+
 _PREFIXES = (
-    "UCX_", "UCXPY_", "DASK_", "COMMBENCH_", "MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "CUDA_",
-    "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
+    "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
 _NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 _OF_THIS_HOST = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
@@ -21,7 +22,8 @@ def handed_on(
 ) -> dict[str, str]:
     """Return the variables that the processes of a cluster are to have wherever they run.
 
-    Those of communication libraries, of Dask and commbench, and where libraries are found.
+    Those of Dask, commbench and libraries that compute, those that the backend names, and where
+    libraries are found.
 
     Parameters
     ----------
@@ -32,10 +34,11 @@ def handed_on(
     defaults
         What is set where nothing else does it.
     """
+    prefixes = (*_PREFIXES, *filter(None, environ.get(process.FORWARDED, "").split(",")))
     chosen = {
         name: value
         for name, value in environ.items()
-        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _OF_THIS_HOST
+        if (name.startswith(prefixes) or name in _NAMES) and name not in _OF_THIS_HOST
     }
     return {**defaults, **chosen, **{name: environ.get(name, env[name]) for name in env}}
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 
-from commbench import endpoints, environment, gpu
+from commbench import endpoints, environment, gpu, registry
 from commbench.backends.base import Backend, Unavailability
 from commbench.endpoints import compiled
 from commbench.measure import perftest
 from commbench.model import Case
 from commbench.workloads.base import PairWorkload, Workload
 
-_ON_THIS_HOST = ("local", "mpirun")
-"""The launchers whose workers all are here where no hosts are named."""
-
 
 def lacking(case: Case, backend: Backend) -> Unavailability | None:
     """Return what this machine or commbench lacks to measure `case`, or None."""
-    from commbench import registry
-
     kind = registry.load("workload", case.workload)
     if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, kind)):
         return problem
@@ -39,7 +34,7 @@ def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
     # The client of a cluster on other hosts needs a GPU, too: it makes empty arrays and frames.
     cluster = case.cluster
     n_processes = cluster.n_workers
-    here = cluster.launcher in _ON_THIS_HOST and not cluster.hosts
+    here = not registry.load("launcher", cluster.launcher).remote(cluster)
     if issubclass(kind, PairWorkload):
         multiple = case.params.get("mode") == "multi-pair"
         n_processes = 2 * case.params["pairs"] if multiple else 2

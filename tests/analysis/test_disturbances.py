@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import builders
@@ -167,10 +168,14 @@ def test_a_ping_pong_wants_no_cluster_and_other_hosts_have_their_own_cores(
     warned: Callable[..., str],
 ) -> None:
     """Neither two processes nor workers elsewhere crowd the cores here."""
-    far = builders.case(cluster=ClusterSpec(n_workers=99, hosts=("a", "b")), launches=8)
+    far = builders.case(cluster=ClusterSpec(n_workers=99, launcher="ssh"), launches=8)
     assert warned(clean(far), cases=[far]) == ""
-    jobs = builders.case(cluster=ClusterSpec(n_workers=99, launcher="slurm"), launches=8)
-    assert warned(clean(jobs), cases=[jobs]) == ""
+    unknown = builders.case(cluster=ClusterSpec(n_workers=99, launcher="a-plug-in"), launches=8)
+    assert warned(clean(unknown), cases=[unknown]) == ""
+    ranks = ClusterSpec(n_workers=99, launcher="mpirun")
+    for cluster, told in ((ranks, True), (replace(ranks, hosts=("a", "b")), False)):
+        case = builders.case(cluster=cluster, launches=8)
+        assert bool(warned(clean(case), cases=[case])) == told
     pair = builders.case(workload="pingpong", n_workers=99, launches=8)
     records = [
         message(pair, 1e-3 * (1 + 0.001 * (i + n % 3)), 1, launch=n, iteration=i)

@@ -70,6 +70,7 @@ def test_the_environment_of_the_case_goes_along(
     spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: processes.Tag
 ) -> None:
     """SSH hands nothing on: what backend, case and user have set is there all the same."""
+    monkeypatch.setenv(process.FORWARDED, "UCX_")
     monkeypatch.setenv("UCX_TLS", "tcp,sm")
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path / "tmp"))

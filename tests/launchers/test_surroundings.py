@@ -1,0 +1,43 @@
+"""Processes on other hosts get what backend, case and libraries need, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import builders
+import pytest
+
+from commbench import backends, runner
+from commbench.backends.tcp import TcpBackend
+from commbench.launchers.surroundings import handed_on
+from commbench.model import ClusterSpec, Launch
+
+
+def test_what_a_backend_names_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the beginnings of its libraries' variables, and all that it sets itself."""
+
+    class Fabric(TcpBackend):
+        variables = ("FI_",)
+
+        def environment(self, device: str, scratch: Path) -> dict[str, str]:
+            return {"FABRIC": "fast"}
+
+    monkeypatch.setattr(backends, "parse", lambda _: Fabric())
+    monkeypatch.setenv("FI_PROVIDER", "tcp")
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("PRIVATE", "no")
+    case = builders.case(cluster=ClusterSpec(env={"OF_CASE": "1"}))
+    environ = runner.environment(Launch(case=case, index=0, block=0, position=0), tmp_path)
+    found = handed_on(environ, case.cluster.env, {"OMP_NUM_THREADS": "1"})
+    assert {"FI_PROVIDER", "FABRIC", "OF_CASE", "OMP_NUM_THREADS"} <= found.keys()
+    assert not found.keys() & {"UCX_TLS", "PRIVATE", "COMMBENCH_SCRATCH"}
+
+
+@pytest.mark.parametrize(("name", "variable"), [("ucx", "UCX_TLS"), ("mpi", "MPIR_CVAR_X")])
+def test_variables_of_our_backends_go_along(
+    name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that users set in their shells."""
+    monkeypatch.setenv(variable, "x")
+    launch = Launch(case=builders.case(name), index=0, block=0, position=0)
+    assert variable in handed_on(runner.environment(launch, tmp_path), {}, {})
