@@ -21,7 +21,9 @@ __version__ = "0.1.0.dev0"
 
 
 def load(run: str | Path) -> Run:
-    """Return the records of a run as pandas frames.
+    """Return a run: its records as pandas frames, and what is computed of them.
+
+    Files are read when they are first needed.
 
     Parameters
     ----------
@@ -31,7 +33,8 @@ def load(run: str | Path) -> Run:
     Raises
     ------
     ResultsError
-        Where the directory holds no run, or one of another schema version.
+        Where the directory holds no run, or one of another schema version; later, where a file
+        of it can't be read.
     """
     from commbench.analysis.run import Run
 

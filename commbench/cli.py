@@ -183,6 +183,8 @@ def _resume(path: Path) -> int:
     from commbench.stats.selection import good_launches
 
     data = load(path)
+    # A file that can't be read is an error before anything is measured, not afterwards.
+    _ = data.frames
     results = store.RunStore.reopen(path)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
     suite = options.available(results.manifest.suite, skip=False)

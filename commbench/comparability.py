@@ -107,7 +107,7 @@ def _cases(one: Case, two: Case) -> Iterator[Difference]:
 
 def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
     found = cluster.measured() | {"placement": cluster.placed}
-    return {name: "none" if value == "" else value for name, value in found.items()}
+    return {name: "none" if value in ("", {}) else value for name, value in found.items()}
 
 
 def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import click
 import pytest
 
 from commbench import cluster_options
-from commbench.model import Case, ClusterSpec
-from commbench.model.plan import _setting
+from commbench.analysis.run import Run
+from commbench.model import Case, ClusterSpec, Placement
+from commbench.model.plan import _field
+from commbench.stats.selection import settings_of
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 
@@ -19,7 +22,7 @@ from commbench.workloads.pingpong import PingPong
 class Larger(ClusterSpec):
     """A cluster with one more field."""
 
-    memory_limit: str = _setting("", "--memory-limit", "Of each worker.", none="none")
+    memory_limit: str = _field("", "--memory-limit", "Of each worker.", none="none")
 
 
 @pytest.fixture
@@ -60,3 +63,35 @@ def test_a_pair_takes_no_options_of_a_cluster() -> None:
     """It has two processes of this host, whatever fields there are."""
     names = {option.name for option in cluster_options.of_workload(PingPong)}
     assert names == {"device", *ClusterSpec.settings("gpu")}
+
+
+WHOLE = ClusterSpec(
+    n_workers=3, threads_per_worker=2, device="gpu", launcher="mine", hosts=("a", "b"),
+    env={"A": "1"}, launcher_options={"queue": "short"}, placement=(Placement(cpus="0"),),
+    workers_per_gpu=2, rmm_pool="1GB", rmm_async=True, rmm_managed=True,
+)  # fmt: skip
+
+
+def test_the_order_of_words_stays() -> None:
+    """Histories of asv and names in pyperf rest on it."""
+    assert settings_of(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
+        "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
+        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, A=1, iterations=3, "
+        "warmups=1"
+    )
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(ClusterSpec)])
+def test_cases_that_differ_in_one_field_have_names_of_their_own(
+    name: str, recorded: Callable[..., Run]
+) -> None:
+    """If it says what is measured: the word is in the one that has it."""
+    if not ClusterSpec.settings()[name].is_measured:
+        pytest.skip("it says where a cluster is found, or how patiently")
+    other = dataclasses.replace(ClusterSpec(), **{name: getattr(WHOLE, name)})
+    cases = [Case(workload="merge", backend="tcp", cluster=c) for c in (ClusterSpec(), other)]
+    plain, labelled = recorded(cases).case_labels.values()
+    assert labelled.startswith("merge (")
+    assert plain != labelled
+    assert "{}" not in plain
+    assert "launcher_option" not in plain

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench import records, stats, store, tables
+from commbench.errors import ResultsError
 from commbench.model import Comparison, Manifest, Suite
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Run:
     """
 
     def __init__(self, path: Path, manifest: Manifest, **frames: pd.DataFrame) -> None:
+        if unknown := frames.keys() - records.TABLES.keys():
+            raise TypeError(f"no frames of a run: {', '.join(sorted(unknown))}")
         self.path = path
         self.manifest = manifest
         self._foreign: dict[str, str] = {}
@@ -53,7 +56,9 @@ class Run:
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""
         mine = {name: self.__dict__[name] for name in records.TABLES if name in self.__dict__}
-        return Run(self.path, manifest or self.manifest, **(mine | frames))
+        other = Run(self.path, manifest or self.manifest, **(mine | frames))
+        other._foreign |= self._foreign
+        return other
 
     if TYPE_CHECKING:
 
@@ -73,10 +78,12 @@ class Run:
         return tables.rows(self.path, notes), notes
 
     def _frame(self, kind: str) -> pd.DataFrame:
+        if not self.path.is_dir():
+            raise ResultsError(f"{self.path} is gone; its files are read when they are needed")
         if kind in records.BULK:
             frame = tables.frame_of_parts(self.path, kind)
         else:
-            frame = tables.frame_of_rows(self._lines[0][kind], kind)
+            frame = tables.frame_of_rows(self._lines[0].pop(kind), kind)
         cases = {case.id: case for case in self.suite.cases}
         if others := {*frame["case_id"].unique()} - cases.keys():
             foreign = frame["case_id"].isin(others)

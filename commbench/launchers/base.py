@@ -106,7 +106,7 @@ class Launcher(ABC):
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:
-        """Return whether workers may be on other hosts than this; the launcher's own word."""
+        """Return whether workers may be on other hosts than this; True where nobody can know."""
         del spec
         return True
 

@@ -31,6 +31,9 @@ from commbench.model import ClusterSpec
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VERSION_SECONDS = 10.0
 
+_VARIABLES = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
+"""What the names of MPI's variables begin with: ranks need it, whatever backend is measured."""
+
 
 class MpirunCluster(LocalCluster):
     """A running world."""
@@ -55,7 +58,8 @@ class MpirunCluster(LocalCluster):
         }
         where = []
         if spec.hosts:
-            names = [*handed_on(os.environ, spec.env, nanny_environment()), *own]
+            chosen = handed_on(os.environ, spec.env, nanny_environment(), _VARIABLES)
+            names = [*chosen, *own]
             where = _where(_version(mpiexec), spec, names)
         self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)
         self._connect(contact, spec, preload)

@@ -18,8 +18,9 @@ _OF_THIS_HOST = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INH
 
 
 def handed_on(
-    environ: Mapping[str, str], env: Mapping[str, str], defaults: Mapping[str, str]
-) -> dict[str, str]:
+    environ: Mapping[str, str], env: Mapping[str, str], defaults: Mapping[str, str],
+    own: tuple[str, ...] = (),
+) -> dict[str, str]:  # fmt: skip
     """Return the variables that the processes of a cluster are to have wherever they run.
 
     Those of Dask, commbench and libraries that compute, those that the backend names, and where
@@ -33,8 +34,10 @@ def handed_on(
         What the case has set in it, to go along whatever its name.
     defaults
         What is set where nothing else does it.
+    own
+        What the names of variables begin with that the launcher's own libraries read.
     """
-    prefixes = (*_PREFIXES, *filter(None, environ.get(process.FORWARDED, "").split(",")))
+    prefixes = (*_PREFIXES, *own, *filter(None, environ.get(process.FORWARDED, "").split(",")))
     chosen = {
         name: value
         for name, value in environ.items()

@@ -15,13 +15,15 @@ SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
-"""Fields that are in the id of every case; others where they have not their default, so that ids
-stay when a field is added.
+"""Fields that are in the id of every case. Others are in it where they don't have their default:
+so ids stay when a field is added.
 """
+_LAST = ("workers_per_gpu", "env")
+"""Fields that come last in labels: histories of asv and names in pyperf rest on the order."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class FieldInfo:
     """How a user gives a field of ``ClusterSpec``, and what it is for.
 
     Attributes
@@ -33,8 +35,10 @@ class Setting:
     of
         ``"size"`` and ``"launcher"`` are for cases that have a cluster, ``"gpu"`` for those that
         work on GPUs.
-    metavar, none
-        What stands for the value, and for an empty default.
+    metavar
+        What stands for the value in the help.
+    none
+        What the help says in the place of an empty default.
     of_one_launcher
         Whether another launcher has no use for the value.
     is_measured
@@ -55,8 +59,8 @@ class Setting:
     shown_by: str = ""
 
 
-def _setting(default: Any, option: str = "", help: str = "", **more: Any) -> Any:  # noqa: A002
-    metadata = {"setting": Setting(option, help, **more)}
+def _field(default: Any, option: str = "", help: str = "", **more: Any) -> Any:  # noqa: A002
+    metadata = {"info": FieldInfo(option, help, **more)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -75,55 +79,55 @@ class ClusterSpec:
     memory, as text), by CUDA's asynchronous allocator, or managed.
     """
 
-    n_workers: int = _setting(2, "--workers", "Worker processes.", of="size")
-    threads_per_worker: int = _setting(1, "--threads", "Threads of each worker.", of="size")
-    device: str = _setting("cpu", "--device", "auto: gpu where there is one and CuPy.", of="")
-    launcher: str = _setting(
+    n_workers: int = _field(2, "--workers", "Worker processes.", of="size")
+    threads_per_worker: int = _field(1, "--threads", "Threads of each worker.", of="size")
+    device: str = _field("cpu", "--device", "auto: gpu where there is one and CuPy.", of="")
+    launcher: str = _field(
         "local", "--launcher",
         "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "
         "slurm, pbs, lsf: as jobs; external: a running cluster.",
     )  # fmt: skip
-    hosts: tuple[str, ...] = _setting(
+    hosts: tuple[str, ...] = _field(
         (), "--hosts",
         "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
         of_one_launcher=True,
     )  # fmt: skip
-    env: Mapping[str, str] = _setting({}, of="")
-    launcher_options: Mapping[str, str] = _setting(
+    env: Mapping[str, str] = _field({}, of="")
+    launcher_options: Mapping[str, str] = _field(
         {}, "--launcher-option",
         "For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be repeated.",
         of_one_launcher=True,
     )  # fmt: skip
-    scheduler: str = _setting(
+    scheduler: str = _field(
         "", "--scheduler-address or --scheduler-file", of_one_launcher=True, is_measured=False
     )
-    start_timeout_s: float = _setting(
+    start_timeout_s: float = _field(
         60.0, "--start-timeout", "Deadline for all workers to be there, in seconds.",
         is_measured=False,
     )  # fmt: skip
-    placement: tuple[Placement, ...] = _setting((), of="", shown_as="placement", shown_by="placed")
-    workers_per_gpu: int = _setting(
+    placement: tuple[Placement, ...] = _field((), of="", shown_as="placement", shown_by="placed")
+    workers_per_gpu: int = _field(
         1, "--workers-per-gpu",
         "With --device gpu: processes that share a GPU, on machines with few.", of="gpu",
     )  # fmt: skip
-    rmm_pool: str = _setting(
+    rmm_pool: str = _field(
         "", "--rmm-pool",
         "RMM pool of each worker: 10GB, or 0.5 of the GPU's memory (dask-cuda's --rmm-pool-size).",
         of="gpu", metavar="SIZE", none="none", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
-    rmm_async: bool = _setting(
+    rmm_async: bool = _field(
         False, "--rmm-async", "RMM by CUDA's asynchronous allocator (dask-cuda's --rmm-async).",
         of="gpu", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
-    rmm_managed: bool = _setting(
+    rmm_managed: bool = _field(
         False, "--rmm-managed", "RMM with managed memory (dask-cuda's --rmm-managed-memory).",
         of="gpu", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
 
     @classmethod
-    def settings(cls, *of: str) -> dict[str, Setting]:
+    def settings(cls, *of: str) -> dict[str, FieldInfo]:
         """Return by the names of the fields how each is given; of these kinds only, if any."""
-        found = {f.name: f.metadata["setting"] for f in fields(cls)}
+        found = {f.name: f.metadata["info"] for f in fields(cls)}
         return {name: setting for name, setting in found.items() if not of or setting.of in of}
 
     @property
@@ -161,14 +165,15 @@ class ClusterSpec:
     def words(self) -> dict[str, Any]:
         """Return ``identity`` in words, for labels, and what has its default as empty text."""
         found: dict[str, Any] = {}
-        identity = self.identity()
-        for name, how in self.settings().items():
-            value = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
-            if isinstance(value, dict):
+        fields_, identity = self.settings(), self.identity()
+        for name in sorted(fields_, key=lambda name: _LAST.index(name) if name in _LAST else -1):
+            how, value = fields_[name], getattr(self, name)
+            if isinstance(value, Mapping):
                 found |= value
             elif how.is_measured:
                 word = how.option.removeprefix("--").replace("-", "_")
-                found[how.shown_as or word] = value
+                in_words = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
+                found[how.shown_as or word] = in_words
         return found
 
 

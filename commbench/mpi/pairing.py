@@ -186,6 +186,12 @@ class _Side:
     def _contact(self) -> dict[str, Any]:
         if self._mode == "world":
             return {"port": "", "segments": []}
+        own, peer = self._own.host, self._peer.host
+        if own == peer:
+            SENDERS.add(self._peer.pid)
+        elif own.rpartition("-")[0] == peer.rpartition("-")[0] or not peer:
+            # It may share memory with this process, and its threads can't be seen.
+            SENDERS.watch(None)
         return {"port": self._own.port, "segments": sorted(self._own.segments)}
 
     def _count(self) -> None:
@@ -225,8 +231,6 @@ class _Side:
             near = frozenset(segments) if own.host and peer.host == own.host else frozenset()
             if own.segments & near:
                 raise ProtocolError("segments of this process")
-            if near:
-                SENDERS.add(peer.pid)
             communicator = await self._connect(port, tag, near)
             pair = Pair(communicator, 0, b"", peer.pid, near)
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import secrets
 import threading
 import time
@@ -14,7 +13,7 @@ from commbench.mpi import shared_memory
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello
 from commbench.mpi.line import Line
-from commbench.mpi.receive_queue import SENDERS
+from commbench.mpi.receive_queue import SENDERS, exists
 from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfer import Transfer
 
@@ -95,7 +94,7 @@ def release_dead() -> None:
     with LOCK:
         dead, alive = set[int](), set[int]()
         for name, pairs in list(PAIRS.items()):
-            gone = [pair for pair in pairs if pair.segments and not _exists(pair.pid)]
+            gone = [pair for pair in pairs if pair.segments and not exists(pair.pid)]
             dead.update(*(pair.segments for pair in gone))
             alive.update(*(pair.segments for pair in pairs if pair not in gone))
             if gone:
@@ -104,16 +103,6 @@ def release_dead() -> None:
                 del PAIRS[name]
         if dead:
             shared_memory.release(dead - alive)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 async def agree_on_key(own: Runtime, pair: Pair, hello: Hello, peer: Hello, line: Line) -> bytes:

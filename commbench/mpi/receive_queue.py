@@ -7,12 +7,15 @@ the receiver reads the slots in their order (``uct_mm_ep_am_common_send`` and
 the first and the last of these leaves the receiver deaf to all others, for ever: UCX has no way
 out of it. Here the receiver writes an empty message into that slot.
 
-That is safe only if no living process will still write there. See `Senders.look`.
+That is safe only if no living process will still write there. `Senders.look` says how that is
+known.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import mmap
 import os
 import sys
 import threading
@@ -23,13 +26,21 @@ from typing import NamedTuple
 
 from commbench.mpi.shared_memory import mapped
 
-__all__ = ["SENDERS", "ReceiveQueue", "Senders"]
+__all__ = ["SENDERS", "ReceiveQueue", "Senders", "exists"]
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 """How long a slot stays unwritten before its sender may count as dead."""
+RAN_TICKS = 3
+"""A thread that has used so many more ticks of CPU time has run: each count is rounded down twice,
+for user and system time.
+"""
 
 _N_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 128, 192
 """UCX's default size of the queue, and where its slots begin."""
+_QUEUE_BYTES = _FIRST_SLOT + _N_SLOTS * _SLOT_BYTES
+_CACHE_LINE_BYTES = 64
 _PID_OFFSET = 136
 _SEGMENT_OFFSET = 4
 """Where a slot names the segment for what does not fit in it."""
@@ -49,8 +60,7 @@ class ReceiveQueue:
     """
 
     def __init__(self, address: int) -> None:
-        size = _FIRST_SLOT + _N_SLOTS * _SLOT_BYTES
-        self._bytes = memoryview((ctypes.c_uint8 * size).from_address(address)).cast("B")
+        self._bytes = memoryview((ctypes.c_uint8 * _QUEUE_BYTES).from_address(address)).cast("B")
         self._address = address
 
     @classmethod
@@ -64,7 +74,8 @@ class ReceiveQueue:
             return None
         own = set(segments)
         for start, end in mapped(own):
-            if end - start >= _FIRST_SLOT + _N_SLOTS * _SLOT_BYTES:
+            # UCX asks for a cache line more, and the kernel rounds up to pages.
+            if end - start == _rounded(_QUEUE_BYTES + _CACHE_LINE_BYTES - 1, mmap.PAGESIZE):
                 queue = cls(start)
                 if queue._is_new(own):
                     return queue
@@ -100,12 +111,6 @@ class ReceiveQueue:
             if flags[number % _N_SLOTS] & _WRITTEN != number // _N_SLOTS % 2
         ]
 
-    def take(self) -> int:
-        """Take a slot, as a sender would that nobody competes with, and return its number."""
-        number = self.head
-        ctypes.c_uint64.from_address(self._address).value = number + 1
-        return number
-
     def skip(self, number: int) -> None:
         """Write an empty message into a slot."""
         address = self._address + _FIRST_SLOT + number % _N_SLOTS * _SLOT_BYTES
@@ -114,19 +119,40 @@ class ReceiveQueue:
         ctypes.c_uint32.from_address(address).value = flags | _UNKNOWN_MESSAGE << 8
 
 
+def _rounded(nbytes: int, unit: int) -> int:
+    return -(-nbytes // unit) * unit
+
+
+class _Thread(NamedTuple):
+    state: str
+    ticks: int
+
+
 class _Seen(NamedTuple):
     at: float
-    threads: dict[int, dict[str, tuple[str, int]]]
+    threads: dict[int, dict[str, _Thread] | None]
 
 
 class Senders:
-    """The processes on this host that can write into this process's queue."""
+    """The processes on this host that can write into this process's queue.
+
+    Attributes
+    ----------
+    has_skipped
+        Whether `look` has skipped a slot.
+    """
 
     def __init__(self) -> None:
-        self.queue: ReceiveQueue | None = None
+        self.has_skipped = False
+        self._queue: ReceiveQueue | None = None
         self._lock = threading.Lock()
         self._pids: set[int] = set()
         self._seen: dict[int, _Seen] = {}
+
+    def watch(self, queue: ReceiveQueue | None) -> None:
+        """Look at `queue` from now on; at none where it is None, which is for good."""
+        with self._lock:
+            self._queue = queue
 
     def add(self, pid: int) -> None:
         """Add a process, before it can write."""
@@ -136,48 +162,96 @@ class Senders:
     def look(self) -> bool:
         """Skip slots of dead senders; return whether there are slots to look at again soon.
 
-        A slot is skipped if it has been unwritten for `PATIENCE_S`, a sender has died, and each
-        thread of all others has since slept or used the processor. A thread does neither for that
-        long while it writes: not even where it is stopped, or waits for a core or for memory.
+        A slot is skipped if it has been unwritten for `PATIENCE_S`, a sender has died, and every
+        thread of all other senders was asleep or has run since. A thread that is in the middle of
+        a write for that long is stopped, or waits for a core or for memory: the kernel then
+        reports another state than *sleeping*. That of a frozen control group can say *sleeping*;
+        such a process may write.
         """
-        if self.queue is None:
-            return False
         with self._lock:
-            now, slots = time.monotonic(), self.queue.unwritten()
+            if self._queue is None:
+                return False
+            # Who dies after this may have taken a slot that is seen later.
+            there = {pid for pid in self._pids if exists(pid)}
+            slots, now = self._queue.unwritten(), time.monotonic()
+            if not slots:
+                self._pids, self._seen = there, {}
+                return False
             threads = {pid: _threads(pid) for pid in self._pids}
-            alive = {pid for pid in self._pids if threads[pid]}
             new = _Seen(now, threads)
             self._seen = {number: self._seen.get(number, new) for number in slots}
-            if not slots:
-                self._pids = alive
-            elif alive != self._pids:
-                for number, seen in self._seen.items():
-                    if now - seen.at >= PATIENCE_S and not any(
-                        _may_write(seen.threads.get(pid, {}), threads[pid]) for pid in alive
+            if {} in threads.values():
+                # One that was about to be written may have been while threads were read.
+                for number in self._queue.unwritten():
+                    if number in self._seen and self._is_abandoned(
+                        self._seen[number], now, threads
                     ):
-                        self.queue.skip(number)
-            return bool(slots)
+                        logger.warning(
+                            "A process died while it wrote a message to this one: skipped"
+                        )
+                        self.has_skipped = True
+                        self._queue.skip(number)
+            return True
+
+    @staticmethod
+    def _is_abandoned(
+        seen: _Seen, now: float, threads: dict[int, dict[str, _Thread] | None]
+    ) -> bool:
+        return now - seen.at >= PATIENCE_S and not any(
+            _may_write(pid, seen.threads.get(pid, {}), threads[pid]) for pid in threads
+        )
 
 
-def _threads(pid: int) -> dict[str, tuple[str, int]]:
-    """Return the state, and the ticks of CPU time, of each thread of a process that lives."""
-    found = {}
+def exists(pid: int) -> bool:
+    """Return whether there is a process of that id, also one that has ended unnoticed."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _threads(pid: int) -> dict[str, _Thread] | None:
+    """Return the threads of a process; none where it has died, None where that can't be seen."""
+    found, n_dead = {}, 0
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
             state, *fields = thread.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if state not in "ZX":
-            found[thread.parent.name] = (state, int(fields[10]) + int(fields[11]))
-    return found
+        if state in "ZX":
+            n_dead += 1
+        else:
+            found[thread.parent.name] = _Thread(state, int(fields[10]) + int(fields[11]))
+    return None if not found and not n_dead and exists(pid) else found
 
 
-def _may_write(before: dict[str, tuple[str, int]], now: dict[str, tuple[str, int]]) -> bool:
+def _may_write(pid: int, before: dict[str, _Thread] | None, now: dict[str, _Thread] | None) -> bool:
     """Return whether a thread may have been in the middle of a write all the time."""
-    return any(
-        thread in before and state not in "SI" and ticks == before[thread][1]
-        for thread, (state, ticks) in now.items()
+    if before is None or now is None:
+        return True
+    still = [
+        (before[name], thread)
+        for name, thread in now.items()
+        if name in before and thread.ticks < before[name].ticks + RAN_TICKS
+    ]
+    return any("S" not in (then.state, thread.state) for then, thread in still) or (
+        bool(still) and _is_frozen(pid)
     )
+
+
+def _is_frozen(pid: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        groups = [line.partition("::")[2] for line in lines if line.startswith("0::")]
+        return any(
+            "frozen 1" in Path(f"/sys/fs/cgroup{group}/cgroup.events").read_text()
+            for group in groups
+        )
+    except OSError:
+        return False
 
 
 SENDERS = Senders()

@@ -165,7 +165,6 @@ def _start(address: str) -> Runtime:
     shared = segments() - before
     if is_mpich:
         outlive_peers()
-        SENDERS.queue = ReceiveQueue.find(shared)
     size = mpi.COMM_WORLD.Get_size()
     if is_mpich and size == 1:
         unlink_files()
@@ -179,6 +178,8 @@ def _start(address: str) -> Runtime:
     port = _open_port(mpi) if is_mpich and version >= (5,) and managed else ""
     if mode == "elastic" and not port:
         mode = "self"
+    if mode == "elastic":
+        _watch_queue(mpi, ReceiveQueue.find(shared) if host() else None)
     own = mpi.COMM_SELF.Dup()
     own.Set_errhandler(mpi.ERRORS_RETURN)
     last_tag = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
@@ -199,6 +200,13 @@ def _start(address: str) -> Runtime:
         host=host(),
         devices=devices,
     )
+
+
+def _watch_queue(mpi: Any, queue: ReceiveQueue | None) -> None:
+    """Watch `queue` until MPI is finalized, which frees it: attributes of COMM_SELF go first."""
+    SENDERS.watch(queue)
+    keyval = mpi.Comm.Create_keyval(delete_fn=lambda *_: SENDERS.watch(None))
+    mpi.COMM_SELF.Set_attr(keyval, None)
 
 
 def _open_port(mpi: Any) -> str:

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 
 from commbench.mpi.libraries import loaded
+from commbench.mpi.receive_queue import SENDERS
 
 __all__ = ["n_failures", "outlive_peers"]
 
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _FATAL = 0
 _SKIPPED = {b"uct_iface_stub_am_handler", b"ucs_log_print_backtrace"}
-"""Functions that warn of the empty messages of :mod:`commbench.mpi.receive_queue`."""
+"""Functions that warn of an empty message of :mod:`commbench.mpi.receive_queue`."""
 _STOP, _CONTINUE = 0, 1
 _handler_type = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -57,7 +58,7 @@ def _filter(
     """See ``ucs_log_func_t`` in UCX's ``ucs/debug/log_def.h``."""
     del config
     if level != _FATAL:
-        return _STOP if function in _SKIPPED else _CONTINUE
+        return _STOP if SENDERS.has_skipped and function in _SKIPPED else _CONTINUE
     buffer = ctypes.create_string_buffer(1024)
     _libc.vsnprintf(buffer, ctypes.c_size_t(len(buffer)), text, ctypes.c_void_p(arguments))
     message = buffer.value.decode(errors="replace")

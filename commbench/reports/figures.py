@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from matplotlib.figure import Figure
 
 from commbench import registry
 from commbench.analysis.run import Run
+from commbench.errors import ResultsError
 from commbench.plots import style
 
 
@@ -38,10 +40,14 @@ class Drawing:
         return " ".join(" ".join(said).split()) or self.name
 
 
-@lru_cache(1)
+_drawn: WeakKeyDictionary[Run, tuple[Drawing, ...]] = WeakKeyDictionary()
+
+
 def drawn(run: Run) -> tuple[Drawing, ...]:
-    """Return every figure that the installed kinds make of the run."""
-    return tuple(_draw(run))
+    """Return every figure that the installed kinds make of the run, drawn once."""
+    if run not in _drawn:
+        _drawn[run] = tuple(_draw(run))
+    return _drawn[run]
 
 
 def _draw(run: Run) -> Iterator[Drawing]:
@@ -52,6 +58,8 @@ def _draw(run: Run) -> Iterator[Drawing]:
                 continue
             drawing = Drawing(name, figure)
             drawing.svg  # noqa: B018 - what can't be saved is not drawn either
+        except ResultsError:
+            raise
         except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
             drawing = Drawing(name, Figure(), f"the figure {name} could not be drawn: {error!r}")
         yield drawing

@@ -21,7 +21,7 @@ def sort_order(group: _Array) -> _Array:
     Parameters
     ----------
     group
-        The number of each row's group, from 0; changed in this call where that saves memory.
+        The number of each row's group, from 0.
 
     Examples
     --------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commbench.stats import grouping
 from commbench.stats.pairs import PairBandwidths
 from commbench.stats.selection import in_suite_order
 from commbench.topology import rank
@@ -45,11 +47,14 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
     class_of = np.repeat(by_class.ngroup().to_numpy(), found.table["n"])
-    class_of[np.isnan(found.single_Bps)] = -1
+    known = ~np.isnan(found.single_Bps)
+    single_Bps, class_of = found.single_Bps[known], class_of[known]  # noqa: N806
+    order = grouping.sort_order(class_of)
+    single_Bps, class_of = single_Bps[order], class_of[order]  # noqa: N806
+    first = grouping.starts(class_of)
     quartiles = np.full((len(table), 3), np.nan)
-    for number in np.unique(class_of[class_of >= 0]):
-        values = found.single_Bps[class_of == number]
-        quartiles[number] = np.quantile(values, [0.25, 0.5, 0.75], overwrite_input=True)
+    for begin, end in pairwise([*first.tolist(), len(class_of)]):
+        quartiles[class_of[begin]] = np.quantile(single_Bps[begin:end], [0.25, 0.5, 0.75])
     table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles
     table = table[[*_NAMES, *table.columns.drop(_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))

@@ -56,7 +56,7 @@ def pairs(run: Run) -> pd.DataFrame:
         ``n_untimed`` transfers whose clock stood or went back are in no bandwidth. ``link`` is the
         class of the pair's link.
     """
-    return pair_bandwidths(run).table.astype(dict.fromkeys([*_NAMES, "link"], "str"))
+    return run.pairs.astype(dict.fromkeys([*_NAMES, "link"], "str"))
 
 
 def pair_bandwidths(run: Run) -> PairBandwidths:

@@ -202,7 +202,7 @@ def test_scripts_in_the_page_are_refused(odd_page: Opened, tmp_path: Path) -> No
     file.write_text(text.replace("</main>", "<script>document.title = 'forged'</script></main>"))
     forged = Opened(odd_page.driver, file)
     assert forged.driver.title != "forged"
-    assert any("Run Security Policy" in message for message in forged.logs()[0])
+    assert any("Content Security Policy" in message for message in forged.logs()[0])
 
 
 def column(table: WebElement, number: int) -> list[str]:

@@ -71,7 +71,7 @@ class Bystander:
 
     async def _watch_queue(self) -> None:
         """Note for how long a peer that stands still in the middle of a write stops all others."""
-        queue, since = SENDERS.queue, dict[int, float]()
+        queue, since = SENDERS._queue, dict[int, float]()
         assert queue is not None
         while True:
             now = time.monotonic()
@@ -191,7 +191,7 @@ async def faint_peers() -> None:
     One that is stopped then delays them until it goes on: they write to one queue, in order.
     """
     own = runtime("127.0.0.1")
-    queue = SENDERS.queue
+    queue = SENDERS._queue
     assert queue is not None
     async with peers(5) as (one, killed, stopped, other, fresh):
         for peer in (one, stopped, other):

@@ -8,6 +8,7 @@ descriptors, resident bytes and CPU seconds, ``faint`` sends it a signal in the 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import os
 import socket
@@ -77,6 +78,13 @@ def payload(nbytes: int) -> np.ndarray[Any, Any]:
     return np.tile(np.arange(251, dtype="u1"), nbytes // 251 + 1)[:nbytes]
 
 
+def take(queue: ReceiveQueue) -> int:
+    """Take a slot of a queue in which nobody else writes, and return its number."""
+    number = queue.head
+    ctypes.c_uint64.from_address(queue._address).value = number + 1
+    return number
+
+
 async def handler(comm: Any) -> None:
     """Do what the messages say."""
     turns: Turns | None = None
@@ -103,7 +111,7 @@ async def handler(comm: Any) -> None:
                     # As a signal would come while UCX writes a message to the owner of `segments`.
                     start, _ = min(mapped(message["segments"]), key=lambda m: m[1] - m[0])
                     queue = ReceiveQueue(start)
-                    number = queue.take()
+                    number = take(queue)
                     os.kill(os.getpid(), message["signal"])
                     queue.skip(number)
                 case "turns":

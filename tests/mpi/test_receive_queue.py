@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from peers import take
 
 from commbench.mpi import receive_queue
 from commbench.mpi.receive_queue import ReceiveQueue, Senders
 
 SEGMENT = 7
-SIZE = 36864
 
 
 class Memory:
-    """Memory with a queue as UCX makes it."""
+    """Memory with a queue as UCX makes it.
 
-    def __init__(self) -> None:
-        self.buffer = (ctypes.c_uint8 * SIZE)()
+    Parameters
+    ----------
+    n_slots
+        How many slots it has.
+    """
+
+    def __init__(self, n_slots: int = 256) -> None:
+        size = -(-(192 + n_slots * 128 + 63) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.buffer = (ctypes.c_uint8 * size)()
         self.start = ctypes.addressof(self.buffer)
+        self.mapping = (self.start, self.start + size)
         self.write(136, os.getpid(), 4)
-        for slot in range(192, 192 + 256 * 128, 128):
+        for slot in range(192, 192 + n_slots * 128, 128):
             self.write(slot, 1, 1)
             self.write(slot + 4, SEGMENT, 8)
 
@@ -39,8 +52,7 @@ class Memory:
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Return memory that passes for a segment of this process."""
     memory = Memory()
-    mappings = [(memory.start, memory.start + SIZE)]
-    monkeypatch.setattr(receive_queue, "mapped", lambda _: mappings)
+    monkeypatch.setattr(receive_queue, "mapped", lambda _: [memory.mapping])
     return memory
 
 
@@ -58,7 +70,7 @@ def test_slots_that_were_taken_and_not_written(memory: Memory) -> None:
     queue = ReceiveQueue.find([SEGMENT])
     assert queue is not None
     for number in range(600):
-        assert queue.take() == number
+        assert take(queue) == number
         if number % 100 == 99:
             assert queue.unwritten() == [number]
         queue.skip(number)
@@ -75,13 +87,23 @@ def test_another_layout_is_left_alone(memory: Memory, offset: int, value: int, n
     assert ReceiveQueue.find([SEGMENT]) is None
 
 
+@pytest.mark.parametrize("n_slots", [64, 128, 512, 1024])
+def test_a_queue_of_another_size_is_left_alone(
+    n_slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of its slots would be taken for those of others."""
+    other = Memory(n_slots)
+    monkeypatch.setattr(receive_queue, "mapped", lambda _: [other.mapping])
+    assert ReceiveQueue.find([SEGMENT]) is None
+
+
 def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     """Return the senders of a queue in which a slot was taken a while ago."""
     senders = Senders()
-    senders.queue = queue
+    senders.watch(queue)
     for pid in pids:
         senders.add(pid)
-    queue.take()
+    take(queue)
     assert senders.look()
     time.sleep(receive_queue.PATIENCE_S + 0.1)
     return senders
@@ -130,3 +152,67 @@ def test_nothing_is_skipped_while_another_is_stopped(
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert queue.unwritten() == []
+
+
+def test_a_message_that_comes_at_the_last_moment_is_kept(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that writes while the others are looked at is not overwritten."""
+    queue = ReceiveQueue(memory.start)
+    senders = stuck(queue, dead())
+    threads = receive_queue._threads
+
+    def written(pid: int) -> Any:
+        memory.write(192, 0x000C0200, 4)
+        return threads(pid)
+
+    monkeypatch.setattr(receive_queue, "_threads", written)
+    senders.look()
+    assert bytes(memory.buffer)[192:196] == bytes.fromhex("00020c00")
+
+
+def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
+    memory: Memory, sender: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at who lives and that at the queue it takes a slot, and dies."""
+    queue = ReceiveQueue(memory.start)
+    senders = Senders()
+    senders.watch(queue)
+    senders.add(sender.pid)
+    unwritten = queue.unwritten
+
+    def dies() -> list[int]:
+        if sender.poll() is None:
+            found = unwritten()
+            take(queue)
+            sender.kill()
+            sender.wait()
+            return found
+        return unwritten()
+
+    monkeypatch.setattr(queue, "unwritten", dies)
+    assert not senders.look()
+    deadline = time.monotonic() + 60
+    while senders.look() or not senders.has_skipped:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert queue.unwritten() == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_no_look_after_the_end_of_mpi() -> None:
+    """The queue is gone with it."""
+    code = """
+        from commbench.mpi.receive_queue import SENDERS
+        from commbench.mpi.runtime import runtime
+        own = runtime("127.0.0.1")
+        assert own.mode != "elastic" or SENDERS._queue is not None
+        SENDERS.look()
+        own.mpi.Finalize()
+        assert not SENDERS.look()
+        print("looked")
+    """
+    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    command = [mpiexec, "-n", "1", sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "looked", done.stderr
