@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 """How long a slot stays unwritten before its sender may count as dead."""
 RAN_TICKS = 3
-"""A thread that has used so many more ticks of CPU time has run: each count is rounded down twice,
-for user and system time.
+"""Ticks of CPU time by which a thread's count must grow to show that the thread ran.
+
+The count is the sum of two that are rounded down, those of user and system time.
 """
 
 _N_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 128, 192

@@ -162,7 +162,7 @@ def _start(address: str) -> Runtime:
             "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
             "or let mpi:// initialise MPI",
         )
-    shared = segments() - before
+    shared, here = segments() - before, host()
     if is_mpich:
         outlive_peers()
     size = mpi.COMM_WORLD.Get_size()
@@ -179,7 +179,7 @@ def _start(address: str) -> Runtime:
     if mode == "elastic" and not port:
         mode = "self"
     if mode == "elastic":
-        _watch_queue(mpi, ReceiveQueue.find(shared) if host() else None)
+        _watch_queue(mpi, ReceiveQueue.find(shared) if here else None)
     own = mpi.COMM_SELF.Dup()
     own.Set_errhandler(mpi.ERRORS_RETURN)
     last_tag = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
@@ -197,7 +197,7 @@ def _start(address: str) -> Runtime:
         pid=os.getpid(),
         port=port,
         segments=frozenset(shared),
-        host=host(),
+        host=here,
         devices=devices,
     )
 

@@ -84,12 +84,13 @@ def case_labels(run: Run) -> dict[str, str]:
     Cases of the same task differ in their backend only.
     """
     cases = run.suite.cases
+    settings = {case.id: _settings(case) for case in cases}
     found = {}
     for case in cases:
-        peers = [_settings(peer) for peer in cases if peer.workload == case.workload]
+        peers = [settings[peer.id] for peer in cases if peer.workload == case.workload]
         apart = ", ".join(
             f"{key}={_text(value) or 'none'}"
-            for key, value in _settings(case).items()
+            for key, value in settings[case.id].items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
         found[case.id] = f"{case.workload} ({apart})" if apart else case.workload

@@ -109,6 +109,15 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     return senders
 
 
+def look_until_free(senders: Senders, queue: ReceiveQueue) -> None:
+    """Look until a slot has been skipped, and none is unwritten."""
+    deadline = time.monotonic() + 60
+    while senders.look() or not senders.has_skipped:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert queue.unwritten() == []
+
+
 def dead() -> int:
     """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
@@ -120,11 +129,7 @@ def test_a_dead_sender_s_slot_is_skipped(memory: Memory, sender: subprocess.Pope
     """Another that computes, and this process, can't be in the middle of a write."""
     queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead(), sender.pid, os.getpid())
-    deadline = time.monotonic() + 60
-    while senders.look():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert queue.unwritten() == []
+    look_until_free(senders, queue)
 
 
 def test_nothing_is_skipped_while_all_senders_live(
@@ -147,11 +152,7 @@ def test_nothing_is_skipped_while_another_is_stopped(
     assert queue.unwritten() == [0]
     os.kill(sender.pid, signal.SIGKILL)
     # It is a zombie, until its parent asks for it.
-    deadline = time.monotonic() + 60
-    while senders.look():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert queue.unwritten() == []
+    look_until_free(senders, queue)
 
 
 def test_a_message_that_comes_at_the_last_moment_is_kept(
@@ -192,11 +193,7 @@ def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
 
     monkeypatch.setattr(queue, "unwritten", dies)
     assert not senders.look()
-    deadline = time.monotonic() + 60
-    while senders.look() or not senders.has_skipped:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert queue.unwritten() == []
+    look_until_free(senders, queue)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
