@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import os
-import signal
 import sys
 import time
 import warnings
@@ -22,11 +20,12 @@ import psutil
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
-from peers import payload, peers
+from peers import Peer, payload, peers
 
 from commbench.mpi import transfer, transfers, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.engine import Engine
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.transfer import Transfer
 
 MB = 10**6
@@ -297,7 +296,7 @@ async def stopped_senders() -> None:
         reads = [asyncio.ensure_future(each.read()) for each in waiting]
         while not receive._transfers._waiting:
             await asyncio.sleep(0)
-        os.kill(stopped.process.pid, signal.SIGSTOP)
+        await stop_between_writes(stopped)
         began = time.monotonic()
         for _ in range(5):
             await comm.write({"op": "send", "nbytes": 64 * MIB})
@@ -308,6 +307,21 @@ async def stopped_senders() -> None:
             read.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
         await comm.close()
+
+
+async def stop_between_writes(peer: Peer) -> None:
+    """Stop a peer, but not while it writes to this process: that would stop all others, too."""
+    queue = SENDERS._queue
+    assert queue is not None
+    process = psutil.Process(peer.process.pid)
+    while True:
+        process.suspend()
+        while process.status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+        if not queue.unwritten():
+            return
+        process.resume()
+        await asyncio.sleep(0.01)
 
 
 class Deaf:

@@ -102,6 +102,7 @@ def test_a_long_ping_pong_takes_no_time_to_divide(recorded: Recorded) -> None:
     run = recorded(
         [pingpong], [builders.message(pingpong, 1e-6, 1, iteration=n) for n in range(20_000)]
     )
+    assert len(run.samples) == 20_000
     began = time.process_time()
     assert len(stats.worker_times(run)) == 0
     assert time.process_time() - began < began - stored
