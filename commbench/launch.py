@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from commbench import backends, emitter, process, registry, store
 from commbench.backends.base import Backend
-from commbench.backends.fake import FakeBackend
 from commbench.emitter import Emitter
 from commbench.errors import CommbenchError, UnwritableError, VerificationError
 from commbench.measure import conditions, gpus
@@ -41,8 +40,8 @@ UNWRITABLE = "store"
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
     """Measure what `launch` asks for and emit its records as they come."""
     backend = backends.parse(launch.case.backend)
-    if isinstance(backend, FakeBackend):
-        for record in backend.simulate(launch):
+    if (simulated := backend.simulate(launch)) is not None:
+        for record in simulated:
             emit(record)
         return
     with conditions.watched(launch, emit) as found:

@@ -172,7 +172,7 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,
         **variables,
-        **gpu.environment(case.cluster, backend.protocol),
+        **gpu.environment(case.cluster, backend.before_cuda),
         **case.cluster.env,
     }
 

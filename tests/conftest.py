@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ from commbench.model import Case, ClusterSpec, Record
 # How long an example takes is the machine's affair.
 settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("commbench")
+
+# The backend fake, here and in processes that tests start.
+PLUGGED = str(Path(__file__).parent / "plugged")
+sys.path.append(PLUGGED)
+os.environ["PYTHONPATH"] = os.pathsep.join([PLUGGED, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 collect_ignore = ["gpu/fakes"]
 """Packages with names of real ones, for processes that are told to import them."""

@@ -17,7 +17,7 @@ from commbench.cli import main
 PLUG_IN = '''
 import os
 from pathlib import Path
-from commbench.backends.fake import FakeBackend
+from commbench_fake import FakeBackend
 
 class Moody(FakeBackend):
     """Fails as long as a file is not there."""

@@ -318,7 +318,7 @@ def test_an_impatient_user_leaves_nothing_behind_either(line):
 
 STRAYING = """
 import subprocess, time
-from commbench.backends.fake import FakeBackend
+from commbench_fake import FakeBackend
 
 class Straying(FakeBackend):
     head = "straying"

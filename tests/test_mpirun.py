@@ -11,7 +11,7 @@ import builders
 import processes
 import pytest
 
-from commbench import registry
+from commbench import backends, registry
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import mpirun
 from commbench.model import Case, ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
@@ -55,10 +55,10 @@ def test_a_workload_on_a_world(merged):
         assert all("mode world" in record.evidence for record in used)
 
 
-def test_ucx_is_refused(tmp_path):
-    """MPI and ucxx can't share the ranks; the error says what to do."""
-    with pytest.raises(LaunchError, match="--launcher local"):
-        start("ucx", tmp_path)
+def test_ucx_is_refused():
+    """MPI and ucxx can't share the ranks; the error says what to do, before anything starts."""
+    with pytest.raises(UsageError, match="--launcher local"):
+        mpirun.MpirunLauncher().check(ClusterSpec(launcher="mpirun"), backends.parse("ucx"))
 
 
 def test_what_is_missing_is_told(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def told(tmp_path, monkeypatch):
         spawn = Mock(side_effect=SpawnedError)
         monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)
         spec = ClusterSpec(launcher="mpirun", **cluster)
-        mpirun.MpirunLauncher().check(spec, "tcp", "tcp")
+        mpirun.MpirunLauncher().check(spec, backends.parse("tcp"))
         with pytest.raises(SpawnedError):
             mpirun.MpirunLauncher().start(spec, "tcp", tmp_path)
         words = [str(word) for word in spawn.call_args.args]
@@ -162,4 +162,6 @@ def test_an_unknown_mpiexec_takes_no_hosts(told):
 def test_what_makes_no_sense_is_refused(given, says):
     """A scheduler's host without a worker's, and options of queues, are errors."""
     with pytest.raises(UsageError, match=says):
-        mpirun.MpirunLauncher().check(ClusterSpec(launcher="mpirun", **given), "tcp", "tcp")
+        mpirun.MpirunLauncher().check(
+            ClusterSpec(launcher="mpirun", **given), backends.parse("tcp")
+        )

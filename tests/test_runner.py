@@ -24,7 +24,7 @@ from commbench.records import BULK
 
 PLUG_IN = """
 import os, subprocess, sys, time
-from commbench.backends.fake import FakeBackend
+from commbench_fake import FakeBackend
 from commbench.model import TransportUsed
 
 RECORDS = "COMMBENCH_RECORDS_FD"

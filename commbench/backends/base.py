@@ -7,10 +7,14 @@ it, tells whether this machine can, and reads from a live connection which trans
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from commbench.backends.endpoints import Endpoints, Tool
+    from commbench.model import Launch, Record
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Backend(ABC):
 
     They go along to processes on other hosts, and so does what ``environment`` returns.
     """
+    in_mpi_ranks: ClassVar[bool] = True
+    """Whether it goes with the libraries that MPI brings into each of its processes."""
+    before_cuda: ClassVar[str] = ""
+    """What a process that uses GPUs calls before it uses CUDA, as ``module:function``."""
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         self.options = options
@@ -82,6 +90,27 @@ class Backend(ABC):
         `scratch` is a folder of the launch's own, removed after it.
         """
 
+    def lacking(self, layer: str, mode: str) -> Unavailability | None:
+        """Return why a layer below Dask can't be measured here, or None where it can.
+
+        Like `unavailable`, it must not import the libraries that it asks about.
+
+        Parameters
+        ----------
+        layer
+            ``coroutine`` or ``raw``.
+        mode
+            That of pingpong, for example ``latency``.
+        """
+        del mode
+        return Unavailability(
+            f"the backend {self.head} has no layer {layer}", f"leave {layer} out of --layers"
+        )
+
+    def endpoints(self, layer: str) -> Endpoints | Tool:
+        """Return what exchanges messages at ``coroutine`` or ``raw``, where it is not lacking."""
+        raise NotImplementedError
+
     def dask_config(self) -> Mapping[str, Any]:
         """Return the Dask configuration of every process of the cluster."""
         return {}
@@ -90,6 +119,11 @@ class Backend(ABC):
     @abstractmethod
     def transport(comm: Any) -> Transport:
         """Return what carries the live connection `comm`; runs inside a worker."""
+
+    def simulate(self, launch: Launch) -> Iterable[Record] | None:
+        """Return made-up records of a launch, for tests; None, the default, to measure it."""
+        del launch
+        return None
 
     def contradiction(self, transport: str) -> str:
         """Return how `transport` contradicts the backend's name, or nothing where it does not."""

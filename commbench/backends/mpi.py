@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import re
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import gpu
 from commbench.backends import ucx_log
@@ -18,6 +19,9 @@ from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.environment import package_version
 from commbench.errors import UsageError
 from commbench.mpi import device
+
+if TYPE_CHECKING:
+    from commbench.backends.endpoints import Endpoints
 
 
 class MpiBackend(Backend):
@@ -51,6 +55,21 @@ class MpiBackend(Backend):
         del device
         return ucx_log.environment(scratch)
 
+    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+        del mode
+        if layer == "raw" and compiler() is None:
+            return Unavailability(
+                "the layer raw of MPI is a loop of C, and no C compiler (cc) is found: called from "
+                "Python, a small message would take several times as long",
+                "install one, for example gcc, or leave raw out of --layers",
+            )
+        return None
+
+    def endpoints(self, layer: str) -> Endpoints:  # noqa: D102
+        from commbench.backends import mpi_endpoints
+
+        return mpi_endpoints.BLOCKING if layer == "raw" else mpi_endpoints.AWAITED
+
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the lanes that UCX logged for peers where this one is, if MPI uses UCX."""
@@ -76,6 +95,11 @@ class MpiBackend(Backend):
 
     def settings(self) -> str:  # noqa: D102
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
+
+
+def compiler() -> str | None:
+    """Return the path of the C compiler, if there is one."""
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def _lanes(comm: Any) -> Transport:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import gpu
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from commbench.backends.endpoints import Endpoints
 
 
 class TcpBackend(Backend):
@@ -28,6 +31,14 @@ class TcpBackend(Backend):
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
         del device, scratch
         return {}
+
+    def lacking(self, layer: str, mode: str) -> None:
+        """Return None: there is nothing but Python's own library to it."""
+
+    def endpoints(self, layer: str) -> Endpoints:  # noqa: D102
+        from commbench.backends import tcp_endpoints
+
+        return tcp_endpoints.BLOCKING if layer == "raw" else tcp_endpoints.STREAMS
 
     @staticmethod
     def transport(comm: Any) -> Transport:

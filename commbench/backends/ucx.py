@@ -26,15 +26,21 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import environment
 from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
+if TYPE_CHECKING:
+    from commbench.backends.endpoints import Endpoints, Tool
+
 _MODES = ("blocking", "polling", "thread", "thread-polling", "thread-future")
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
+TOOL = "ucx_perftest"
+TESTS = {"latency": "tag_lat", "bandwidth": "tag_bw", "message-rate": "tag_bw"}
+"""Its test for a mode of pingpong."""
 # UCX's transports by the family that users speak of, fastest first.
 _FAMILIES = {
     "nvlink": ("cuda_ipc",),
@@ -50,6 +56,9 @@ class UcxBackend(Backend):
     head = "ucx"
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
+    in_mpi_ranks = False
+    before_cuda = "distributed_ucxx.ucxx:init_once"
+    # It makes the context itself, where that is set, before UCX looks for one.
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         for option in options:
@@ -104,6 +113,26 @@ class UcxBackend(Backend):
         if "shm" in self._transports:
             settings["UCX_MM_ERROR_HANDLING"] = "y"
         return settings
+
+    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+        if layer != "raw":
+            return None
+        if mode not in TESTS:
+            return Unavailability(
+                f"the layer raw of ucx is {TOOL}, which has no mode {mode}",
+                f"leave raw out of --layers, or choose --mode {' or '.join(TESTS)}",
+            )
+        if (tools := environment.ucx_tools()) is None or not (tools / TOOL).exists():
+            return Unavailability(
+                f"the layer raw of ucx needs {TOOL} of the package libucx",
+                "pip install 'commbench[ucx]', or leave raw out of --layers",
+            )
+        return None
+
+    def endpoints(self, layer: str) -> Endpoints | Tool:  # noqa: D102
+        from commbench.backends import ucx_endpoints
+
+        return ucx_endpoints.Perftest() if layer == "raw" else ucx_endpoints.AWAITED
 
     @staticmethod
     def transport(comm: Any) -> Transport:

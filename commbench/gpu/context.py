@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from commbench.errors import UnavailableError
@@ -23,26 +24,26 @@ VARIABLE = "COMMBENCH_GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class _Setup:
-    """What a process has to know: the scheme of its addresses, and what RMM is asked for."""
+    """What a process has to call before it uses CUDA, and what RMM is asked for."""
 
-    protocol: str
+    before_cuda: str
     rmm_pool: str
     rmm_async: bool
     rmm_managed: bool
 
 
-def environment(spec: ClusterSpec, protocol: str) -> dict[str, str]:
+def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
     """Return the variables of every process of a launch; none where it is one of host memory.
 
     Parameters
     ----------
-    protocol
-        The scheme of the addresses.
+    before_cuda
+        What the backend has its processes call, as ``module:function``; nothing if empty.
     """
     if spec.device != "gpu":
         return {}
     setup = _Setup(
-        protocol=protocol,
+        before_cuda=before_cuda,
         rmm_pool=spec.rmm_pool,
         rmm_async=spec.rmm_async,
         rmm_managed=spec.rmm_managed,
@@ -73,11 +74,8 @@ def set_up() -> None:
     if not in_use():
         return
     setup = _Setup(**json.loads(os.environ[VARIABLE]))
-    if setup.protocol == "ucx":
-        from distributed_ucxx.ucxx import init_once
-
-        # It makes the context itself, where it is told to, before it begins.
-        init_once()
+    if setup.before_cuda:
+        resolve_name(setup.before_cuda)()
     import cupy
 
     try:

@@ -7,11 +7,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench import cpu, gpu, process
+from commbench import cpu, gpu, process, registry
 from commbench.errors import UsageError
 from commbench.model import ClusterSpec, Placement
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
 
 SCHEDULER = "scheduler"
 """What the scheduler is called where workers go by their addresses."""
@@ -110,31 +113,26 @@ class Launcher(ABC):
         del spec
         return True
 
-    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:
+    def check(self, spec: ClusterSpec, backend: Backend) -> None:
         """Refuse what can't be started, before anything is.
-
-        Parameters
-        ----------
-        spec
-            The cluster that is asked for.
-        backend, protocol
-            The name of the backend, and the scheme of the addresses that it gives.
 
         Raises
         ------
         UsageError
             With what is wrong and what to do.
         """
-        del backend, protocol
-        for field, option, launchers in (
-            ("hosts", "--hosts", "ssh or mpirun"),
-            ("scheduler", "--scheduler-address or --scheduler-file", "external"),
-            ("launcher_options", "--launcher-option", "ssh, mpirun, slurm, pbs or lsf"),
-            ("placement", "--placement", "local"),
-        ):
+        del backend
+        for field in ("hosts", "scheduler", "launcher_options", "placement"):
             if getattr(spec, field) and field not in self.takes:
+                *others, last = [
+                    name
+                    for name in registry.names("launcher")
+                    if field in registry.load("launcher", name).takes
+                ]
+                others_or = f"{', '.join(others)} or " if others else ""
                 raise UsageError(
-                    f"the launcher {self.name} takes no {option}; add --launcher {launchers}"
+                    f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
+                    f"--launcher {others_or}{last}"
                 )
 
     def script(

@@ -11,13 +11,16 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import process
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
 from commbench.model import ClusterSpec
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
 
 _ANSWER_SECONDS = 10.0
 """A scheduler that runs answers at once; this is for one that is busy."""
@@ -70,8 +73,8 @@ class ExternalLauncher(Launcher):
     name = "external"
     takes = frozenset({"scheduler"})
 
-    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
-        super().check(spec, backend, protocol)
+    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().check(spec, backend)
         if not spec.scheduler:
             raise UsageError(
                 "the launcher external needs to know of a scheduler: --scheduler-address "
@@ -79,16 +82,17 @@ class ExternalLauncher(Launcher):
             )
         address = address_of(spec.scheduler)
         scheme = address.partition("://")[0]
-        if scheme != protocol:
+        if scheme != backend.protocol:
             raise UsageError(
                 f"the scheduler at {address} talks {scheme}, and the addresses of the backend "
-                f"{backend} begin with {protocol}://: what is measured would bear a wrong name. A "
-                "running cluster has one backend; name that one with --backends"
+                f"{backend.name} begin with {backend.protocol}://: what is measured would bear a "
+                "wrong name. A running cluster has one backend; name that one with --backends"
             )
-        if ":" in backend:
+        if backend.options:
             raise UsageError(
-                f"the settings of {backend} can't be set on a cluster that is running; say "
-                f"--backends {protocol}, and the report tells the settings and the transport found"
+                f"the settings of {backend.name} can't be set on a cluster that is running; say "
+                f"--backends {backend.protocol}, and the report tells the settings and the "
+                "transport found"
             )
         if spec.rmm:
             raise UsageError(

@@ -19,7 +19,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench import process
 from commbench.errors import LaunchError, UnavailableError, UsageError
@@ -28,6 +28,9 @@ from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
 
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -51,8 +54,8 @@ class JobLauncher(Launcher):
     def log_directives(self, logs: Path) -> list[str]:
         """Return the directives that put what a job prints into the folder `logs`."""
 
-    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
-        super().check(spec, backend, protocol)
+    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().check(spec, backend)
         if importlib.util.find_spec("dask_jobqueue") is None:
             raise UnavailableError(
                 f"the launcher {self.name}", "the package dask-jobqueue is not installed",
@@ -66,7 +69,7 @@ class JobLauncher(Launcher):
                     "(those of dask-jobqueue)"
                 )
         self.n_jobs(spec)
-        self.script(spec, protocol, Path(), {})
+        self.script(spec, backend.protocol, Path(), {})
 
     def script(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]

@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -27,6 +28,9 @@ from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
 
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VERSION_SECONDS = 10.0
@@ -86,8 +90,13 @@ class MpirunLauncher(Launcher):
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
         return bool(spec.hosts)
 
-    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
-        super().check(spec, backend, protocol)
+    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().check(spec, backend)
+        if not backend.in_mpi_ranks:
+            raise UsageError(
+                f"{backend.name} can't run under mpirun: MPI brings libraries of its own into "
+                "every rank that don't go with it; use --launcher local"
+            )
         if len(spec.hosts) == 1:
             raise UsageError(
                 "the launcher mpirun takes --hosts with at least two: the scheduler's, then the "
@@ -100,11 +109,6 @@ class MpirunLauncher(Launcher):
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
     ) -> RunningCluster:
-        if protocol == "ucx":
-            raise LaunchError(
-                "ucx can't run under mpirun: MPI brings a UCX of its own into every rank; "
-                "use --launcher local"
-            )
         if importlib.util.find_spec("dask_mpi") is None:
             raise LaunchError(
                 "the launcher mpirun needs the package dask-mpi; pip install 'commbench[mpi]'"

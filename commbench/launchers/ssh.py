@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as ResultTimeoutError
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import gpu, process
 from commbench.errors import LaunchError, UnavailableError, UsageError
@@ -30,6 +30,9 @@ from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.surroundings import handed_on, without_paths_in
 from commbench.model import ClusterSpec
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
 
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
 _OWN = ("interface", "python")
@@ -221,8 +224,8 @@ class SshLauncher(Launcher):
     name = "ssh"
     takes = frozenset({"hosts", "launcher_options"})
 
-    def check(self, spec: ClusterSpec, backend: str, protocol: str) -> None:  # noqa: D102
-        super().check(spec, backend, protocol)
+    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().check(spec, backend)
         if importlib.util.find_spec("asyncssh") is None:
             raise UnavailableError(
                 "the launcher ssh", "the package asyncssh is not installed",

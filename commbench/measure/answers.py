@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from commbench import endpoints, gpu
+from commbench import gpu
 from commbench.backends.base import Backend
-from commbench.endpoints.on_device import on_device
+from commbench.backends.endpoints import Endpoint, Endpoints, on_device
 from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
@@ -72,8 +72,9 @@ async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
         async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_answers(backend)) as listener:
             yield listener.contact_address
     else:
-        listen_endpoint, _ = endpoints.of(layer, backend.protocol)
-        async with listen_endpoint(_endpoint_answers) as address:
+        endpoints = backend.endpoints(layer)
+        assert isinstance(endpoints, Endpoints)
+        async with endpoints.listen(_endpoint_answers) as address:
             yield address
 
 
@@ -115,7 +116,7 @@ def _blank(size: int) -> Any:
     return found
 
 
-async def _endpoint_answers(endpoint: endpoints.Endpoint) -> None:
+async def _endpoint_answers(endpoint: Endpoint) -> None:
     if gpu.in_use():
         endpoint = on_device(endpoint)
     header = byte_array(bytes(ROUND.size))

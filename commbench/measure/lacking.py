@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-from commbench import endpoints, environment, gpu, registry
+from commbench import gpu, registry
 from commbench.backends.base import Backend, Unavailability
-from commbench.endpoints import compiled
-from commbench.measure import perftest
 from commbench.model import Case
 from commbench.workloads.base import PairWorkload, Workload
 
@@ -20,14 +18,8 @@ def lacking(case: Case, backend: Backend) -> Unavailability | None:
     if not issubclass(kind, PairWorkload):
         return None
     layers, mode = case.params.get("layers", ()), case.params.get("mode", "latency")
-    if "raw" in layers and (problem := _lacking_raw(backend, mode)):
-        return problem
-    if "coroutine" in layers and not endpoints.known("coroutine", backend.protocol):
-        return Unavailability(
-            f"the layer coroutine doesn't know the protocol {backend.protocol}",
-            "leave coroutine out of --layers",
-        )
-    return None
+    below = (backend.lacking(layer, mode) for layer in layers if layer in ("raw", "coroutine"))
+    return next(filter(None, below), None)
 
 
 def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
@@ -40,30 +32,3 @@ def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
         n_processes = 2 * case.params["pairs"] if multiple else 2
     problem = gpu.missing(case.cluster, n_processes, kind.gpu_packages, os.environ, here=here)
     return Unavailability(*problem, what="device gpu") if problem else None
-
-
-def _lacking_raw(backend: Backend, mode: str) -> Unavailability | None:
-    if backend.protocol != perftest.PROTOCOL:
-        if not endpoints.known("raw", backend.protocol):
-            return Unavailability(
-                f"the layer raw doesn't know the protocol {backend.protocol}",
-                "leave raw out of --layers",
-            )
-        if backend.protocol == "mpi" and compiled.compiler() is None:
-            return Unavailability(
-                "the layer raw of MPI is a loop of C, and no C compiler (cc) is found: called from "
-                "Python, a small message would take several times as long",
-                "install one, for example gcc, or leave raw out of --layers",
-            )
-        return None
-    if mode not in perftest.TESTS:
-        return Unavailability(
-            f"the layer raw of ucx is {perftest.TOOL}, which has no mode {mode}",
-            f"leave raw out of --layers, or choose --mode {' or '.join(perftest.TESTS)}",
-        )
-    if (tools := environment.ucx_tools()) is None or not (tools / perftest.TOOL).exists():
-        return Unavailability(
-            f"the layer raw of ucx needs {perftest.TOOL} of the package libucx",
-            "pip install 'commbench[ucx]', or leave raw out of --layers",
-        )
-    return None

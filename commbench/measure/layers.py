@@ -12,9 +12,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
-from commbench import endpoints, gpu
+from commbench import gpu
 from commbench.backends.base import Backend, Transport
-from commbench.endpoints.on_device import on_device
+from commbench.backends.endpoints import Endpoint, Endpoints, on_device
 from commbench.measure.answers import (
     ROUND,
     STAMP_BYTES,
@@ -197,7 +197,7 @@ class EndpointConversation(Conversation):
     """The backend's own send and receive, between buffers that stay the same for a size."""
 
     def __init__(
-        self, endpoint: endpoints.Endpoint, backend: Backend, workload: PairWorkload, mode: str
+        self, endpoint: Endpoint, backend: Backend, workload: PairWorkload, mode: str
     ) -> None:
         super().__init__(backend, workload, mode)
         self._endpoint = endpoint
@@ -268,8 +268,9 @@ async def open_conversation(
         from distributed.comm import connect
 
         return CommConversation(await connect(address), backend, workload, mode)
-    _, connect_endpoint = endpoints.of(layer, backend.protocol)
-    endpoint = await connect_endpoint(address)
+    endpoints = backend.endpoints(layer)
+    assert isinstance(endpoints, Endpoints)
+    endpoint = await endpoints.connect(address)
     if workload.context.device == "gpu":
         endpoint = on_device(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)

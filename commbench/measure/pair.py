@@ -17,13 +17,15 @@ from pathlib import Path
 
 from commbench import cpu, gpu, process
 from commbench.backends.base import Backend, Transport
+from commbench.backends.endpoints import Tool
 from commbench.emitter import Emit
-from commbench.measure import gpus, peer, perftest, places, worker
+from commbench.measure import gpus, peer, places, worker
 from commbench.measure.floor import Copy, DeviceCopy
 from commbench.measure.idle import measure_idle
 from commbench.measure.layers import Conversation, Exchange, open_conversation
 from commbench.measure.load import under_load
 from commbench.measure.pairs import measure_pairs
+from commbench.measure.tool import measure_with_tool
 from commbench.model import Launch, Load, Sample, TransportUsed
 from commbench.workloads.base import PairWorkload
 
@@ -54,9 +56,9 @@ def measure_pair(
                 pair.report(transports, layer, (str(2 * number), str(2 * number + 1)))
         return
     layers = list(workload.layers)
-    if "raw" in layers and backend.protocol == perftest.PROTOCOL:
+    if "raw" in layers and isinstance(tool := backend.endpoints("raw"), Tool):
         layers.remove("raw")
-        pair.report(perftest.measure_raw(launch, workload, scratch, emit), "raw")
+        pair.report(measure_with_tool(tool, launch, workload, scratch, emit), "raw")
     # One event loop for all that live in this process: ucxx and mpi:// keep to the first.
     asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
     if "worker" in layers:

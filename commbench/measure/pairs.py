@@ -58,7 +58,7 @@ def measure_pairs(
                 pairs.add(told, (one.pid, other.pid))
                 told.send(
                     Job(
-                        pair=number, backend=backend.name, layer=layer, address=address,
+                        pair=number, backend=backend, layer=layer, address=address,
                         workload=workload, warmups=launch.case.warmups,
                         iterations=launch.case.iterations,
                     )

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from commbench import backends, gpu, process
+from commbench import gpu, process
+from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError
 from commbench.measure.layers import open_conversation
 from commbench.measure.windows import Timing, Windows
@@ -30,7 +31,7 @@ class Job:
     """What a pair is told first."""
 
     pair: int
-    backend: str
+    backend: Backend
     layer: str
     address: str
     workload: PairWorkload
@@ -50,7 +51,7 @@ async def stream(told: Connection) -> None:
     workload = job.workload
     gpu.set_up()
     conversation = await open_conversation(
-        job.layer, job.address, backends.parse(job.backend), workload, workload.mode
+        job.layer, job.address, job.backend, workload, workload.mode
     )
     told.send(None)
     await asyncio.wrap_future(word())

@@ -105,7 +105,9 @@ class ClusterSpec:
         60.0, "--start-timeout", "Deadline for all workers to be there, in seconds.",
         is_measured=False,
     )  # fmt: skip
-    placement: tuple[Placement, ...] = _field((), of="", shown_as="placement", shown_by="placed")
+    placement: tuple[Placement, ...] = _field(
+        (), "--placement", of="", shown_as="placement", shown_by="placed"
+    )
     workers_per_gpu: int = _field(
         1, "--workers-per-gpu",
         "With --device gpu: processes that share a GPU, on machines with few.", of="gpu",

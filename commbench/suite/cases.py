@@ -69,7 +69,7 @@ def cases_for(
             )
     else:
         for backend in parsed:
-            launcher.check(cluster, backend.name, backend.protocol)
+            launcher.check(cluster, backend)
     context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
     kind(filled, context)
     return [

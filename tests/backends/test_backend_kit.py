@@ -127,10 +127,11 @@ def test_a_backend_that_cannot_run_here_is_told_apart(install):
         check_backend("mine")
 
 
+LAYERS = ("raw", "coroutine", "comm", "worker")
 LAUNCHED = {
     "a launch over mine failed: it broke": {"failed": True},
     "no verified message of": {"verified": False},
-    r"no verified message of \[\('worker', 1\), \('worker', 100000\)\]": {"layers": ("comm",)},
+    r"no verified message of \[\('worker', 1\), \('worker', 100000\)\]": {"layers": LAYERS[:3]},
     "told of no connection": {"evidence": None},
     "'something' by the evidence 'comm: '": {"evidence": ""},
 }
@@ -144,7 +145,7 @@ def test_a_launch_that_is_not_as_it_should_be_is_told(install, monkeypatch, word
 
     def run_plan(plan, logs):
         yield None
-        for layer, size in itertools.product(given.get("layers", ("comm", "worker")), (1, 100_000)):
+        for layer, size in itertools.product(given.get("layers", LAYERS), (1, 100_000)):
             verified = given.get("verified", True)
             yield builders.message(case, 1e-4, size, layer=layer, verified=verified)
         if given.get("failed"):

@@ -11,7 +11,7 @@ from typing import Any
 import fake_machine
 import pytest
 
-from commbench import gpu, runner
+from commbench import backends, gpu, runner
 from commbench.errors import LaunchError, UnavailableError
 from commbench.measure import gpus
 from commbench.model import Case, ClusterSpec, Launch, Record, Setting
@@ -39,8 +39,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that sets this process up, by what it would inherit."""
 
-    def prepare(spec: ClusterSpec = SPEC, protocol: str = "tcp") -> None:
-        for name, value in gpu.environment(spec, protocol).items():
+    def prepare(spec: ClusterSpec = SPEC, backend: str = "tcp") -> None:
+        before_cuda = backends.parse(backend).before_cuda
+        for name, value in gpu.environment(spec, before_cuda).items():
             monkeypatch.setenv(name, value)
         gpu.set_up()
 
@@ -50,7 +51,7 @@ def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_launch_on_host_memory_has_nothing_to_do_with_it(monkeypatch: Any) -> None:
     """No variable is set, and without it no CUDA library is imported."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert gpu.environment(ClusterSpec(), "ucx") == {}
+    assert gpu.environment(ClusterSpec(), "module:function") == {}
     gpu.set_up()
     gpu.synchronize("cpu")
 
@@ -89,10 +90,10 @@ def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> 
     module.init_once = lambda: order.append("dask_cuda" in sys.modules)
     monkeypatch.setitem(sys.modules, "distributed_ucxx", ModuleType("distributed_ucxx"))
     monkeypatch.setitem(sys.modules, "distributed_ucxx.ucxx", module)
-    set_up(protocol="tcp")
+    set_up(backend="tcp")
     assert order == []
     del sys.modules["dask_cuda"], sys.modules["dask_cuda.plugins"]
-    set_up(protocol="ucx")
+    set_up(backend="ucx")
     assert order == [False]
 
 
@@ -110,10 +111,10 @@ def test_a_pool_that_does_not_fit_is_told(set_up: Any) -> None:
 
 
 def test_every_process_of_a_launch_is_told(tmp_path: Any) -> None:
-    """The environment of a launch has the protocol and RMM's options, and stops spilling."""
+    """The environment of a launch has what UCX needs and RMM's options, and stops spilling."""
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
     found = runner.environment(Launch(case=case, index=0, block=0, position=0), tmp_path)
-    assert '"protocol": "ucx"' in found["COMMBENCH_GPU"]
+    assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in found["COMMBENCH_GPU"]
     assert '"rmm_pool": "1GB"' in found["COMMBENCH_GPU"]
     assert found["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
     assert found["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] == "True"

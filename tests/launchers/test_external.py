@@ -288,7 +288,7 @@ def test_a_file_that_is_no_scheduler_s(content: str, tmp_path: Path) -> None:
     [
         (("--scheduler-address", "a:1", "--scheduler-file", "b"), "name one scheduler; give one"),
         (("--scheduler-address", "a:1", "--launcher", "local"), "local takes no --scheduler-"),
-        (("--hosts", "a,b"), "local takes no --hosts; add --launcher ssh"),
+        (("--hosts", "a,b"), "local takes no --hosts; add --launcher mpirun or ssh"),
         (("--launcher-option", "queue=a"), "local takes no --launcher-option; add --launcher"),
         (("--launcher-option", "queue"), "no KEY=VALUE"),
         (("--start-timeout", "500"), "--timeout); raise the latter"),

@@ -9,8 +9,8 @@ import numpy as np
 import processes
 import pytest
 
+from commbench.backends import tcp_endpoints
 from commbench.backends.tcp import TcpBackend
-from commbench.endpoints import blocking_tcp
 from commbench.errors import UsageError, VerificationError
 from commbench.measure import layers, pair
 from commbench.model import Case, IdleCost, Launch, Sample
@@ -166,11 +166,11 @@ def joined():
             made.set_result(endpoint)
             await asyncio.Event().wait()
 
-        async with blocking_tcp.listen(handler) as address:
-            one = await blocking_tcp.connect(address)
+        async with tcp_endpoints.BLOCKING.listen(handler) as address:
+            one = await tcp_endpoints.BLOCKING.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
-            return one, blocking_tcp.BlockingTcpEndpoint(other._socket.dup())
+            return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())
 
     return asyncio.run(both())
 

@@ -11,9 +11,10 @@ import builders
 import pytest
 
 from commbench import backends
-from commbench.endpoints import compiled
+from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
-from commbench.measure import lacking, perftest
+from commbench.measure import lacking
+from commbench.measure.tool import measure_with_tool
 from commbench.model import Case, Failure, Launch, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -85,13 +86,13 @@ def test_mpi_without_python_is_verified(mode, tmp_path):
 def test_output_without_a_result_is_no_number(text):
     """Whatever is no line of eight numbers is told as it stands."""
     with pytest.raises(LaunchError, match="printed no result"):
-        perftest.parse(text)
+        ucx_endpoints.parse(text)
 
 
 def test_the_last_line_is_the_result():
     """What was printed on the way does not count."""
     lines = "500,1.0,1.0,1.0,1,1,1,1\n1000,2.5,9.0,3.0,1,1,1,1\nbye\n"
-    assert perftest.parse(HEADER + lines) == perftest.Result(1000, 2.5e-6, 3e-6)
+    assert ucx_endpoints.parse(HEADER + lines) == ucx_endpoints.ToolTimes(1000, 2.5e-6, 3e-6)
 
 
 def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
@@ -99,12 +100,12 @@ def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
     program = tmp_path / "ucx_perftest"
     program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(perftest, "_program", lambda: str(program))
-    monkeypatch.setattr(perftest, "_environ", dict)
+    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx_endpoints, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = Launch(case=Case(workload="pingpong", backend="ucx"), index=0, block=0, position=0)
     with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
-        perftest.measure_raw(launch, workload, tmp_path, [].append)
+        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, [].append)
 
 
 def case(backend, **params):
@@ -123,7 +124,7 @@ def test_raw_ucx_without_its_tool_is_unavailable(monkeypatch):
 
 def test_raw_mpi_without_a_compiler_is_unavailable(monkeypatch):
     """Python's calls would be most of a small message's time, so there is no way around C."""
-    monkeypatch.setattr(compiled, "compiler", lambda: None)
+    monkeypatch.setattr(mpi, "compiler", lambda: None)
     problem = lacking.lacking(*case("mpi", layers=("raw",)))
     assert "no C compiler" in problem.reason
     assert lacking.lacking(*case("tcp", layers=("raw",))) is None
@@ -140,18 +141,18 @@ def test_a_mode_that_the_tool_lacks_is_unavailable():
 def test_a_protocol_that_a_layer_does_not_know_is_unavailable(layer):
     """A backend of somebody else's has the layers of Dask, not the ones below."""
     problem = lacking.lacking(*case("fake", layers=(layer,)))
-    assert f"the layer {layer} doesn't know the protocol fake" in problem.reason
+    assert f"the backend fake has no layer {layer}" in problem.reason
     assert lacking.lacking(*case("fake", layers=("comm",))) is None
 
 
 def test_c_that_does_not_compile_is_told(tmp_path):
     """The compiler's complaint is the message."""
-    if compiled.compiler() is None:
+    if mpi.compiler() is None:
         pytest.skip("no C compiler")
     source = tmp_path / "wrong.c"
     source.write_text("int main( {")
     with pytest.raises(LaunchError, match=r"wrong\.c failed: .*error"):
-        compiled.load(source)
+        mpi_endpoints.compile_and_load(source)
 
 
 # --- within 10 % of what people measure by hand -----------------------------------------------
@@ -186,10 +187,10 @@ def pinned(monkeypatch, tmp_path):
     program = tmp_path / "pinned"
     program.write_text(
         f'#!/bin/sh\ncase "$1" in -p) core={first} ;; *) core={others[0]} ;; esac\n'
-        f'exec taskset -c $core {perftest._program()} "$@"\n'
+        f'exec taskset -c $core {ucx_endpoints._program()} "$@"\n'
     )
     program.chmod(0o755)
-    monkeypatch.setattr(perftest, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
     for name, value in backends.parse("ucx:shm").environment("cpu", tmp_path).items():
         monkeypatch.setenv(name, value)
 
@@ -202,20 +203,20 @@ def test_raw_ucx_is_ucx_perftest_by_hand(size, mode, tmp_path, pinned):
         PingPong.Params(sizes=(size,), mode=mode), Context(n_workers=2, device="cpu", seed=0)
     )
     case = Case(workload="pingpong", backend="ucx:shm", iterations=1000, warmups=100)
-    tools = perftest._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
-    options = f"-t {perftest.TESTS[mode]} -s {size} -e -f"
+    tools = ucx_endpoints._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
+    options = f"-t {ucx.TESTS[mode]} -s {size} -e -f"
     options += " -n 10000 -w 1000" if mode == "latency" else " -n 1280 -w 640 -O 64"
 
     def by_commbench():
         found = []
         launch = Launch(case=case, index=0, block=0, position=0)
-        perftest.measure_raw(launch, workload, tmp_path, found.append)
+        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, found.append)
         return found[0].seconds
 
     def by_hand():
         script = (
-            f"{perftest._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
-            f"{perftest._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
+            f"{ucx_endpoints._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
+            f"{ucx_endpoints._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
         )
         text = subprocess.check_output(["sh", "-c", script], env=tools, text=True, timeout=60)
         # "Final: iterations, percentile, average, overall latency (µs), bandwidth (MiB/s)".
@@ -235,7 +236,7 @@ def test_raw_mpi_is_a_loop_of_c_by_hand(size, mode, tmp_path):
 
     folder = Path(sys.executable).parent
     mpicc = shutil.which("mpicc_abi", path=folder)
-    if mpicc is None or compiled.compiler() is None:
+    if mpicc is None or mpi.compiler() is None:
         pytest.skip("no mpicc_abi of MPICH's wheel beside Python, or no C compiler")
     program = tmp_path / "mpi_loop"
     subprocess.run([mpicc, "-O2", "-o", program, BARE], check=True, timeout=60)

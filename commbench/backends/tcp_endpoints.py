@@ -1,7 +1,4 @@
-"""Plain sockets that block, with TCP_NODELAY: one ``sendall``, and ``recv_into`` until it is full.
-
-The coroutines here never suspend: nothing of the event loop runs between two messages.
-"""
+"""Sockets with TCP_NODELAY: asyncio's streams, and plain ones that block."""
 
 from __future__ import annotations
 
@@ -12,11 +9,68 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from commbench.endpoints import Endpoint, Handler
+from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+
+_LIMIT = 16 << 20
+"""How much a reader buffers before it lets the sender wait."""
+
+
+class StreamEndpoint(Endpoint):
+    """A pair of asyncio streams; ``readexactly`` allocates what it returns."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.local_address, self.peer_address = (
+            "tcp://{}:{}".format(*writer.get_extra_info(name)[:2])
+            for name in ("sockname", "peername")
+        )
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        self._writer.write(buffer.data)
+        await self._writer.drain()
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        buffer.data[:] = await self._reader.readexactly(buffer.nbytes)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        # A stream has one order, and one reader at a time.
+        for _ in range(count):
+            await self.send(buffer)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            await self.receive(buffer)
+
+    def abort(self) -> None:  # noqa: D102
+        self._writer.transport.abort()
+
+    async def close(self) -> None:  # noqa: D102
+        self._writer.close()
+
+
+@asynccontextmanager
+async def _listen_streams(handler: Handler) -> AsyncIterator[str]:
+    """Listen on the loopback interface."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await handler(StreamEndpoint(reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=_LIMIT)
+    async with server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+async def _connect_stream(address: str) -> StreamEndpoint:
+    """Connect to a listener."""
+    host, _, port = address.partition(":")
+    return StreamEndpoint(*await asyncio.open_connection(host, int(port), limit=_LIMIT))
 
 
 class BlockingTcpEndpoint(Endpoint):
-    """One end of a connection over blocking sockets."""
+    """One ``sendall``, and ``recv_into`` until the buffer is full.
+
+    The coroutines never suspend: nothing of the event loop runs between two messages.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
@@ -105,7 +159,7 @@ class BlockingTcpEndpoint(Endpoint):
 
 
 @asynccontextmanager
-async def listen(handler: Handler) -> AsyncIterator[str]:
+async def _listen_blocking(handler: Handler) -> AsyncIterator[str]:
     """Listen on the loopback interface, for one connection."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -121,7 +175,11 @@ async def listen(handler: Handler) -> AsyncIterator[str]:
         serving.cancel()
 
 
-async def connect(address: str) -> BlockingTcpEndpoint:
-    """Connect to what `listen` gave."""
+async def _connect_blocking(address: str) -> BlockingTcpEndpoint:
+    """Connect to a listener."""
     host, _, port = address.partition(":")
     return BlockingTcpEndpoint(socket.create_connection((host, int(port))))
+
+
+STREAMS = Endpoints(_listen_streams, _connect_stream)
+BLOCKING = Endpoints(_listen_blocking, _connect_blocking)

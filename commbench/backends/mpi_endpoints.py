@@ -1,11 +1,13 @@
-"""MPI that blocks, in loops of C: a call of mpi4py takes as long as a small message of MPI.
+"""Messages of MPI, beside a connection of ``mpi://``: awaited, or in loops of C that block.
 
-The two processes are joined just as ``mpi://`` joins them; its engine rests meanwhile.
+The loops are there because a call of mpi4py takes as long as a small message of MPI.
 """
 
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,9 +16,11 @@ from typing import Any
 from distributed.comm import connect as dask_connect
 from distributed.comm import listen as dask_listen
 
-from commbench.endpoints import Endpoint, Handler, compiled
+from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+from commbench.backends.mpi import compiler
 from commbench.errors import LaunchError, VerificationError
 from commbench.mpi import device
+from commbench.mpi.endpoint import MPIEndpoint
 from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
 
@@ -24,8 +28,34 @@ _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Wai
 _SMALL, _MIDDLE = 8192, 1 << 20
 
 
+class MpiEndpoint(Endpoint):
+    """``Isend`` and ``Irecv`` on a tag of their own, beside a connection of ``mpi://``."""
+
+    def __init__(self, comm: Any, endpoint: MPIEndpoint) -> None:
+        self._comm = comm
+        self._endpoint = endpoint
+        self.extra_info = comm.extra_info
+        self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
+        self.local_address, self.peer_address = comm.local_address, comm.peer_address
+
+    @classmethod
+    async def beside(cls, comm: Any) -> MpiEndpoint:
+        """Agree on tags over `comm`; both ends must call this."""
+        return cls(comm, await MPIEndpoint.beside(comm))
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        await self._endpoint.send(buffer)
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        await self._endpoint.receive(buffer)
+
+    async def close(self) -> None:  # noqa: D102
+        self._endpoint.close()
+        await self._comm.close()
+
+
 class _Line(ctypes.Structure):
-    """``struct line`` of blocking_mpi.c."""
+    """``struct line`` of mpi_loops.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("send", "recv", "isend", "irecv", "waitall")),
@@ -60,7 +90,7 @@ class BlockingMpiEndpoint(Endpoint):
             receive_tag=receive_tag,
         )
         self._at = ctypes.byref(self._line)
-        self._loops = compiled.load(Path(__file__).with_suffix(".c"))
+        self._loops = compile_and_load(Path(__file__).with_name("mpi_loops.c"))
         self._addresses: list[tuple[Any, int]] = []
 
     @classmethod
@@ -132,17 +162,40 @@ class BlockingMpiEndpoint(Endpoint):
         await self._comm.close()
 
 
-@asynccontextmanager
-async def listen(handler: Handler) -> AsyncIterator[str]:
-    """Listen on the loopback interface."""
+def _endpoints(kind: type[MpiEndpoint | BlockingMpiEndpoint]) -> Endpoints:
+    @asynccontextmanager
+    async def listen(handler: Handler) -> AsyncIterator[str]:
+        async def serve(comm: Any) -> None:
+            await handler(await kind.beside(comm))
 
-    async def serve(comm: Any) -> None:
-        await handler(await BlockingMpiEndpoint.beside(comm))
+        async with dask_listen("mpi://127.0.0.1:0", serve) as listener:
+            yield listener.contact_address
 
-    async with dask_listen("mpi://127.0.0.1:0", serve) as listener:
-        yield listener.contact_address
+    async def connect(address: str) -> Endpoint:
+        return await kind.beside(await dask_connect(address))
+
+    return Endpoints(listen, connect)
 
 
-async def connect(address: str) -> BlockingMpiEndpoint:
-    """Connect to what `listen` gave."""
-    return await BlockingMpiEndpoint.beside(await dask_connect(address))
+def compile_and_load(source: Path) -> ctypes.CDLL:
+    """Compile `source` and load it into this process.
+
+    Raises
+    ------
+    LaunchError
+        Where it can't be compiled.
+    """
+    with tempfile.TemporaryDirectory(prefix="commbench-") as folder:
+        library = Path(folder) / f"{source.stem}.so"
+        command = [compiler() or "cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from error
+        if done.returncode:
+            raise LaunchError(f"{' '.join(command)} failed: {done.stderr.strip()[:500]}")
+        # Once it is loaded, its file may go.
+        return ctypes.CDLL(str(library))
+
+
+AWAITED, BLOCKING = _endpoints(MpiEndpoint), _endpoints(BlockingMpiEndpoint)
