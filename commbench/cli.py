@@ -237,7 +237,7 @@ main.add_command(cli_machine.topology)
 
 @main.command("list")
 def list_() -> None:
-    """List workloads, backends, plots and reports."""
+    """List workloads, backends, plots, sections, reports and launchers."""
     from commbench.backends import parse
 
     click.echo("workloads")
@@ -248,7 +248,7 @@ def list_() -> None:
         problem = parse(name).unavailable("cpu")
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
     click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
-    for kind in ("plot", "report", "launcher"):
+    for kind in ("plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
 
 

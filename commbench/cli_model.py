@@ -40,7 +40,7 @@ def model(
     """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
     from commbench import load, stats
     from commbench.reports import dask_config, link_model, terminal
-    from commbench.reports.tables.provenance import describe
+    from commbench.reports.sections.provenance import describe
 
     data = load(run)
     models = _of_backend(stats.link_models(data), backend)

@@ -1,4 +1,4 @@
-"""Find backends, workloads, launchers, plots and reports by name, through entry points.
+"""Find backends, workloads, launchers, plots, sections and reports by name, through entry points.
 
 Nothing is imported before it is asked for, and third parties add theirs by the same door: an
 entry point in the group ``commbench.<kind>s``.
@@ -31,7 +31,7 @@ def load(kind: str, name: str) -> Any:
     Parameters
     ----------
     kind
-        ``"backend"``, ``"workload"``, ``"launcher"``, ``"plot"`` or ``"report"``.
+        ``"backend"``, ``"workload"``, ``"launcher"``, ``"plot"``, ``"section"`` or ``"report"``.
     name
         The entry point's name.
 

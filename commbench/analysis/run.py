@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import records, stats, store, tables
-from commbench.errors import ResultsError
-from commbench.model import Comparison, Manifest, Suite
+from commbench import records, registry, stats, store, tables
+from commbench.errors import CommbenchError, ResultsError
+from commbench.model import FETCHES, LAYERS, Case, Comparison, Manifest, Suite
+from commbench.workloads.base import FetchWorkload, PairWorkload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +126,14 @@ class Run:
         return stats.case_labels(self)
 
     @cached_property
+    def kinds(self) -> dict[str, str]:
+        """By case: ``pair`` of processes, ``fetch`` of all workers, or work of a ``cluster``."""
+        layers = self.samples.drop_duplicates("case_id").set_index("case_id")["layer"]
+        return {
+            case.id: _kind_of_case(case, str(layers.get(case.id, ""))) for case in self.suite.cases
+        }
+
+    @cached_property
     def launch_medians(self) -> pd.DataFrame:
         """As `stats.launch_medians` returns them."""
         return stats.launch_medians(self)
@@ -215,3 +225,15 @@ for _table, _kind in records.TABLES.items():
     _property = _frame_of(_kind)
     _property.__set_name__(Run, _table)
     setattr(Run, _table, _property)
+
+
+def _kind_of_case(case: Case, layer: str) -> str:
+    if not layer:
+        # No sample was taken.
+        with suppress(CommbenchError):
+            workload = registry.load("workload", case.workload)
+            if issubclass(workload, PairWorkload):
+                return "pair"
+            if issubclass(workload, FetchWorkload):
+                return "fetch"
+    return "pair" if layer in LAYERS else "fetch" if layer in FETCHES else "cluster"

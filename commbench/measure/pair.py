@@ -178,7 +178,7 @@ class _Pair:
     ) -> Iterator[Sample]:
         case, workload = self.launch.case, self.workload
         payload = workload.payload(size)
-        limit = workload.params.seconds_per_size
+        limit = workload.seconds_per_size
         n_warmups = workload.n_samples(size, case.warmups)
         n_samples = workload.n_samples(size, case.iterations)
         # Large windows that were announced in vain would take long.

@@ -83,14 +83,14 @@ async def _warm_up(windows: Windows, job: Job, size: int) -> None:
     began = time.perf_counter()
     for _ in range(job.workload.n_samples(size, job.warmups)):
         await windows.exchange()
-        if time.perf_counter() - began > job.workload.params.seconds_per_size:
+        if time.perf_counter() - began > job.workload.seconds_per_size:
             break
 
 
 def _is_enough(timings: list[Timing], job: Job, size: int) -> bool:
     took_s = timings[-1][1] - timings[0][0]
     return len(timings) >= job.workload.n_samples(size, job.iterations) or (
-        len(timings) >= _MIN_WINDOWS and took_s > job.workload.params.seconds_per_size
+        len(timings) >= _MIN_WINDOWS and took_s > job.workload.seconds_per_size
     )
 
 

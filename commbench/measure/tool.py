@@ -53,7 +53,7 @@ def measure_with_tool(
         warmups = _MORE * workload.n_samples(size, case.warmups) * per_sample
         if size > _SMALL:
             probe, _ = run(size, few, 0)
-            fit = workload.params.seconds_per_size / max(probe.mean_s, 1e-9)
+            fit = workload.seconds_per_size / max(probe.mean_s, 1e-9)
             count = max(few, min(count, int(fit / (2 if latency else 1))))
             warmups = min(warmups, count // 10)
         started_at_s = time.time()

@@ -113,7 +113,7 @@ async def _fetch(
     from distributed.worker import get_data_from_worker
 
     expected = [_payload(workload, size, number) for number in range(len(keys))]
-    limit, clock = workload.params.seconds_per_size, time.perf_counter
+    limit, clock = workload.seconds_per_size, time.perf_counter
     timings: list[Timing] = []
     epoch = time.time() - clock()
     block_began, cpu_began = clock(), cpu.seconds(pids)

@@ -38,6 +38,7 @@ from commbench.model.observed import (
 )
 from commbench.model.places import Placement, WorkerPlace
 from commbench.model.plan import (
+    FETCHES,
     LAYERS,
     RIGOROUS_LAUNCHES,
     SCHEMA_VERSION,
@@ -50,6 +51,7 @@ from commbench.model.plan import (
 )
 
 __all__ = [
+    "FETCHES",
     "GPU_MEMORY",
     "LAYERS",
     "RIGOROUS_LAUNCHES",

@@ -14,6 +14,8 @@ from commbench.model.places import Placement
 SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
+FETCHES = ("alone", "together")
+"""How workers fetch from each other: one ordered pair after another, or all at once."""
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
 """Fields that are in the id of every case. Others are in it where they don't have their default:
 so ids stay when a field is added.

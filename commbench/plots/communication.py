@@ -63,7 +63,7 @@ def plot(run: Run) -> Figure | None:
         "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
         " logged); computing = at least one of its threads computes. Each bar is one real"
         " iteration, the one whose duration is nearest to the median of the launches' medians."
-        + style.not_shown(run, style.groups(run, pingpong=False), chosen),
+        + style.not_shown(run, style.groups(run, "cluster"), chosen),
         [Patch(color=style.ACTIVITIES[key], label=words) for key, words in PARTS.values()],
     )
     for part, (name, cases) in zip(parts, blocks.items(), strict=True):

@@ -35,7 +35,7 @@ def plot(run: Run) -> Figure | None:
     table = stats.additions(run, run.summaries)
     if table.empty:
         return None
-    groups = style.groups(run, pingpong=True)
+    groups = style.groups(run, "pair")
     name_of = {case.id: name for name, cases in groups.items() for case in cases}
     panels = [
         (str(name), int(size), rows)

@@ -40,7 +40,7 @@ def plot(run: Run) -> Figure | None:
     points = run.summaries
     if points.empty:
         return None
-    named = style.groups(run, pingpong=True)
+    named = style.groups(run, "pair")
     name_of = {case.id: name for name, cases in named.items() for case in cases}
     points = points[
         points.case_id.isin(name_of) & (points.payload_bytes > 0) & (points.median_s > 0)

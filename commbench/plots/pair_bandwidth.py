@@ -79,7 +79,7 @@ def plot(run: Run) -> Figure | None:
             " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
             * ("alone" in pairs.channel.unique())
         )
-        + style.not_shown(run, _but_pingpong(groups), shown),
+        + style.not_shown(run, _of_clusters(run, groups), shown),
     )
     for part, name in zip(parts, blocks, strict=True):
         block = pairs[pairs.case_id.isin(ids[name])]
@@ -92,8 +92,8 @@ def plot(run: Run) -> Figure | None:
     return figure
 
 
-def _but_pingpong(groups: dict[str, list[Case]]) -> dict[str, list[Case]]:
-    return {name: cases for name, cases in groups.items() if cases[0].workload != "pingpong"}
+def _of_clusters(run: Run, groups: dict[str, list[Case]]) -> dict[str, list[Case]]:
+    return {name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"}
 
 
 def _shape(workers: list[str], n_panels: int) -> tuple[int, int, float]:

@@ -67,9 +67,6 @@ _SPARE = [  # for backends of other names
     Look("#77CCBB", "*"), Look("#774411", "d"), Look("#BB55BB", "8"),
 ]  # fmt: skip
 
-_SWEEPS = ("pingpong", "all-to-all")
-"""Workloads that go through sizes instead of computing something."""
-
 Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 
@@ -127,16 +124,14 @@ def looks(run: Run) -> dict[str, Look]:
     return found
 
 
-def groups(run: Run, *, pingpong: bool | None = None) -> dict[str, list[Case]]:
+def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
     """Return the cases that differ in their backend only, under what sets them apart from others.
 
-    The ping-pongs alone (`pingpong` is True), those that compute something (False), or all (None).
+    `kind` is one of ``run.kinds``; without it, cases of all kinds are returned.
     """
     found: dict[str, list[Case]] = {}
     for case in run.suite.cases:
-        if pingpong is None or (
-            case.workload == "pingpong" if pingpong else case.workload not in _SWEEPS
-        ):
+        if kind in ("", run.kinds[case.id]):
             found.setdefault(run.case_labels[case.id], []).append(case)
     return found
 

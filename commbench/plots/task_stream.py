@@ -39,7 +39,7 @@ def plot(run: Run) -> Figure | None:
     """Return one panel per workload and backend, below each other; None without a task stream."""
     if run.tasks.empty or run.samples.empty:
         return None
-    groups = style.groups(run, pingpong=False)
+    groups = style.groups(run, "cluster")
     blocks: dict[str, list[_Stream]] = {}
     for name, group in groups.items():
         streams = [stream for case in group if (stream := _stream(run, case)) is not None]

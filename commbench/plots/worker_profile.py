@@ -57,7 +57,7 @@ def plot(run: Run) -> Figure | None:
         case_id: typical_iteration(rows, summaries.median_s[case_id])
         for case_id, rows in profiles.groupby("case_id", sort=False)
     }
-    groups = style.groups(run, pingpong=False)
+    groups = style.groups(run, "cluster")
     blocks = {
         name: kept
         for name, cases in groups.items()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.model import LAYERS
 from commbench.plots import style
 from commbench.units import format_bytes, format_seconds
 
@@ -29,7 +30,7 @@ def plot(run: Run) -> Figure | None:
         return None
     # A case of several sizes is a sweep: another figure shows it.
     summaries = summaries[~summaries.case_id.duplicated(keep=False)]
-    groups = style.groups(run, pingpong=False)
+    groups = style.groups(run, "cluster")
     panels = {
         name: cases
         for name, cases in groups.items()
@@ -37,7 +38,7 @@ def plot(run: Run) -> Figure | None:
     }
     if not panels:
         return None
-    shown = summaries[summaries.workload != "pingpong"]
+    shown = summaries[~summaries.layer.isin(LAYERS)]
     names = {name: _names(run, cases) for name, cases in panels.items()}
     heights = [
         len(lines) * max(LINE_IN, 0.15 * max(line.count("\n") + 1 for line in lines)) + 0.85

@@ -11,8 +11,8 @@ from commbench.analysis.run import Run
 from commbench.comparability import Match
 from commbench.model import Comparison, Manifest
 from commbench.reports import json, terminal
-from commbench.reports.tables.cells import Table
-from commbench.reports.tables.comparison import limits, note, probability, signed, times
+from commbench.reports.sections.cells import Table
+from commbench.reports.sections.comparison import limits, note, probability, signed, times
 from commbench.stats import regressions
 from commbench.units import format_message_size, format_seconds
 

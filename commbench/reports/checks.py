@@ -10,7 +10,7 @@ from commbench.model import Manifest
 from commbench.references import Check
 from commbench.reports import junit as junit_xml
 from commbench.reports import terminal
-from commbench.reports.tables.cells import Table
+from commbench.reports.sections.cells import Table
 
 
 def text(run: Manifest, checks: Sequence[Check]) -> str:

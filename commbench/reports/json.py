@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.reports.tables import all_to_all
+from commbench.model import FETCHES, LAYERS
+from commbench.reports.sections import all_to_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +33,9 @@ def render(run: Run) -> str:
         case = cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
-        if row["workload"] == "pingpong":
+        if row["layer"] in LAYERS:
             row["message_bytes"] = row["payload_bytes"]
-    swept = run.costs["workload"] == "all-to-all"
+    swept = run.costs["layer"].isin(FETCHES)
     sizes = all_to_all.block_bytes(run, run.costs[swept])
     for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
         row["message_bytes"] = size

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
-from commbench.reports.tables.cells import printable
+from commbench.reports.sections.cells import printable
 from commbench.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:

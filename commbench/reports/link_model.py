@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from commbench.model import Manifest
 from commbench.reports.dask_config import CHANNELS, Advice
 from commbench.reports.json import dumps
-from commbench.reports.tables.cells import Table, number
+from commbench.reports.sections.cells import Table, number
 from commbench.stats.link_model import LinkModel
 from commbench.units import format_bytes, format_message_size, format_seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from commbench.analysis.run import Run
-from commbench.reports.tables import Table, heading, printable, tables
+from commbench.reports.sections import Table, heading, printable, tables
 
 
 def render(run: Run) -> str:

@@ -41,7 +41,7 @@ def render(run: Run) -> str:
     UsageError
         Where the run has no ping-pong.
     """
-    table = run.costs[run.costs["workload"] == "pingpong"]
+    table = run.costs[run.costs["layer"].isin(LAYERS)]
     if table.empty:
         raise UsageError(
             f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for those; "

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
-from commbench.reports import tables as parts
-from commbench.reports.tables import Table, heading, printable
+from commbench.reports import sections as parts
+from commbench.reports.sections import Table, heading, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

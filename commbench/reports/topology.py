@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from commbench.model import Placement
-from commbench.reports.tables import Table
+from commbench.reports.sections import Table
 from commbench.topology import Host
 from commbench.units import format_bytes
 

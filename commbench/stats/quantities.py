@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from commbench.model import LAYERS
 from commbench.stats.layers import mode_of
 from commbench.stats.selection import counted, in_suite_order
 from commbench.stats.summary import interval_of
@@ -53,7 +54,7 @@ def measured(
     cases = {case.id: case for case in run.suite.cases}
     for row in rows:
         case = cases[row["case_id"]]
-        is_pair = case.workload == "pingpong"
+        is_pair = run.kinds[case.id] == "pair"
         row |= {
             "workload": case.workload, "backend": case.backend, "device": case.cluster.device,
             "n_workers": 0 if is_pair else case.cluster.n_workers,
@@ -80,7 +81,7 @@ def _summarized(
     in_latency_mode = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
     keep = summaries["layer"] == "workload"
     if of_messages:
-        keep = (summaries["workload"] == "pingpong") & summaries["case_id"].isin(in_latency_mode)
+        keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(in_latency_mode)
     for row in summaries[keep & (summaries["median_s"] > 0)].itertuples():
         low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
         if quantity in ("throughput", "bandwidth"):

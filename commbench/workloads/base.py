@@ -120,6 +120,11 @@ class PairWorkload(Workload):
     def window(self) -> int:
         """How many messages follow each other before an acknowledgement, but for latency."""
 
+    @property
+    def seconds_per_size(self) -> float:
+        """For how long a size is measured at most, if ten samples were taken by then."""
+        return 1.0
+
     @abstractmethod
     def n_samples(self, size: int, iterations: int) -> int:
         """Return how many samples of `size` bytes to take where the user said `iterations`."""

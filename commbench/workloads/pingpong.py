@@ -153,6 +153,11 @@ class PingPong(PairWorkload):
         window: int = self.params.window
         return window
 
+    @property
+    def seconds_per_size(self) -> float:  # noqa: D102
+        seconds: float = self.params.seconds_per_size
+        return seconds
+
     def n_samples(self, size: int, iterations: int) -> int:
         """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one.
 

@@ -17,7 +17,7 @@ from commbench import load, registry, stats, tables
 from commbench.analysis.run import Run
 from commbench.model import Case, Record
 from commbench.records import TABLES
-from commbench.reports import tables as parts
+from commbench.reports import sections as parts
 
 Recorded = Callable[..., Run]
 CASE = builders.case()

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from commbench import load
 from commbench.cli import main
 from commbench.published import Value
-from commbench.reports import tables
-from commbench.reports.tables.cells import Table
+from commbench.reports import sections
+from commbench.reports.sections.cells import Table
 from commbench.stats import Beside
 
 TEXT = (pages.ROOT / "docs/measurements.md").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def _titles(shown: Table):
 
 def test_every_column_is_defined(said):
     """Whoever wonders about the title of a column finds it in the document."""
-    seen = {title for shown in tables.tables(said) for title in _titles(shown)}
+    seen = {title for shown in sections.tables(said) for title in _titles(shown)}
     assert {"median", "CPU s per GB", "coverage", "idle cores", "busy GB/s"} <= seen
     undefined = []
     for title in sorted(seen):

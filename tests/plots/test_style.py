@@ -61,10 +61,10 @@ def test_cases_are_grouped_under_what_sets_them_apart():
     assert [case.backend for case in groups["merge (shuffle=p2p, workers=8)"]] == ["tcp", "ucx"]
 
 
-def test_ping_pongs_can_be_kept_or_left_out():
-    """The groups are those of the ping-pongs alone, of all else, or of everything."""
-    assert list(style.groups(EMPTY, pingpong=True)) == ["pingpong"]
-    assert list(style.groups(EMPTY, pingpong=False)) == ["merge"]
+def test_groups_may_be_of_one_kind():
+    """The groups are those of pairs of processes, of clusters, or of everything."""
+    assert list(style.groups(EMPTY, "pair")) == ["pingpong"]
+    assert list(style.groups(EMPTY, "cluster")) == ["merge"]
     assert list(style.groups(EMPTY)) == ["pingpong", "merge"]
 
 

@@ -22,7 +22,7 @@ from commbench.analysis.run import Run
 from commbench.model import ClusterSpec
 from commbench.reports import figures, html
 from commbench.reports.html import matrix
-from commbench.reports.tables import Table, heading, sections
+from commbench.reports.sections import Table, heading, sections
 
 Recorded = Callable[..., Run]
 CASE = builders.case()
@@ -94,7 +94,8 @@ def cells(table: Element) -> list[list[Element]]:
 
 def every_table(content: Run) -> list[Table]:
     """Return the tables that the HTML report should have."""
-    return list(itertools.chain(*sections(content, 250).values()))
+    made = ((section.page_tables or section.tables)(content) for section in sections())
+    return list(itertools.chain(*made))
 
 
 @pytest.fixture(autouse=True)
@@ -457,9 +458,9 @@ def plotted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             name.replace("_", "-"): EntryPoint(name, value, "commbench.plots")
             for name, value in kinds.items()
         }
-        load = registry.load
+        load, names = registry.load, registry.names
         monkeypatch.setattr(
-            registry, "names", lambda kind: sorted(points) if kind == "plot" else []
+            registry, "names", lambda kind: sorted(points) if kind == "plot" else names(kind)
         )
         monkeypatch.setattr(
             registry,

@@ -11,7 +11,7 @@ from builders import message
 from commbench.analysis.run import Run
 from commbench.model import LAYERS
 from commbench.reports import terminal
-from commbench.reports.tables import layers, message_size
+from commbench.reports.sections import layers, message_size
 
 Recorded = Callable[..., Run]
 

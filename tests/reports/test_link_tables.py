@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from commbench.analysis.run import Run
 from commbench.cli import main
 from commbench.model import ClusterSpec, Placement, Record
-from commbench.reports.tables import Table, tables
+from commbench.reports.sections import Table, tables
 
 Recorded = Callable[..., Run]
 CASE = builders.case(n_workers=3)

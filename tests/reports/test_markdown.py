@@ -11,7 +11,7 @@ from builders import failure, launches, sample, transport
 
 from commbench.analysis.run import Run
 from commbench.reports import markdown
-from commbench.reports.tables import tables
+from commbench.reports.sections import tables
 
 Recorded = Callable[..., Run]
 CASE = builders.case(params={"rows_per_chunk": 1})

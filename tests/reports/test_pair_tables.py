@@ -13,7 +13,7 @@ from builders import end, sample, transfer, wire
 
 from commbench.analysis.run import Run
 from commbench.model import Record
-from commbench.reports.tables import Table, tables
+from commbench.reports.sections import Table, tables
 
 Recorded = Callable[..., Run]
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})

@@ -15,8 +15,8 @@ from commbench.analysis.run import Run
 from commbench.model import Case, Record
 from commbench.reports import json as as_json
 from commbench.reports import terminal
-from commbench.reports.tables import heading, tables
-from commbench.reports.tables.cells import Table
+from commbench.reports.sections import heading, tables
+from commbench.reports.sections.cells import Table
 
 ENVIRONMENT = {
     "cpu": {"model": "Some CPU", "usable_cores": 4},

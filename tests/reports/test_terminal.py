@@ -23,7 +23,7 @@ from builders import (
 from commbench.analysis.run import Run
 from commbench.model import Record
 from commbench.reports import terminal
-from commbench.reports.tables import tables
+from commbench.reports.sections import tables
 
 Recorded = Callable[..., Run]
 CASE = builders.case()

@@ -10,7 +10,7 @@ import pytest
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.reports.tables import tables
+from commbench.reports.sections import tables
 from commbench.stats.warmup import n_warmup
 
 

@@ -16,35 +16,25 @@ from markupsafe import Markup
 from commbench import __version__
 from commbench.analysis.run import Run
 from commbench.reports import figures
-from commbench.reports import tables as parts
+from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing
 from commbench.reports.html import matrix
-from commbench.reports.tables import Table, heading, printable
-from commbench.reports.tables.cells import Quantity
+from commbench.reports.sections import Section, Table, heading, printable
+from commbench.reports.sections.cells import Quantity
 
-_MAX_PAIRS = 250
-"""Rows of a table of pairs: what a reader can sort, and still prints on a few pages."""
 _MAX_SVG = 1_000_000
 """Bytes from which on a figure is shown as pixels, which a browser draws at once."""
-_SHOWN_IN = {
-    "published": "Beside the published figure",
-    "workload-time": "Time per iteration",
-    "worker-profile": "Where the time went",
-    "communication": "Where the time went",
-    "task-stream": "Where the time went",
-    "layers": "What each layer adds",
-    "message-size": "By message size",
-    "pair-bandwidth": "Pairs of workers",
-}
-"""The section of each figure; those of plug-ins have one of their own before the failures."""
+_MORE_FIGURES = "More figures"
+"""The section of figures that no section names; it stands before the failures."""
+_MORE_FIGURES_POSITION = 85
 
 
 @dataclass
-class Section:
-    """What the report says about one subject."""
+class Part:
+    """What the page has of one section."""
 
     title: str
-    figures: list[Drawing] = field(default_factory=list)
+    figures: list[Drawing]
     matrices: list[matrix.Block] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
@@ -61,7 +51,7 @@ def render(run: Run) -> str:
     return _template().render(
         heading=heading(run),
         warnings=run.warnings,
-        sections=list(_sections(run)),
+        sections=list(_parts(run)),
         run=run.manifest.id,
         path=str(run.path),
         version=__version__,
@@ -72,19 +62,23 @@ def render(run: Run) -> str:
     )
 
 
-def _sections(run: Run) -> Iterator[Section]:
-    others = Section("More figures")
-    sections = {title: Section(title) for title in parts.sections(run)}
-    for drawing in figures.drawn(run):
-        sections.get(_SHOWN_IN.get(drawing.name, ""), others).figures.append(drawing)
-    for title, tables in parts.sections(run, _MAX_PAIRS).items():
-        sections[title].tables.extend(tables)
-    sections["Pairs of workers"].matrices.extend(matrix.blocks(run))
-    for section in sections.values():
-        if section.title == "Failures" and others.figures:
-            yield others
-        if section.figures or section.matrices or section.tables:
-            yield section
+def _parts(run: Run) -> Iterator[Part]:
+    drawings = {drawing.name: drawing for drawing in figures.drawn(run)}
+    sections = parts.sections()
+    others = drawings.keys() - {name for section in sections for name in section.figures}
+    rest = Section(
+        title=_MORE_FIGURES, position=_MORE_FIGURES_POSITION, tables=lambda _run: (),
+        figures=tuple(name for name in drawings if name in others),
+    )  # fmt: skip
+    for section in sorted([*sections, rest], key=lambda section: section.position):
+        part = Part(
+            section.title,
+            [drawings[name] for name in section.figures if name in drawings],
+            list(section.page_matrices(run)),
+            list(parts.made(section, section.page_tables or section.tables, run)),
+        )
+        if part.figures or part.matrices or part.tables:
+            yield part
 
 
 @cache

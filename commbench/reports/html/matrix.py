@@ -22,7 +22,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.plots import style
 from commbench.plots.pair_bandwidth import MAP, contrast
-from commbench.reports.tables.cells import CHANNELS, number
+from commbench.reports.sections.cells import CHANNELS, number
 from commbench.topology import UNKNOWN
 from commbench.units import format_bytes
 

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
-from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
-from commbench.reports.tables.comparison import ratio
+from commbench.reports.sections.cells import (
+    Quantity,
+    Section,
+    Table,
+    counts,
+    number,
+    quantity,
+    warmup,
+)
+from commbench.reports.sections.comparison import ratio
 from commbench.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -82,3 +90,8 @@ def _interval(row: Any) -> str:
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]
     return Quantity(f"{low}…{high}", row.ci_low_s)
+
+
+SECTION = Section(
+    title="Time per iteration", position=20, tables=tables, figures=("workload-time",)
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.run import Run
-from commbench.reports.tables.cells import Table, label, quantity
+from commbench.reports.sections.cells import Section, Table, label, quantity
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -21,3 +21,6 @@ def tables(run: Run) -> Iterator[Table]:
         ),
         text_columns=frozenset({"stage", "message"}),
     )
+
+
+SECTION = Section(title="Failures", position=90, tables=tables)

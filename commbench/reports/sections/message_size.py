@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import LAYERS, Case
-from commbench.reports.tables.cells import Quantity, Table, counts, number, quantity, warmup
+from commbench.reports.sections.cells import (
+    Quantity,
+    Section,
+    Table,
+    counts,
+    number,
+    quantity,
+    warmup,
+)
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 
 def tables(run: Run) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
-    table = run.costs[run.costs["workload"] == "pingpong"]
+    table = run.costs[run.costs["layer"].isin(LAYERS)]
     cases = {case.id: case for case in run.suite.cases}
     modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
     depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
@@ -164,3 +172,6 @@ def _by_size(title: str, group: pd.DataFrame, cell: Any, note: str) -> Table:
         ),
         note,
     )
+
+
+SECTION = Section(title="By message size", position=50, tables=tables, figures=("message-size",))

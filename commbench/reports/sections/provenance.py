@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Manifest, Placement
-from commbench.reports.tables import links
-from commbench.reports.tables.cells import Table
+from commbench.reports.sections import links
+from commbench.reports.sections.cells import Section, Table
 from commbench.units import format_bytes
 
 _MOST_PLACED = 16
@@ -92,3 +92,6 @@ def _stopping(run: Run) -> str:
     }
     reason = ends.get(run.ended_by, "not there yet: the run goes on with --resume")
     return f"{began}, then in blocks until it was enough: {reason}"
+
+
+SECTION = Section(title="Provenance", position=100, tables=tables)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
-from commbench.reports.tables.cells import CHANNELS, REST, Table, label, number, quantity
+from commbench.reports.sections.cells import CHANNELS, REST, Table, label, number, quantity
 from commbench.stats.selection import in_suite_order
 from commbench.units import format_bytes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import LAYERS
-from commbench.reports.tables.cells import Quantity, Table, counts, quantity
+from commbench.reports.sections.cells import Quantity, Section, Table, counts, quantity
 from commbench.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -78,3 +78,6 @@ def _meaning(layers: list[str], group: pd.DataFrame) -> str:
             "difference to it."
         )
     return " ".join(said)
+
+
+SECTION = Section(title="What each layer adds", position=40, tables=tables, figures=("layers",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.run import Run
-from commbench.reports.tables.cells import Quantity, Table, label, number
+from commbench.reports.sections.cells import Quantity, Section, Table, label, number
 
 _TASKS = {
     "compute": "compute", "other_cpu": "other\nCPU", "queue": "no core", "blocked": "blocked",
@@ -60,3 +60,11 @@ def tables(run: Run) -> Iterator[Table]:
 
 def _percent(share: float) -> str:
     return Quantity("0", 100 * share) if share < 0.0005 else number(100 * share)
+
+
+SECTION = Section(
+    title="Where the time went",
+    position=30,
+    tables=tables,
+    figures=("communication", "task-stream", "worker-profile"),
+)

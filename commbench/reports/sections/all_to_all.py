@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
-from commbench.reports.tables.cells import Table, counts, quantity
+from commbench.model import FETCHES
+from commbench.reports.sections.cells import Section, Table, counts, quantity
 from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _TOGETHER = (
 
 def tables(run: Run) -> Iterator[Table]:
     """Yield a table for either way of every all-to-all that was measured."""
-    found = run.costs[run.costs["workload"] == "all-to-all"]
+    found = run.costs[run.costs["layer"].isin(FETCHES)]
     tasks = found["case_id"].map(run.case_labels)
     for (task, layer), group in found.groupby([tasks, "layer"], sort=False):
         yield _by_size(run, str(task), group, _ALONE if layer == "alone" else _TOGETHER)
@@ -67,3 +68,6 @@ def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
         for row in summaries.itertuples()
         for n in (workers[row.case_id],)
     ]
+
+
+SECTION = Section(title="All-to-all", position=60, tables=tables)

@@ -1,10 +1,10 @@
-"""A table, and the texts of its cells."""
+"""A section of a report, a table, and the texts of its cells."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,34 @@ class Table:
     def titles(self) -> tuple[str, ...]:
         """The titles of the columns, each on one line and without hyphens within words."""
         return tuple(name.replace("-\n", "").replace("\n", " ") for name in self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One subject of a report: an entry point in the group ``commbench.sections``.
+
+    Parameters
+    ----------
+    title
+        What the HTML page calls it.
+    position
+        Sections stand in the order of this: commbench's own at 10, 20, … 100, the answer first.
+    tables
+        Returns the tables of a run; none where it has no data for the section.
+    page_tables
+        Returns the tables of the HTML page, where the reader can sort them, if they are others.
+    page_matrices
+        Returns the matrices of pairs that stand before them there.
+    figures
+        The names of the figures that follow them there.
+    """
+
+    title: str
+    position: int
+    tables: Callable[[Run], Iterable[Table]]
+    page_tables: Callable[[Run], Iterable[Table]] | None = None
+    page_matrices: Callable[[Run], Iterable[Any]] = lambda _run: ()
+    figures: tuple[str, ...] = ()
 
 
 class Quantity(str):

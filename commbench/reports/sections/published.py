@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.published import show, show_range
-from commbench.reports.tables.cells import Table
+from commbench.reports.sections.cells import Section, Table
 from commbench.stats import Beside
 from commbench.units import format_message_size
 
@@ -98,3 +98,8 @@ def _meaning(found: list[Beside]) -> str:
             "difference is real, the tables of differences say."
         )
     return " ".join(said)
+
+
+SECTION = Section(
+    title="Beside the published figure", position=10, tables=tables, figures=("published",)
+)

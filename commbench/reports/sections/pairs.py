@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
-from commbench.reports.tables import links
-from commbench.reports.tables.cells import CHANNELS, REST, Quantity, Table, label, number, quantity
+from commbench.reports.sections import links
+from commbench.reports.sections.cells import (
+    CHANNELS,
+    REST,
+    Quantity,
+    Section,
+    Table,
+    label,
+    number,
+    quantity,
+)
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
 from commbench.topology import UNKNOWN
 from commbench.units import format_bytes
@@ -16,12 +26,19 @@ from commbench.units import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_PAIRS = 24
+    from commbench.reports.html import matrix
+
+_MAX_PAIRS = 24
 """Rows that a table of pairs has room for, where the reader can't sort it."""
+_MAX_PAIRS_OF_A_PAGE = 250
+"""What a reader can sort, and still prints on a few pages."""
 
 
-def tables(run: Run, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
-    """Yield the tables that the run has data for, the slow pairs first."""
+def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
+    """Yield the tables that the run has data for, the slow pairs first.
+
+    Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
+    """
     if len(run.slow_pairs):
         yield _slow_pair_table(run, max_pairs)
     yield from links.tables(run)
@@ -31,6 +48,12 @@ def tables(run: Run, max_pairs: int = MAX_PAIRS) -> Iterator[Table]:
         yield _coverage_table(run)
     if len(run.pair_transports):
         yield _transport_table(run)
+
+
+def _matrices(run: Run) -> list[matrix.Block]:
+    from commbench.reports.html import matrix
+
+    return matrix.blocks(run)
 
 
 def _slow_pair_table(run: Run, most: int) -> Table:
@@ -150,3 +173,10 @@ def _transport_table(run: Run) -> Table:
         tuple(rows),
         text_columns=frozenset({"transport", "src→dst", "evidence"}),
     )
+
+
+SECTION = Section(
+    title="Pairs of workers", position=80, tables=tables,
+    page_tables=partial(tables, max_pairs=_MAX_PAIRS_OF_A_PAGE),
+    page_matrices=_matrices, figures=("pair-bandwidth",),
+)  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
-from commbench.reports.tables.cells import Quantity, Table, number, quantity
+from commbench.reports.sections.cells import Quantity, Section, Table, number, quantity
 from commbench.units import format_message_size
 
 
@@ -105,3 +105,6 @@ def signed(value: float) -> str:
     ('-1.00', '+0.50')
     """
     return Quantity(f"{value:+.2f}", value)
+
+
+SECTION = Section(title="Differences between backends", position=70, tables=tables)

@@ -1,0 +1,90 @@
+"""Sections of a report, which are entry points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import builders
+import pytest
+
+from commbench import registry
+from commbench.analysis.run import Run
+from commbench.errors import ResultsError, UnavailableError
+from commbench.reports import html, markdown, terminal
+from commbench.reports.sections import Section, Table, sections
+
+CASE = builders.case(launches=1, iterations=1)
+TABLE = Table("Fetches", ("worker", "number"), (("0", "17"),))
+
+
+@pytest.fixture
+def run(recorded: Any) -> Run:
+    """Return a run with a sample."""
+    found: Run = recorded([CASE], [builders.sample(CASE, 1.0)])
+    return found
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that adds a section, or what goes wrong when it is loaded."""
+
+    def install(section: Section | Exception) -> None:
+        names, load = registry.names, registry.load
+
+        def loaded(kind: str, name: str) -> Any:
+            if name != "mine":
+                return load(kind, name)
+            if isinstance(section, Exception):
+                raise section
+            return section
+
+        monkeypatch.setattr(
+            registry, "names", lambda kind: [*names(kind), *(["mine"] if kind == "section" else [])]
+        )
+        monkeypatch.setattr(registry, "load", loaded)
+
+    return install
+
+
+@pytest.mark.parametrize("report", [terminal, markdown, html])
+def test_a_section_stands_where_its_position_says(installed: Any, run: Run, report: Any) -> None:
+    """A third party's stands between ours, in every format that people read."""
+    installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE]))
+    titles = [section.title for section in sections()]
+    assert titles[titles.index("Fetches") - 1] == "Time per iteration"
+    text = report.render(run)
+    assert 0 < text.index("Fetches") < text.rindex("Provenance")
+    assert "17" in text
+
+
+@pytest.mark.parametrize("report", [terminal, markdown, html])
+def test_a_section_that_fails_costs_nothing_else(installed: Any, run: Run, report: Any) -> None:
+    """Its title and what went wrong stand in its stead."""
+
+    def fail(run: Run) -> Any:
+        yield TABLE
+        raise ZeroDivisionError("no fetches")
+
+    installed(Section(title="Fetches", position=25, tables=fail))
+    text = report.render(run)
+    assert "this section could not be made: ZeroDivisionError" in text.replace("\n", " ")
+    assert "Provenance" in text
+
+
+def test_a_section_that_can_t_be_imported_is_named(installed: Any, run: Run) -> None:
+    """It stands last, with the reason."""
+    installed(UnavailableError("section mine", "no such module", "install it"))
+    text = " ".join(terminal.render(run).split())
+    assert text.index("Provenance") < text.index("mine problem")
+    assert "no such module" in text
+
+
+def test_broken_records_are_no_section_s_problem(installed: Any, run: Run) -> None:
+    """What can't be read ends the report: all of it may be wrong."""
+
+    def fail(run: Run) -> Any:
+        raise ResultsError("a part is cut")
+
+    installed(Section(title="Fetches", position=25, tables=fail))
+    with pytest.raises(ResultsError):
+        terminal.render(run)
