@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from pathlib import Path
 
 import builders
 import pages
@@ -85,8 +86,9 @@ def prepare(folder, monkeypatch):
                 file = folder / block.file
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(block.text)
-                if file.name == "pyproject.toml" and "[project]" in block.text:
-                    projects.append(file.parent)
+            for words in pages.commands(block.script) if block.language in pages.SHELL else ():
+                if words[:2] == ["pip", "install"]:
+                    projects.extend(path for path in map(Path, words[2:]) if path.is_dir())
         for project in projects:
             shims.install(project, site)
 

@@ -41,7 +41,8 @@ def install(folder: Path, site: Path) -> None:
     """Put a package and its entry points into `site`, as pip would."""
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name = re.sub(r"[-.]+", "_", project["name"])
-    shutil.copytree(folder / name, site / name, dirs_exist_ok=True)
+    for module in folder.glob("*.py"):
+        shutil.copy(module, site)
     info = site / f"{name}-{project['version']}.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(

@@ -110,7 +110,7 @@ def run_page(folder, monkeypatch, tag):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_worked_example_runs(run_page, folder):
-    """A package with a backend, a workload, a plot and a report works as the page says."""
+    """What the page installs, it runs: a backend, a workload, a section, a figure, a format."""
     assert "rechunk over ws" in run_page(pages.ROOT / "docs" / _WHOLE, thorough=False)
     (run,) = (folder / "rechunk").iterdir()
     assert (run / "figures" / "transfer-sizes.png").exists()

@@ -1,0 +1,80 @@
+"""ws: Dask's messages in WebSockets, as clients behind a web proxy have them."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from commbench.backends import tcp_endpoints
+from commbench.backends.base import Backend, Transport
+from commbench.backends.endpoints import Endpoint, Endpoints
+from commbench.errors import UsageError
+
+
+class WebSocketBackend(Backend):
+    head = "ws"  # the entry point's name; users may write options after a colon
+    protocol = "ws"  # the scheme of Dask's addresses
+
+    def __init__(self, options=()):
+        super().__init__()
+        if options:
+            raise UsageError(f"backend ws takes no options; write ws, not ws:{'+'.join(options)}")
+
+    def unavailable(self, device):
+        return None  # else Unavailability(reason, remedy); look for a library, don't import it
+
+    def environment(self, device, scratch):
+        return {}  # of every process of the cluster; dask_config() has Dask's own settings
+
+    @staticmethod
+    def transport(comm):  # runs in a worker: say what the connection is, not what was asked for
+        kind = type(comm).__name__
+        return Transport("websocket" if kind.startswith("WS") else "tcp", f"a {kind}")
+
+    def settings(self):
+        return "nothing: Dask's own ws://"
+
+    def lacking(self, layer, mode):
+        return None  # without this and the next, pingpong has Dask's layers, comm and worker
+
+    def endpoints(self, layer):
+        # raw: what is underneath, without Python's event loop.
+        return tcp_endpoints.BLOCKING if layer == "raw" else Endpoints(listen, connect)
+
+
+class WSEndpoint(Endpoint):
+    """A message is one binary message of a WebSocket."""
+
+    def __init__(self, write, read):
+        self.write, self.read = write, read
+
+    async def send(self, buffer):
+        await self.write(buffer.tobytes(), binary=True)
+
+    async def receive(self, buffer):
+        buffer.data[:] = await self.read()
+
+    async def close(self): ...
+
+
+@asynccontextmanager
+async def listen(handler):
+    from tornado import httpserver, netutil, web, websocket
+
+    class Accepted(websocket.WebSocketHandler):
+        def open(self):
+            self.arrived = asyncio.Queue()
+            endpoint = WSEndpoint(self.write_message, self.arrived.get)
+            self.serving = asyncio.create_task(handler(endpoint))
+
+        def on_message(self, message):
+            self.arrived.put_nowait(message)
+
+    (socket,) = netutil.bind_sockets(0, "127.0.0.1")
+    httpserver.HTTPServer(web.Application([("/", Accepted)])).add_sockets([socket])
+    yield f"ws://127.0.0.1:{socket.getsockname()[1]}/"
+
+
+async def connect(address):
+    from tornado.websocket import websocket_connect
+
+    connection = await websocket_connect(address)
+    return WSEndpoint(connection.write_message, connection.read_message)
