@@ -245,11 +245,16 @@ def test_it_is_the_same_over_ucx(name, files, selection):
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     paths = [Path(__file__).with_name(file) for file in files]
-    # UCX in this process would keep a core busy to the end of the session.
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, "-k", selection],
-        env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1100,
-    )  # fmt: skip
+    for _ in range(2):
+        # UCX in this process would keep a core busy to the end of the session.
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths,
+             "-k", selection],
+            env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500,
+        )  # fmt: skip
+        # On a busy machine a scheduler over ucxx has crashed before it had a task.
+        if "Failed to reconnect to scheduler" not in ended.stdout:
+            break
     assert ended.returncode == 0, ended.stdout
     assert re.search("[1-9][0-9]* passed", ended.stdout), ended.stdout
