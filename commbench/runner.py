@@ -162,7 +162,7 @@ def environment(launch: Launch, scratch: Path) -> dict[str, str]:
     config = {
         # dask.config reads "__" as a level and treats "_" and "-" alike.
         "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
-        for key, value in backend.dask_config().items()
+        for key, value in {**backend.dask_config(), **case.cluster.dask_config}.items()
     }
     variables = backend.environment(case.cluster.device, scratch)
     return {

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import click
+import dask
 import pytest
 
-from commbench import cluster_options
+from commbench import cluster_options, runner
 from commbench.analysis.run import Run
-from commbench.model import Case, ClusterSpec, Placement
+from commbench.errors import SuiteError
+from commbench.launchers.local import LocalLauncher
+from commbench.model import Case, ClusterSpec, Launch, Placement
 from commbench.model.plan import _field
 from commbench.stats.selection import settings_of
+from commbench.suite import cases_for
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 
@@ -67,7 +73,8 @@ def test_a_pair_takes_no_options_of_a_cluster() -> None:
 
 WHOLE = ClusterSpec(
     n_workers=3, threads_per_worker=2, device="gpu", launcher="mine", hosts=("a", "b"),
-    env={"A": "1"}, launcher_options={"queue": "short"}, placement=(Placement(cpus="0"),),
+    env={"A": "1"}, dask_config={"distributed.comm.compression": "zlib"},
+    launcher_options={"queue": "short"}, placement=(Placement(cpus="0"),),
     workers_per_gpu=2, rmm_pool="1GB", rmm_async=True, rmm_managed=True,
 )  # fmt: skip
 
@@ -76,8 +83,8 @@ def test_the_order_of_words_stays() -> None:
     """Histories of asv and names in pyperf rest on it."""
     assert settings_of(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
         "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
-        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, A=1, iterations=3, "
-        "warmups=1"
+        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, A=1, "
+        "distributed.comm.compression=zlib, iterations=3, warmups=1"
     )
 
 
@@ -95,3 +102,28 @@ def test_cases_that_differ_in_one_field_have_names_of_their_own(
     assert plain != labelled
     assert "{}" not in plain
     assert "launcher_option" not in plain
+
+
+def test_dask_s_configuration_reaches_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process of the cluster has what the suite says."""
+    spec = ClusterSpec(dask_config={"distributed.worker.memory.spill": 0.25, "mine.name": "x-y"})
+    case = Case(workload="merge", backend="tcp", cluster=spec)
+    launch = Launch(case=case, index=0, block=0, position=0)
+    for name, value in runner.environment(launch, tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+    def config() -> tuple[Any, ...]:
+        return tuple(map(dask.config.get, spec.dask_config))
+
+    with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
+        assert set(cluster.client.run(config).values()) == {(0.25, "x-y")}
+        assert cluster.client.run_on_scheduler(config) == (0.25, "x-y")
+
+
+def test_what_dask_s_configuration_can_t_hold_is_refused() -> None:
+    """A date of TOML would come to Dask as a text of Python's."""
+    cluster = ClusterSpec(dask_config={"distributed.version": date(2026, 1, 1)})
+    with pytest.raises(SuiteError, match=r"distributed\.version is datetime\.date"):
+        cases_for("merge", ["tcp"], {}, cluster)

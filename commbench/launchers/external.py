@@ -99,11 +99,12 @@ class ExternalLauncher(Launcher):
                 f"RMM ({spec.rmm}) can't be set up on a cluster that is running; leave it out: it "
                 "is measured with what its workers have"
             )
-        if spec.env:
-            raise UsageError(
-                "env can't be set on a cluster that is running; leave it out, or start the cluster "
-                "with another launcher"
-            )
+        for name in ("env", "dask_config"):
+            if getattr(spec, name):
+                raise UsageError(
+                    f"{name} can't be set on a cluster that is running; leave it out, or start "
+                    "the cluster with another launcher"
+                )
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()

@@ -20,7 +20,7 @@ _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env
 """Fields that are in the id of every case. Others are in it where they don't have their default:
 so ids stay when a field is added.
 """
-_LAST = ("workers_per_gpu", "env")
+_LAST = ("workers_per_gpu", "env", "dask_config")
 """Fields that come last in labels: histories of asv and names in pyperf rest on the order."""
 
 
@@ -73,12 +73,12 @@ class ClusterSpec:
     """The cluster that a case asks for.
 
     Each field is said here once: options, suite files, labels, comparisons and ids follow.
-    ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` is set in every process of the cluster, after
-    what the backend sets. ``hosts`` are those that the launcher goes to, the scheduler's first.
-    ``scheduler`` is the address or the file of a running scheduler. ``placement`` has what each
-    worker is bound to, in the order of their names; where it is empty, none is. RMM gives workers
-    on GPUs their memory: from a pool of at first ``rmm_pool`` (bytes or a share of the GPU's
-    memory, as text), by CUDA's asynchronous allocator, or managed.
+    ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` and ``dask_config`` (by Dask's own keys) are set
+    in every process of the cluster, after what the backend sets. ``hosts`` are those that the
+    launcher goes to, the scheduler's first. ``scheduler`` is the address or the file of a running
+    scheduler. ``placement`` has what each worker is bound to, in the order of their names; where it
+    is empty, none is. RMM gives workers on GPUs their memory: from a pool of at first ``rmm_pool``
+    (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or managed.
     """
 
     n_workers: int = _field(2, "--workers", "Worker processes.", of="size")
@@ -95,6 +95,7 @@ class ClusterSpec:
         of_one_launcher=True,
     )  # fmt: skip
     env: Mapping[str, str] = _field({}, of="")
+    dask_config: Mapping[str, Any] = _field({}, of="")
     launcher_options: Mapping[str, str] = _field(
         {}, "--launcher-option",
         "For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be repeated.",

@@ -52,6 +52,12 @@ def cases_for(
         raise SuiteError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
+    for key, value in cluster.dask_config.items():
+        if not isinstance(value, str | int | float | list):
+            raise SuiteError(
+                f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
+                "list of these"
+            )
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:

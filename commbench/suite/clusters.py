@@ -12,6 +12,7 @@ from commbench.model import ClusterSpec
 
 _TYPES = get_type_hints(ClusterSpec) | {
     "placement": str, "env": dict[str, str], "launcher_options": dict[str, str],
+    "dask_config": dict[str, Any],
 }  # fmt: skip
 ClusterOverrides: Any = make_dataclass(
     "ClusterOverrides",
