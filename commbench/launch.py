@@ -25,10 +25,8 @@ from commbench.measure import conditions, gpus
 from commbench.model import Failure, Launch
 from commbench.workloads.base import (
     ClusterWorkload,
-    Context,
     FetchWorkload,
     PairWorkload,
-    Workload,
 )
 
 LOG = "launch.log"
@@ -51,7 +49,9 @@ def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
 def _measure(
     launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emitter
 ) -> None:
-    case, workload = launch.case, _workload(launch)
+    from commbench import suite
+
+    case, workload = launch.case, suite.workload_of(launch.case)
     if isinstance(workload, ClusterWorkload):
         from commbench.measure.cluster import measure_cluster
 
@@ -72,17 +72,6 @@ def _measure(
         from commbench.measure.pair import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
-
-
-def _workload(launch: Launch) -> Workload:
-    from commbench import suite
-
-    case = launch.case
-    kind = registry.load("workload", case.workload)
-    params = suite.structure(dict(case.params), kind.Params, case.workload)
-    context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
-    workload: Workload = kind(params, context)
-    return workload
 
 
 def _end_launch() -> NoReturn:

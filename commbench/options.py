@@ -149,15 +149,15 @@ def available(suite: Suite, *, skip: bool) -> Suite:
         Where they may not, nothing is left, or workers are bound to what is not there.
     """
     from commbench.backends import parse
-    from commbench.measure.lacking import lacking
     from commbench.suite.placement import check
+    from commbench.suite.requirements import unmet
 
     check(suite)
     kept: list[Case] = []
     missing: dict[str, list[Case]] = {}
     for case in suite.cases:
         backend = parse(case.backend)
-        problem = backend.unavailable(case.cluster.device) or lacking(case, backend)
+        problem = backend.unavailable(case.cluster.device) or unmet(case, backend)
         if problem is None:
             kept.append(case)
             continue

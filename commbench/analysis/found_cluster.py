@@ -11,15 +11,13 @@ from commbench.model import GPU_MEMORY
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-EXTERNAL = "external"
-
 
 def find(run: Run) -> Iterator[str]:
     """Yield one warning per case that was measured on a running cluster."""
     settings = run.settings[~run.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
-        if case.cluster.launcher != EXTERNAL or case.id not in measured:
+        if not case.cluster.scheduler or case.id not in measured:
             continue
         own = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
         told = ", ".join(f"{row.name}={row.value}" for row in own.itertuples(index=False))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commbench.errors import LaunchError
+
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
     from commbench.model import Launch, Record
@@ -108,8 +110,11 @@ class Backend(ABC):
         )
 
     def endpoints(self, layer: str) -> Endpoints | Tool:
-        """Return what exchanges messages at ``coroutine`` or ``raw``, where it is not lacking."""
-        raise NotImplementedError
+        """Return what exchanges messages at ``coroutine`` or ``raw``, where it is not lacking.
+
+        A `Tool` can be that of ``raw`` alone, and in no mode of several pairs.
+        """
+        raise LaunchError(f"the backend {self.head} has no endpoints of the layer {layer}")
 
     def dask_config(self) -> Mapping[str, Any]:
         """Return the Dask configuration of every process of the cluster."""

@@ -14,7 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from commbench.backends.base import Transport
+from commbench.backends.base import Backend, Transport
+from commbench.errors import LaunchError
 from commbench.mpi import device
 
 
@@ -85,7 +86,6 @@ class Endpoints(NamedTuple):
 class ToolTimes(NamedTuple):
     """What a `Tool` measured: seconds per message, one way."""
 
-    n_messages: int
     median_s: float
     mean_s: float
 
@@ -217,6 +217,23 @@ class StagedEndpoint(DirectEndpoint):
         down = self._down(sent, count)
         await self.carrier.cross_windows(down, self._host(received), count)
         self._up(received, count)
+
+
+def endpoints_of(backend: Backend, layer: str) -> Endpoints:
+    """Return the endpoints of a layer below Dask.
+
+    Raises
+    ------
+    LaunchError
+        Where the backend has none, or a program in their stead.
+    """
+    found = backend.endpoints(layer)
+    if not isinstance(found, Endpoints):
+        raise LaunchError(
+            f"the backend {backend.head} has a {type(found).__name__} at the layer {layer}, and "
+            "endpoints are needed there; its method lacking must say so"
+        )
+    return found
 
 
 def on_device(endpoint: Endpoint) -> DirectEndpoint:

@@ -112,7 +112,7 @@ class BlockingMpiEndpoint(Endpoint):
 
     def _done(self, error: int) -> None:
         if error == -1:
-            raise VerificationError("pingpong: MPI's reply differs from what was sent")
+            raise VerificationError("MPI's reply differs from what was sent")
         if error:
             raise LaunchError(f"MPI failed with error {error}")
 

@@ -85,14 +85,14 @@ def parse(text: str) -> ToolTimes:
     Examples
     --------
     >>> parse("iterations,50.0_percentile_lat,…\n1000,1.053,1.05,1.1,0.9,0.9,952381,952381\n")
-    ToolTimes(n_messages=1000, median_s=1.053e-06, mean_s=1.1e-06)
+    ToolTimes(median_s=1.053e-06, mean_s=1.1e-06)
     """
     for line in reversed(text.splitlines()):
         fields = line.split(",")
         if len(fields) == _COLUMNS:
             with suppress(ValueError):
-                n_messages, percentile, _, overall = map(float, fields[:4])
-                return ToolTimes(int(n_messages), percentile / 1e6, overall / 1e6)
+                _, percentile, _, overall = map(float, fields[:4])
+                return ToolTimes(percentile / 1e6, overall / 1e6)
     raise LaunchError(f"{ucx.TOOL} printed no result, but {text.strip()[-300:]!r}")
 
 

@@ -5,7 +5,7 @@
     from commbench.conformance import check_backend, check_launcher, check_workload
 
     def test_backend():
-        assert check_backend("ws") == {"websocket"}
+        assert check_backend("ws") == {"websocket", "tcp"}
 
     def test_workload():
         check_workload("rechunk", size=500, bands=3)

@@ -14,6 +14,7 @@ from commbench.conformance.promises import demand, one_line, refusal
 from commbench.emitter import InMemory
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
+from commbench.workloads.base import MODES
 
 _STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")
 """Libraries of which two can't share a process, or that take hold of a GPU."""
@@ -82,21 +83,30 @@ def _check_settings(backend: Backend, device: str, scratch: Path) -> None:
 
 def _check_unavailable_imports(name: str, device: str) -> None:
     code = (
-        "import sys\n"
+        "import itertools, sys\n"
         "from commbench import backends\n"
-        "found = backends.parse(sys.argv[1]).unavailable(sys.argv[2])\n"
+        "backend = backends.parse(sys.argv[1])\n"
+        "found = backend.unavailable(sys.argv[2])\n"
+        "if found is None:\n"
+        f"    for layer, mode in itertools.product(('raw', 'coroutine'), {tuple(MODES)}):\n"
+        "        assert not (why := backend.lacking(layer, mode)) or why.reason and why.remedy\n"
         f"print(type(found).__name__, *({set(_STACKS)} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, name, device], capture_output=True, text=True, check=False
     )
-    demand(done.returncode == 0, f"unavailable() failed in a fresh process: {done.stderr}")
+    demand(
+        done.returncode == 0, f"unavailable() or lacking() failed in a fresh process: {done.stderr}"
+    )
     kind, *loaded = done.stdout.split()
     demand(
         kind in ("NoneType", Unavailability.__name__),
         f"unavailable() returns a {kind}; return None or an Unavailability",
     )
-    demand(not loaded, f"unavailable() imports {', '.join(loaded)}; look for it, don't load it")
+    demand(
+        not loaded,
+        f"unavailable() or lacking() imports {', '.join(loaded)}; look for it, don't load it",
+    )
 
 
 def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]:

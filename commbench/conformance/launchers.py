@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,12 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     threads = set(running.client.nthreads().values())
     demand(threads == {spec.threads_per_worker}, f"workers have {threads} threads")
     n_processes = running.n_processes
+    # A scheduler may share the client's process.
+    n_schedulers = int(running.client.run_on_scheduler(os.getpid) != os.getpid())
     demand(
-        # The scheduler may share the client's.
-        n_processes - spec.n_workers in (1, 2),
+        n_processes == spec.n_workers + 1 + n_schedulers,
         f"pids and elsewhere have {n_processes} processes: scheduler, client and workers are "
-        f"{spec.n_workers + 2}",
+        f"{spec.n_workers + 1 + n_schedulers}",
     )
     demand(set(running.adopted) <= set(running.pids), "adopted has processes that pids has not")
 

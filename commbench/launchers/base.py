@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench import cpu, gpu, process, registry
-from commbench.errors import UsageError
+from commbench.errors import UnavailableError, UsageError
 from commbench.model import ClusterSpec, Placement
 
 if TYPE_CHECKING:
@@ -98,6 +98,14 @@ def of_workers(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
     return [*([gpu.PRELOAD] if spec.device == "gpu" else []), *preload]
 
 
+def _takers(field: str) -> Iterator[str]:
+    """Yield the names of the launchers that look at a field of the spec."""
+    for name in registry.names("launcher"):
+        with contextlib.suppress(UnavailableError):
+            if field in registry.load("launcher", name).takes:
+                yield name
+
+
 class Launcher(ABC):
     """A way to come to a cluster."""
 
@@ -124,15 +132,9 @@ class Launcher(ABC):
         del backend
         for field in ("hosts", "scheduler", "launcher_options", "placement"):
             if getattr(spec, field) and field not in self.takes:
-                *others, last = [
-                    name
-                    for name in registry.names("launcher")
-                    if field in registry.load("launcher", name).takes
-                ]
-                others_or = f"{', '.join(others)} or " if others else ""
                 raise UsageError(
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
-                    f"--launcher {others_or}{last}"
+                    f"--launcher {' or '.join(_takers(field))}"
                 )
 
     def script(

@@ -15,7 +15,7 @@ from typing import Any
 
 from commbench import gpu
 from commbench.backends.base import Backend
-from commbench.backends.endpoints import Endpoint, Endpoints, on_device
+from commbench.backends.endpoints import Endpoint, endpoints_of, on_device
 from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
@@ -72,9 +72,7 @@ async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
         async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_answers(backend)) as listener:
             yield listener.contact_address
     else:
-        endpoints = backend.endpoints(layer)
-        assert isinstance(endpoints, Endpoints)
-        async with endpoints.listen(_endpoint_answers) as address:
+        async with endpoints_of(backend, layer).listen(_endpoint_answers) as address:
             yield address
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from commbench import gpu
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import Endpoint, Endpoints, on_device
+from commbench.backends.endpoints import DirectEndpoint, Endpoint, endpoints_of, on_device
 from commbench.measure.answers import (
     ROUND,
     STAMP_BYTES,
@@ -248,8 +248,10 @@ class EndpointConversation(Conversation):
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         # Both ends are of one kind: the lanes of the one are those of the other.
-        own = self._backend.transport(getattr(self._endpoint, "carrier", self._endpoint))
-        return own, own
+        endpoint = self._endpoint
+        carrier = endpoint.carrier if isinstance(endpoint, DirectEndpoint) else endpoint
+        used = self._backend.transport(carrier)
+        return used, used
 
     async def close(self) -> None:  # noqa: D102
         # A message of nothing would not be one everywhere.
@@ -268,9 +270,7 @@ async def open_conversation(
         from distributed.comm import connect
 
         return CommConversation(await connect(address), backend, workload, mode)
-    endpoints = backend.endpoints(layer)
-    assert isinstance(endpoints, Endpoints)
-    endpoint = await endpoints.connect(address)
+    endpoint = await endpoints_of(backend, layer).connect(address)
     if workload.context.device == "gpu":
         endpoint = on_device(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)

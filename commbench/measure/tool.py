@@ -19,7 +19,7 @@ from commbench.workloads.base import PairWorkload
 
 _SMALL = 8192
 _MORE = 10
-"""So many messages stand behind its one number for each sample of another layer."""
+"""Messages that it averages for each sample of another layer."""
 _PROBED = 10
 
 

@@ -40,7 +40,7 @@ A suite file, with all of its keys (no one cluster has use for all of them)::
 
 from __future__ import annotations
 
-from commbench.suite.cases import cases_for, suite_of
+from commbench.suite.cases import cases_for, suite_of, workload_of
 from commbench.suite.files import CaseEntry, SuiteFile, read_suite
 from commbench.suite.planning import plan, shift
 from commbench.suite.strict import structure
@@ -54,4 +54,5 @@ __all__ = [
     "shift",
     "structure",
     "suite_of",
+    "workload_of",
 ]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import gpu, registry
 from commbench.errors import SuiteError, UnknownNameError
 from commbench.model import Case, ClusterSpec, Suite
 from commbench.suite.strict import structure
+
+if TYPE_CHECKING:
+    from commbench.workloads.base import PairWorkload, Workload
 
 
 def cases_for(
@@ -77,7 +80,9 @@ def cases_for(
         for backend in parsed:
             launcher.check(cluster, backend)
     context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
-    kind(filled, context)
+    made = kind(filled, context)
+    if isinstance(made, PairWorkload):
+        _check_mode(made, asdict(filled))
     return [
         Case(
             workload=workload,
@@ -88,6 +93,32 @@ def cases_for(
         )
         for backend in parsed
     ]
+
+
+def workload_of(case: Case) -> Workload:
+    """Return the workload of a case, with its parameters."""
+    from commbench.workloads.base import Context
+
+    kind = registry.load("workload", case.workload)
+    params = structure(dict(case.params), kind.Params, case.workload)
+    context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
+    workload: Workload = kind(params, context)
+    return workload
+
+
+def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
+    """Refuse a workload whose numbers would have a wrong name in reports."""
+    from commbench.workloads.base import MODES
+
+    if workload.mode not in MODES:
+        raise UnknownNameError("mode", workload.mode, tuple(MODES))
+    wanted = {"mode": workload.mode} if workload.mode != "latency" else {}
+    for name in (*wanted, *MODES[workload.mode]):
+        if params.get(name, "") in ("", None) or params[name] != wanted.get(name, params[name]):
+            raise SuiteError(
+                f"{workload.name} has the mode {workload.mode}, and its params have no {name} that "
+                "says so to reports: add that as a parameter"
+            )
 
 
 def suite_of(name: str, cases: Iterable[Case]) -> Suite:

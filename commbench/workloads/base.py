@@ -88,11 +88,19 @@ class ClusterWorkload(Workload):
         """
 
 
+MODES: Mapping[str, tuple[str, ...]] = {
+    "latency": (), "loaded-latency": ("load_size",), "bandwidth": ("window",),
+    "bidirectional": ("window",), "message-rate": ("window",), "multi-pair": ("pairs", "window"),
+}  # fmt: skip
+"""How messages can follow each other in a sample, and the parameters that reports read of it."""
+
+
 class PairWorkload(Workload):
     """A workload that exchanges messages between two processes over one connection.
 
     For each message size the harness times ``exchange`` message by message and calls ``check``
-    on every reply, outside the timing.
+    on every reply, outside the timing. One whose mode is not latency has that as a parameter, too,
+    with those of `MODES`: reports read them.
     """
 
     @property
@@ -108,7 +116,7 @@ class PairWorkload(Workload):
     @property
     @abstractmethod
     def mode(self) -> str:
-        """How messages follow each other in a sample: ``latency``, ``bandwidth`` and so on."""
+        """How messages follow each other in a sample: one of `MODES`."""
 
     @property
     @abstractmethod

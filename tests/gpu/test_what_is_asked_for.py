@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 from commbench import backends, environment, gpu, registry, suite
 from commbench.comparability import match
 from commbench.errors import UsageError
-from commbench.measure.lacking import lacking
 from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement
+from commbench.suite.requirements import unmet
 from commbench.topology import Gpu, Host, auto
 
 SPEC = ClusterSpec(device="gpu")
@@ -48,7 +48,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params: Any) -> str:
     """Return what is lacking for a case, in words."""
     case = Case(workload=workload, backend="tcp", cluster=cluster, params=params)
-    found = lacking(case, backends.parse("tcp"))
+    found = unmet(case, backends.parse("tcp"))
     return f"{found.what}: {found.reason}; {found.remedy}" if found else ""
 
 

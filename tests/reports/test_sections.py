@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import builders
@@ -53,38 +54,75 @@ def test_a_section_stands_where_its_position_says(installed: Any, run: Run, repo
     titles = [section.title for section in sections()]
     assert titles[titles.index("Fetches") - 1] == "Time per iteration"
     text = report.render(run)
-    assert 0 < text.index("Fetches") < text.rindex("Provenance")
+    assert text.rindex("time per iteration") < text.rindex("Fetches") < text.rindex("Provenance")
     assert "17" in text
 
 
+def fail(run: Run) -> Any:
+    """Return tables, and fail before the last."""
+    yield TABLE
+    raise ZeroDivisionError("no fetches")
+
+
+BROKEN = {
+    "ZeroDivisionError": fail,
+    "expected text in a cell, got 17": lambda _: [Table("Fetches", ("number",), ((17,),))],
+    "expected tables, got": lambda _: ["Fetches"],
+}
+
+
 @pytest.mark.parametrize("report", [terminal, markdown, html])
-def test_a_section_that_fails_costs_nothing_else(installed: Any, run: Run, report: Any) -> None:
+@pytest.mark.parametrize(("said", "tables"), BROKEN.items())
+def test_a_section_that_fails_costs_nothing_else(
+    installed: Any, run: Run, report: Any, said: str, tables: Any
+) -> None:
     """Its title and what went wrong stand in its stead."""
-
-    def fail(run: Run) -> Any:
-        yield TABLE
-        raise ZeroDivisionError("no fetches")
-
-    installed(Section(title="Fetches", position=25, tables=fail))
-    text = report.render(run)
-    assert "this section could not be made: ZeroDivisionError" in text.replace("\n", " ")
+    installed(Section(title="Fetches", position=25, tables=tables))
+    text = " ".join(report.render(run).split())
+    assert "this section could not be made:" in text
+    assert said in text
     assert "Provenance" in text
 
 
-def test_a_section_that_can_t_be_imported_is_named(installed: Any, run: Run) -> None:
+def test_matrices_that_fail_cost_nothing_else(installed: Any, run: Run) -> None:
+    """The page says why they are not there, and has the section's tables."""
+    installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE], page_matrices=fail))
+    page = html.render(run)
+    assert "this section could not be made: ZeroDivisionError" in page
+    assert "17" in page
+
+
+def test_sections_with_one_title_have_links_of_their_own(installed: Any, run: Run) -> None:
+    """No two elements of the page have one id."""
+    installed(Section(title="Time per iteration", position=25, tables=lambda _: [TABLE]))
+    ids = re.findall(r' id="([^"]*)"', html.render(run))
+    assert {"time-per-iteration", "time-per-iteration-2"} < set(ids)
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (UnavailableError("section mine", "no such module", "install it"), "no such module"),
+        (fail, "expected a Section, got <function fail"),
+    ],
+)
+def test_a_section_that_can_t_be_loaded_is_named(
+    installed: Any, run: Run, section: Any, said: str
+) -> None:
     """It stands last, with the reason."""
-    installed(UnavailableError("section mine", "no such module", "install it"))
+    installed(section)
     text = " ".join(terminal.render(run).split())
     assert text.index("Provenance") < text.index("mine problem")
-    assert "no such module" in text
+    assert said in text
 
 
 def test_broken_records_are_no_section_s_problem(installed: Any, run: Run) -> None:
     """What can't be read ends the report: all of it may be wrong."""
 
-    def fail(run: Run) -> Any:
+    def unreadable(run: Run) -> Any:
         raise ResultsError("a part is cut")
 
-    installed(Section(title="Fetches", position=25, tables=fail))
+    installed(Section(title="Fetches", position=25, tables=unreadable))
     with pytest.raises(ResultsError):
         terminal.render(run)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -33,15 +34,12 @@ _MORE_FIGURES_POSITION = 85
 class Part:
     """What the page has of one section."""
 
+    id: str
+    """The section's name in links, like no other's."""
     title: str
     figures: list[Drawing]
-    matrices: list[matrix.Block] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-
-    @property
-    def id(self) -> str:
-        """The section's name in links."""
-        return self.title.lower().replace(" ", "-")
+    matrices: list[matrix.Block]
+    tables: list[Table]
 
 
 def render(run: Run) -> str:
@@ -70,13 +68,23 @@ def _parts(run: Run) -> Iterator[Part]:
         title=_MORE_FIGURES, position=_MORE_FIGURES_POSITION, tables=lambda _run: (),
         figures=tuple(name for name in drawings if name in others),
     )  # fmt: skip
+    ids = {"warnings"}
     for section in sorted([*sections, rest], key=lambda section: section.position):
+        name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
+        same = sum(each.rstrip("-0123456789") == name for each in ids)
         part = Part(
+            f"{name}-{same + 1}" if same else name,
             section.title,
-            [drawings[name] for name in section.figures if name in drawings],
-            list(section.page_matrices(run)),
-            list(parts.made(section, section.page_tables or section.tables, run)),
+            # The first section that names a figure has it.
+            [drawings.pop(name) for name in section.figures if name in drawings],
+            [],
+            parts.safe_tables(section, run, page=True),
         )
+        ids.add(part.id)
+        try:
+            part.matrices = list(section.page_matrices(run))
+        except Exception as error:  # noqa: BLE001 - it may be a third party's
+            part.tables.append(parts.problem(section.title, error))
         if part.figures or part.matrices or part.tables:
             yield part
 

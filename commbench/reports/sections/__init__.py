@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from commbench import registry
 from commbench.analysis.run import Run
@@ -10,7 +10,16 @@ from commbench.errors import ResultsError
 from commbench.reports.sections.cells import Section, Table, printable
 from commbench.reports.sections.provenance import heading
 
-__all__ = ["Section", "Table", "heading", "printable", "sections", "tables"]
+__all__ = [
+    "Section",
+    "Table",
+    "heading",
+    "printable",
+    "problem",
+    "safe_tables",
+    "sections",
+    "tables",
+]
 
 
 def sections() -> list[Section]:
@@ -22,28 +31,41 @@ def sections() -> list[Section]:
 def tables(run: Run) -> Iterator[Table]:
     """Yield the tables that the run has data for, the answer first."""
     for section in sections():
-        yield from made(section, section.tables, run)
+        yield from safe_tables(section, run)
 
 
-def made(section: Section, tables: Callable[[Run], Iterable[Table]], run: Run) -> Iterable[Table]:
-    """Return tables of a section; if it fails, a table that says so: it must not cost the rest."""
+def safe_tables(section: Section, run: Run, *, page: bool = False) -> list[Table]:
+    """Return the tables of a section; if that fails, one that says so: it must not cost the rest.
+
+    `page` is true for those of the HTML page.
+    """
+    make = section.page_tables if page and section.page_tables else section.tables
     try:
-        return list(tables(run))
+        found = list(make(run))
+        if bad := [table for table in found if not isinstance(table, Table)]:
+            raise TypeError(f"expected tables, got {bad[0]!r}")
+        cells = (cell for table in found for row in table.rows for cell in row)
+        if strange := [cell for cell in cells if not isinstance(cell, str)]:
+            raise TypeError(f"expected text in a cell, got {strange[0]!r}")
     except ResultsError:
         raise
     except Exception as error:  # noqa: BLE001 - it may be a third party's
-        return [_problem(section.title, error)]
+        return [problem(section.title, error)]
+    return found
 
 
 def _load(name: str) -> Section:
     try:
-        section: Section = registry.load("section", name)
+        section = registry.load("section", name)
+        if not isinstance(section, Section):
+            raise TypeError(f"expected a Section, got {section!r}")
     except Exception as error:  # noqa: BLE001 - it may be a third party's
-        problem = _problem(name, error)
-        return Section(title=name, position=1000, tables=lambda _run: [problem])
+        table = problem(name, error)
+        return Section(title=name, position=1000, tables=lambda _run: [table])
     return section
 
 
-def _problem(title: str, error: Exception) -> Table:
+def problem(title: str, error: Exception) -> Table:
+    """Return a table that says why a section is not there."""
     text = f"this section could not be made: {error!r}"
     return Table(title, ("problem",), ((text,),), text_columns=frozenset({"problem"}))

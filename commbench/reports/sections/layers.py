@@ -22,10 +22,10 @@ def tables(run: Run) -> Iterator[Table]:
     """Yield a table per task that has at least two layers."""
     table = stats.additions(run, run.costs)
     for task, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
-        yield _table(str(task), group)
+        yield _table(run, str(task), group)
 
 
-def _table(task: str, group: pd.DataFrame) -> Table:
+def _table(run: Run, task: str, group: pd.DataFrame) -> Table:
     layers = [layer for layer in LAYERS if layer in set(group["layer"])]
     all_sizes = sorted(group["payload_bytes"].unique())
     sizes = stats.shown_sizes(all_sizes, _MAX_SIZES)
@@ -46,7 +46,7 @@ def _table(task: str, group: pd.DataFrame) -> Table:
         tuple(rows),
         f"Each cell: the time of one message ({counts(group)}) and below it what that is more (+) "
         "or less (−: the faster layer) than the layer to its left. (?): the two intervals overlap, "
-        "or there is none. " + few + _meaning(layers, group),
+        "or there is none. " + few + _meaning(run, layers, group),
         text_columns=frozenset({"backend"}),
     )
 
@@ -62,7 +62,7 @@ def _cell(row: Any) -> str:
     return Quantity(f"{time}\n{added}", row.median_s)
 
 
-def _meaning(layers: list[str], group: pd.DataFrame) -> str:
+def _meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
     words = {
         "memcpy": "memcpy: one copy within a process, called from Python.",
         "raw": "raw: the transport without Python's event loop.",
@@ -71,11 +71,13 @@ def _meaning(layers: list[str], group: pd.DataFrame) -> str:
         "worker": "worker: a fetch, which is a request and its answer; not halved.",
     }
     said = [words[layer] for layer in layers]
-    ucx = set(group[(group["layer"] == "raw")]["backend"])
-    if any(name.partition(":")[0] == "ucx" for name in ucx):
+    samples = run.samples[run.samples["case_id"].isin(group["case_id"])]
+    for tool, of_tool in samples[samples["tool"] != ""].groupby("tool"):
+        cases = {case.id: case.backend for case in run.suite.cases}
+        heads = {cases[case_id].partition(":")[0] for case_id in of_tool["case_id"].unique()}
         said.append(
-            "raw of ucx is ucx_perftest, whose payloads can't be verified; progress modes make no "
-            "difference to it."
+            f"raw of {' and '.join(sorted(heads))} is {tool}, whose payloads can't be verified; "
+            "progress modes make no difference to it."
         )
     return " ".join(said)
 

@@ -36,13 +36,10 @@ class WebSocketBackend(Backend):
         return None  # without this and the next, pingpong has Dask's layers, comm and worker
 
     def endpoints(self, layer):
-        # raw: what is underneath, without Python's event loop.
         return tcp_endpoints.BLOCKING if layer == "raw" else Endpoints(listen, connect)
 
 
 class WSEndpoint(Endpoint):
-    """A message is one binary message of a WebSocket."""
-
     def __init__(self, write, read):
         self.write, self.read = write, read
 
@@ -69,12 +66,15 @@ async def listen(handler):
             self.arrived.put_nowait(message)
 
     (socket,) = netutil.bind_sockets(0, "127.0.0.1")
-    httpserver.HTTPServer(web.Application([("/", Accepted)])).add_sockets([socket])
+    application = web.Application([("/", Accepted)], websocket_max_message_size=1 << 30)
+    server = httpserver.HTTPServer(application)
+    server.add_sockets([socket])
     yield f"ws://127.0.0.1:{socket.getsockname()[1]}/"
+    server.stop()
 
 
 async def connect(address):
     from tornado.websocket import websocket_connect
 
-    connection = await websocket_connect(address)
+    connection = await websocket_connect(address, max_message_size=1 << 30)
     return WSEndpoint(connection.write_message, connection.read_message)

@@ -1,6 +1,7 @@
 """nannies: a ``distributed.LocalCluster``, as most users start one."""
 
 import os
+import time
 
 from commbench import process
 from commbench.launchers import members
@@ -21,7 +22,8 @@ class NannyCluster(RunningCluster):
         )
         try:
             self.client = self.cluster.get_client()
-            found = members.workers(self.client)
+            deadline = time.monotonic() + spec.start_timeout_s
+            found = members.wait_for(self.client, spec, deadline)
             members.check_workers(found, spec, protocol)
             # What the rest of commbench wants to know of a cluster.
             self.names = {address: str(info["name"]) for address, info in found.items()}

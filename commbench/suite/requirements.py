@@ -1,4 +1,4 @@
-"""Whether a case's layers can be measured over its backend, asked before anything starts."""
+"""What a case needs of this machine, besides its backend."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import os
 from commbench import gpu, registry
 from commbench.backends.base import Backend, Unavailability
 from commbench.model import Case
+from commbench.suite.cases import workload_of
 from commbench.workloads.base import PairWorkload, Workload
 
 
-def lacking(case: Case, backend: Backend) -> Unavailability | None:
-    """Return what this machine or commbench lacks to measure `case`, or None."""
+def unmet(case: Case, backend: Backend) -> Unavailability | None:
+    """Return what this machine or the backend lacks to measure `case`, or None."""
     kind = registry.load("workload", case.workload)
     if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, kind)):
         return problem
-    if not issubclass(kind, PairWorkload):
+    workload = workload_of(case)
+    if not isinstance(workload, PairWorkload):
         return None
-    layers, mode = case.params.get("layers", ()), case.params.get("mode", "latency")
-    below = (backend.lacking(layer, mode) for layer in layers if layer in ("raw", "coroutine"))
-    return next(filter(None, below), None)
+    below = (layer for layer in workload.layers if layer in ("raw", "coroutine"))
+    return next(filter(None, (backend.lacking(layer, workload.mode) for layer in below)), None)
 
 
 def _lacking_gpu(case: Case, kind: type[Workload]) -> Unavailability | None:
