@@ -108,7 +108,7 @@ def test_classes_of_a_run_use_its_racks(recorded: Any) -> None:
 
 
 def test_a_run_without_places_uses_addresses(recorded: Any) -> None:
-    """Runs of earlier versions know hosts, and racks by their addresses."""
+    """The reference runs know hosts, and racks by their addresses."""
     records = [
         builders.address(CASE, "0", "tcp://10.0.0.1:1"),
         builders.address(CASE, "1", "tcp://10.0.0.2:1"),
