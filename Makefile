@@ -47,7 +47,7 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 	  || { echo "NumPy 2.0 and others have no wheels for Python 3.13; name one: make PYTHON=python3.11 $@"; exit 2; }
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi,xarray]' \
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
 	  hypothesis pytest pytest-timeout pytest-xdist
 	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 -W default::DeprecationWarning \
 	  tests/conformance tests/reports tests/stats tests/test_cli.py tests/test_store.py tests/test_tables.py

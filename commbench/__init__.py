@@ -1,7 +1,6 @@
 """commbench: benchmarks and profiles communication in Dask.
 
-``commbench.load(run)`` reads the results that ``commbench run`` left behind,
-``commbench.pair_matrix(run)`` gives the bandwidth between its workers as a labelled array, and
+``commbench.load(run)`` reads the results that ``commbench run`` left behind, and
 ``commbench.figure(run, name)`` draws them.
 """
 
@@ -11,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.figure import Figure
 
     from commbench.analysis.run import Run
 
-__all__ = ["figure", "load", "pair_matrix"]
+__all__ = ["figure", "load"]
 __version__ = "0.1.0.dev0"
 
 
@@ -39,35 +37,6 @@ def load(run: str | Path) -> Run:
     from commbench.analysis.run import Run
 
     return Run.read(Path(run))
-
-
-def pair_matrix(run: Run | str | Path) -> xr.Dataset:
-    """Return the bandwidth of every ordered pair of workers, as ``commbench report`` shows it.
-
-    Parameters
-    ----------
-    run
-        What ``load`` has returned, or a run's directory.
-
-    Returns
-    -------
-    xarray.Dataset
-        Arrays of shape (case, channel, src, dst): ``n`` transfers, their ``bytes``; of single
-        transfers the quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` in bytes per second;
-        ``mean_Bps``, ``busy_Bps``, ``concurrency`` and ``n_untimed``; their units are in
-        ``attrs``. ``case`` has the coordinates ``workload`` and ``backend``, ``channel`` is that
-        of a ``TransferRecord``. Pairs without a transfer that counts have 0 and nan.
-
-    Raises
-    ------
-    UnavailableError
-        Where xarray is not installed; ``pip install 'commbench[xarray]'``.
-    ResultsError
-        As ``load`` does.
-    """
-    from commbench.stats import pair_matrix as matrix_of
-
-    return matrix_of(load(run) if isinstance(run, str | Path) else run)
 
 
 def figure(run: Run, name: str) -> Figure | None:

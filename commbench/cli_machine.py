@@ -23,8 +23,7 @@ def doctor() -> None:
 @click.command()
 @click.option(
     "--file", type=click.Path(path_type=Path),
-    help="Instead of asking this machine, read what `nvidia-smi topo -m` or `lstopo --of xml` "
-    "(hwloc) wrote there.",
+    help="Instead of asking this machine, read what `nvidia-smi topo -m` wrote there.",
 )  # fmt: skip
 @click.option(
     "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg|png",

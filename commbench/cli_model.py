@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commbench.errors import UnknownNameError, UnwritableError, UsageError
+from commbench.errors import UnknownNameError, UsageError
 from commbench.parsed import BYTES
 
 if TYPE_CHECKING:
-    from commbench.reports.dask_config import Advice
     from commbench.stats.link_model import LinkModel
 
 
@@ -32,30 +31,21 @@ if TYPE_CHECKING:
     help="Tell the time of a transfer of this size.",
 )
 @click.option("--backend", help="Of a run over several backends, this one only.")
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.yaml",
-              help="Write the bandwidth as a configuration file of Dask.")  # fmt: skip
-def model(
-    run: Path, form: str, predict: int | None, backend: str | None, write: Path | None
-) -> None:
+def model(run: Path, form: str, predict: int | None, backend: str | None) -> None:
     """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
     from commbench import load, stats
-    from commbench.reports import dask_config, link_model, terminal
+    from commbench.reports import link_model, terminal
     from commbench.reports.sections.provenance import describe
 
     data = load(run)
     models = _of_backend(stats.link_models(data), backend)
-    advice = list(dask_config.advise(models))
     if all(model.reason for model in models):
         raise UsageError(_nothing_to_fit(run, models))
-    if write is not None:
-        _write(write, dask_config.render(_only(advice), data.manifest.id))
     if form == "json":
-        click.echo(link_model.document(data.manifest, models, advice, predict), nl=False)
+        click.echo(link_model.document(data.manifest, models, predict), nl=False)
         return
     tables = link_model.tables(models, data.case_labels, predict)
     click.echo(terminal.page(describe(data.manifest), (), tables), nl=False)
-    if write is not None:
-        click.echo(f"wrote {write}")
 
 
 def _of_backend(models: Sequence[LinkModel], backend: str | None) -> list[LinkModel]:
@@ -71,24 +61,3 @@ def _nothing_to_fit(run: Path, models: Sequence[LinkModel]) -> str:
     return (
         f"no model can be fitted to {run}: {why}. `commbench run all-to-all` measures what it takes"
     )
-
-
-def _only(advice: Sequence[Advice]) -> Advice:
-    if not advice:
-        raise UsageError("no pair has a model, only a class of links: there is nothing to write")
-    if len(advice) > 1:
-        names = ", ".join(f"{one.workload} over {one.backend}" for one in advice)
-        raise UsageError(
-            f"Dask takes one bandwidth, and the run tells of {names}; choose with --backend"
-        )
-    return advice[0]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} exists; name another file, or remove it") from None
-    except OSError as error:
-        raise UnwritableError(f"can't write {path}: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("mpi", "xarray")
+EXTRAS = ("mpi",)
 
 
 def oldest() -> dict[str, str]:

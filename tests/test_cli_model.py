@@ -1,4 +1,4 @@
-"""``commbench model`` prints, predicts and writes what a run's transfers tell, or says why not."""
+"""``commbench model`` prints and predicts what a run's transfers tell, or says why not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import builders
-import dask
 import pytest
 from builders import address, end, transfer
 from click.testing import CliRunner
@@ -99,10 +98,10 @@ def test_a_transfer_is_predicted(size: str, text: str, run: Path) -> None:
 
 
 def test_json_has_all_of_it_in_base_units(run: Path) -> None:
-    """Every class and pair is a row, with what follows for a size and for Dask."""
+    """Every class and pair is a row, with what follows for a size."""
     result = model(run, "--format", "json", "--predict", "1000000")
     report = json.loads(result.stdout, parse_constant=pytest.fail)
-    assert list(report) == ["run", "predicted_bytes", "models", "dask"]
+    assert list(report) == ["run", "predicted_bytes", "models"]
     rows = {(m["channel"], m["src"], m["dst"]): m for m in report["models"]}
     assert len(rows) == 2 * (1 + 6)
     pair = rows["alone", "0", "1"]
@@ -110,48 +109,11 @@ def test_json_has_all_of_it_in_base_units(run: Path) -> None:
     assert pair["predicted_s"] == pytest.approx(2e-3, rel=1e-3)
     assert pair["half_bytes"] == pytest.approx(1e6, rel=1e-3)
     assert pair["link"] == "same host"
-    (advice,) = report["dask"]
-    assert (advice["channel"], advice["n_pairs"]) == ("alone", 6)
-    assert advice["bandwidth_Bps"] == pytest.approx(5e8, rel=1e-3)
-
-
-def test_dask_reads_what_is_written(run: Path, tmp_path: Path) -> None:
-    """The file sets a key that Dask has, to the median of the pairs, and says where from."""
-    import distributed  # noqa: F401 - it fills in the configuration
-
-    default = dask.config.get("distributed.scheduler.bandwidth")
-    path = tmp_path / "bandwidth.yaml"
-    result = model(run, "--write", path)
-    assert result.stdout.endswith(f"wrote {path}\n")
-    config = dask.config.collect([str(path)], env={})
-    written = config["distributed"]["scheduler"]["bandwidth"]
-    assert type(written) is type(default) is int
-    assert written == pytest.approx(5e8, rel=1e-3)
-    assert config == {"distributed": {"scheduler": {"bandwidth": written}}}
-    text = path.read_text()
-    assert "6 ordered pairs" in text
-    assert "no other under way" in text
-    assert run.name in text
-
-
-def test_a_file_that_exists_is_kept(run: Path, tmp_path: Path) -> None:
-    """Nothing is overwritten; nor is anything written where that can't be."""
-    path = tmp_path / "mine.yaml"
-    path.write_text("mine")
-    assert message(model(run, "--write", path)) == f"{path} exists; name another file, or remove it"
-    assert path.read_text() == "mine"
-    result = model(run, "--write", tmp_path / "nowhere" / "x.yaml")
-    assert result.exit_code == 1
-    assert "No such file" in result.stderr
 
 
 def test_several_backends_are_told_apart(tmp_path: Path) -> None:
-    """Dask has one bandwidth: which backend's, the user says; a wrong name lists the known."""
+    """The user says which backend's are shown; a wrong name lists the known."""
     run = stored(tmp_path, [TCP, UCX], swept(TCP, 1e-3, 5e8) + swept(UCX, 1e-4, 5e9))
-    assert "choose with --backend" in message(model(run, "--write", tmp_path / "x.yaml"))
-    assert not (tmp_path / "x.yaml").exists()
-    assert model(run, "--write", tmp_path / "x.yaml", "--backend", "ucx").exit_code == 0
-    assert "over ucx" in (tmp_path / "x.yaml").read_text()
     assert "did you mean 'ucx'" in message(model(run, "--backend", "uxc"))
     shown = model(run, "--backend", "ucx").stdout
     assert "over ucx" in shown
@@ -175,14 +137,13 @@ def bad() -> dict[str, tuple[list[Record], str]]:
 
 
 @pytest.mark.parametrize("name", bad())
-@pytest.mark.parametrize("options", [[], ["--format", "json"], ["--write", "never.yaml"]])
+@pytest.mark.parametrize("options", [[], ["--format", "json"]])
 def test_a_run_without_enough_is_refused(name: str, options: list[str], tmp_path: Path) -> None:
-    """One message says what is missing and what measures it; nothing is printed or written."""
+    """One message says what is missing and what measures it; nothing is printed."""
     records, reason = bad()[name]
     said = message(model(stored(tmp_path, [TCP], records), *options))
     assert reason in said
     assert "commbench run all-to-all" in said
-    assert not Path("never.yaml").exists()
 
 
 def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What measuring leaves behind: one kind of record for each thing that is seen.
 
-Those of which there may be millions have a ``folder`` in the run's directory.
+Those of which there may be millions are ``in_parts``: in a folder of the run's directory.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import re
 import textwrap
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import matplotlib.style
@@ -73,11 +72,6 @@ Draw = TypeVar("Draw", bound=Callable[..., Any])
 def styled(draw: Draw) -> Draw:
     """Make `draw` draw in this style alone, whatever the user's own matplotlibrc says."""
     return matplotlib.style.context(["default", RC])(draw)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write `figure` as the path's suffix says, svg or png."""
-    path.write_bytes(encoded(figure, path.suffix.removeprefix(".")))
 
 
 @styled

@@ -7,13 +7,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from commbench.model import Manifest
-from commbench.reports.dask_config import CHANNELS, Advice
 from commbench.reports.json import dumps
 from commbench.reports.sections.cells import Table, number
 from commbench.stats.link_model import LinkModel
 from commbench.units import format_bytes, format_message_size, format_seconds
 
 _MAX_PAIRS = 24
+_CHANNELS = {
+    "alone": "fetches with no other under way (all-to-all, one pair at a time)",
+    "gather": "fetches of running computations, with other fetches and tasks beside them",
+    "together": "fetches of all pairs at once (all-to-all)",
+}
+"""What a model was fitted to, by channel."""
 
 
 def tables(
@@ -34,7 +39,7 @@ def tables(
         own = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
         where = f"{tasks[case_id]} over {own[0].backend}, {channel}"
         classes, pairs = ([m for m in own if bool(m.src) is one] for one in (False, True))
-        meaning = f"From {CHANNELS.get(channel, channel)}. {_meaning(classes)}"
+        meaning = f"From {_CHANNELS.get(channel, channel)}. {_meaning(classes)}"
         yield _table(f"{where}: classes of links", classes, predict, meaning)
         shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
         cut = f"The {_MAX_PAIRS} slowest of {len(pairs)}." if len(pairs) > _MAX_PAIRS else ""
@@ -108,9 +113,7 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
     )
 
 
-def document(
-    run: Manifest, models: Sequence[LinkModel], advice: Sequence[Advice], predict: int | None
-) -> str:
+def document(run: Manifest, models: Sequence[LinkModel], predict: int | None) -> str:
     """Return the models as a JSON object, in base units; what is unknown is null."""
     rows = [
         {
@@ -120,11 +123,4 @@ def document(
         }
         for model in models
     ]
-    return dumps(
-        {
-            "run": run.id,
-            "predicted_bytes": predict,
-            "models": rows,
-            "dask": [dataclasses.asdict(one) for one in advice],
-        }
-    )
+    return dumps({"run": run.id, "predicted_bytes": predict, "models": rows})

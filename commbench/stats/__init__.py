@@ -20,7 +20,6 @@ from commbench.stats.layers import (
 )
 from commbench.stats.link_bandwidths import link_bandwidths
 from commbench.stats.link_model import link_models
-from commbench.stats.matrix import pair_matrix
 from commbench.stats.pairs import PairBandwidths, coverage, pair_bandwidths, pairs
 from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
 from commbench.stats.quantities import measured as measured_quantities
@@ -60,7 +59,6 @@ __all__ = [
     "median_interval",
     "mode_of",
     "pair_bandwidths",
-    "pair_matrix",
     "pairs",
     "profile_shares",
     "ratios",

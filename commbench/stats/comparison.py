@@ -104,7 +104,7 @@ def side_of(
     )
 
 
-def comparisons(run: Run, min_effect: float = MIN_EFFECT) -> list[Comparison]:
+def comparisons(run: Run) -> list[Comparison]:
     """Compare the backends of every task, layer and size with each other.
 
     In every pair the baseline is the one that comes first in the suite.
@@ -119,7 +119,7 @@ def comparisons(run: Run, min_effect: float = MIN_EFFECT) -> list[Comparison]:
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = ranks.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        found += judge(list(combinations(group, 2)), min_effect, alike=alike, paired=paired)
+        found += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
     return found
 
 

@@ -18,7 +18,7 @@ LATENCY_MODES = ("latency", "loaded-latency")
 
 
 def mode_of(case: Case) -> str:
-    """Return a ping-pong's mode; before there were modes, it was the latency."""
+    """Return a ping-pong's mode; a workload without modes measures the latency."""
     return str(case.params.get("mode", "latency"))
 
 

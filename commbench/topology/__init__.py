@@ -1,8 +1,8 @@
 """Hosts, their NUMA nodes, GPUs and NICs, and which kind of link joins two devices or workers.
 
 A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from what ``nvidia-smi
-topo -m`` or hwloc's ``lstopo`` has written somewhere else. ``place_of`` tells where a process is,
-``link_class`` what joins two of them, and ``auto`` what each worker should be bound to.
+topo -m`` has written somewhere else. ``place_of`` tells where a process is, ``link_class`` what
+joins two of them, and ``auto`` what each worker should be bound to.
 """
 
 from __future__ import annotations

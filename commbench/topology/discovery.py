@@ -6,7 +6,6 @@ words; NVLinks are known to nvidia-smi alone, and what it says of two devices wi
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import re
@@ -18,7 +17,6 @@ from pathlib import Path
 
 from commbench import cores, environment, programs
 from commbench.errors import UsageError
-from commbench.topology import hwloc
 from commbench.topology.hosts import (
     Gpu,
     Host,
@@ -61,10 +59,7 @@ def this_host(root: Path = Path("/")) -> Host:
 
 
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that have CPUs, and the sockets that these are in.
-
-    Where ``/sys`` has none, as in some containers, they are hwloc's, if that is installed.
-    """
+    """Return the NUMA nodes that have CPUs, and the sockets that these are in."""
     nodes = []
     for node in environment.numa_nodes(root / "sys"):
         with suppress(UsageError):
@@ -77,17 +72,7 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
                         memory_bytes=node["memory_bytes"],
                     )
                 )
-    return tuple(nodes) or (_nodes_of_hwloc() if root == Path("/") else ())
-
-
-@functools.cache
-def _nodes_of_hwloc() -> tuple[NumaNode, ...]:
-    lstopo = shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
-    if lstopo is not None:
-        text, _ = programs.ask((lstopo, "--of", "xml"), _TIMEOUT_S)
-        with suppress(UsageError):
-            return hwloc.parse(text).nodes
-    return ()
+    return tuple(nodes)
 
 
 def sockets(numbers: Iterable[int], sys: Path) -> str:

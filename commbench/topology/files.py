@@ -1,11 +1,11 @@
-"""A host from a file: what ``nvidia-smi topo -m`` or hwloc's ``lstopo --of xml`` wrote there."""
+"""A host from a file: what ``nvidia-smi topo -m`` wrote there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from commbench.errors import UsageError
-from commbench.topology import hwloc, matrix
+from commbench.topology import matrix
 from commbench.topology.hosts import Host
 
 _MAX_BYTES = 1 << 24
@@ -24,12 +24,9 @@ def read_host(path: Path) -> Host:
             text = file.read(_MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"can't read {path}: {error}; give a file that holds the output of "
-            "`nvidia-smi topo -m` or of `lstopo --of xml`"
+            f"can't read {path}: {error}; give a file that holds the output of `nvidia-smi topo -m`"
         ) from error
     try:
-        if text.lstrip().startswith("<"):
-            return hwloc.parse(text)
         return matrix.parse(text).host(path.name)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error

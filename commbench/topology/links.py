@@ -35,18 +35,10 @@ _ORDER = (
 )  # fmt: skip
 
 
-def link_class(one: WorkerPlace, other: WorkerPlace, racks: tuple[str, str] = ("", "")) -> str:
-    """Return the class of the link between two workers, from where they are.
-
-    Parameters
-    ----------
-    one, other
-        Their places.
-    racks
-        The racks of their hosts, where those are known.
-    """
+def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
+    """Return the class of the link between two workers, from their places, which know no racks."""
     if one.host_id != other.host_id:
-        return "same rack" if racks[0] and racks[0] == racks[1] else "network"
+        return "network"
     if one.pid == other.pid:
         return "same process"
     if one.gpu and other.gpu:

@@ -53,11 +53,6 @@ class JoinData:
     frac_match: float
 
     @property
-    def n_matches(self) -> int:
-        """The number of rows of the joined frame."""
-        return self.partitions**2 * self._n_chosen
-
-    @property
     def nbytes(self) -> int:
         """8 bytes for each key and payload of both frames; dask-cuda counts no index."""
         return 2 * (self.rows * self.partitions) * (2 * 8)

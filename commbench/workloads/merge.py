@@ -100,7 +100,7 @@ class Merge(ClusterWorkload):
         self._expected = _total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
 
     def build(self) -> Any:
-        """Return the lazy join: `JoinData.n_matches` rows of key, payload_x and payload_y.
+        """Return the lazy join, with the columns key, payload_x and payload_y.
 
         The shuffle is part of the expression, so that no configuration in force when Dask
         optimises it can choose another; a broadcast join is ruled out likewise.

@@ -69,7 +69,7 @@ def test_a_clean_run_of_a_quiet_machine_has_no_warning(warned: Callable[..., str
 
 
 def test_nothing_known_makes_no_warning(warned: Callable[..., str]) -> None:
-    """A machine that tells nothing of itself, as one of an older run, is not blamed for it."""
+    """A machine that tells nothing of itself is not blamed for it."""
     nothing = dict.fromkeys(QUIET)
     assert warned(launches(CASE, [1.0] * 8), environment=nothing) == ""
     empty = {"cpu": dict.fromkeys(QUIET["cpu"])}

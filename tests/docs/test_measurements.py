@@ -57,7 +57,7 @@ def test_every_key_of_the_model_is_defined(made_up_run):
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     model = json.loads(done.stdout)
-    keys = {*model, *_keys(model["models"]), *_keys(model["dask"])}
+    keys = {*model, *_keys(model["models"])}
     assert [key for key in sorted(keys) if f"`{key}`" not in TEXT] == []
 
 

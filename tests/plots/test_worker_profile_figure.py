@@ -67,5 +67,5 @@ def test_every_part_is_in_the_legend():
 
 
 def test_without_readings_there_is_no_figure():
-    """A ping-pong, or a run of an older commbench, has none."""
+    """A ping-pong has none."""
     assert worker_profile.plot(EMPTY) is None

@@ -149,7 +149,7 @@ def test_shares_are_of_all_wall_time_per_kind_of_process(recorded: Recorded) -> 
 
 
 def test_without_readings_there_are_no_rows(recorded: Recorded) -> None:
-    """A ping-pong, an older run or a launch that died at once has empty tables."""
+    """A ping-pong or a launch that died at once has empty tables."""
     for records in ([], [sample(CASE, 1.0)], [thread_time(CASE)]):
         run = recorded([CASE], records)
         empty = stats.worker_profiles(run)

@@ -55,14 +55,6 @@ def test_two_places_have_a_class(one: dict[str, Any], other: dict[str, Any], lin
     assert link_class(at("0", **one), at("1", **other)) == link
 
 
-def test_racks_join_hosts() -> None:
-    """Two hosts in one rack are nearer than two in two racks, or in none."""
-    one, other = at("0"), at("1", host_id="another")
-    assert link_class(one, other, ("r1", "r1")) == "same rack"
-    assert link_class(one, other, ("r1", "r2")) == "network"
-    assert link_class(one, other, ("", "")) == "network"
-
-
 def test_every_pair_of_a_dgx1s_gpus(recorded: Any) -> None:
     """Eight workers with a GPU each have the classes of the published matrix, all 56 ways."""
     matrix = parse(DGX1.read_text())
@@ -108,7 +100,7 @@ def test_classes_of_a_run_use_its_racks(recorded: Any) -> None:
 
 
 def test_a_run_without_places_uses_addresses(recorded: Any) -> None:
-    """Runs of earlier versions know hosts, and racks by their addresses."""
+    """The reference runs know hosts, and racks by their addresses."""
     records = [
         builders.address(CASE, "0", "tcp://10.0.0.1:1"),
         builders.address(CASE, "1", "tcp://10.0.0.2:1"),
