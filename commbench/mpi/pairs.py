@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from commbench.mpi import shared_memory
 from commbench.mpi.engine import Engine
@@ -54,8 +55,8 @@ PAIRS: dict[str, list[Pair]] = {}
 LOCK = threading.Lock()
 _FORGOTTEN = ""
 """The name of those with whom a meeting failed at last; no process can have it."""
-_looks: dict[float, float] = {}
-"""When to look next, by the time since the end of a connection, or since the last look."""
+_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
+"""Of each event loop, when to look next, by the time since a connection ended or the last look."""
 
 
 def release_dead_soon() -> None:
@@ -65,9 +66,11 @@ def release_dead_soon() -> None:
 
 
 def _look_after(delay: float) -> None:
-    if (now := time.monotonic()) > _looks.get(delay, 0):
-        _looks[delay] = now + delay
-        asyncio.get_running_loop().call_later(delay, _look)
+    loop = asyncio.get_running_loop()
+    looks = _looks.setdefault(loop, {})
+    if (now := time.monotonic()) > looks.get(delay, 0):
+        looks[delay] = now + delay
+        loop.call_later(delay, _look)
 
 
 def _look() -> None:

@@ -32,15 +32,17 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 """How long a slot stays unwritten before its sender may count as dead."""
-RAN_TICKS = 3
-"""Ticks of CPU time by which a thread's count must grow to show that the thread ran.
+RAN_TICKS = 2
+"""Ticks of user time by which a thread's count must grow to show that the thread ran.
 
-The count is the sum of two that are rounded down, those of user and system time.
+The count is rounded down. System time shows nothing: a page fault within a write may take long.
 """
 
 _N_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 128, 192
 """UCX's default size of the queue, and where its slots begin."""
 _QUEUE_BYTES = _FIRST_SLOT + _N_SLOTS * _SLOT_BYTES
+_HEADER_BYTES = 28
+"""Of a slot; the rest is zero until the slot is used."""
 _CACHE_LINE_BYTES = 64
 _PID_OFFSET = 136
 _SEGMENT_OFFSET = 4
@@ -94,6 +96,8 @@ class ReceiveQueue:
             and pid == os.getpid()
             and {self._bytes[i] for i in first} == {_WRITTEN}
             and named <= segments
+            # Otherwise slots of 64 bytes would pass for half as many of 128.
+            and not any(any(self._bytes[i + _HEADER_BYTES : i + _SLOT_BYTES]) for i in first)
         )
 
     @property
@@ -125,8 +129,9 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 
 class _Thread(NamedTuple):
-    state: str
-    ticks: int
+    in_call: bool
+    """Whether it sleeps in a system call, of which a write has none that sleeps so."""
+    user_ticks: int
 
 
 class _Seen(NamedTuple):
@@ -148,6 +153,7 @@ class Senders:
         self._queue: ReceiveQueue | None = None
         self._lock = threading.Lock()
         self._pids: set[int] = set()
+        self._slots: set[int] = set()
         self._seen: dict[int, _Seen] = {}
 
     def watch(self, queue: ReceiveQueue | None) -> None:
@@ -164,10 +170,9 @@ class Senders:
         """Skip slots of dead senders; return whether there are slots to look at again soon.
 
         A slot is skipped if it has been unwritten for `PATIENCE_S`, a sender has died, and every
-        thread of all other senders was asleep or has run since. A thread that is in the middle of
-        a write for that long is stopped, or waits for a core or for memory: the kernel then
-        reports another state than *sleeping*. That of a frozen control group can say *sleeping*;
-        such a process may write.
+        thread of all other senders slept in a system call or has run since. A thread that is in
+        the middle of a write for that long is stopped or frozen, or waits for a core or for
+        memory: then it is in no system call, or does not sleep as one that waits in it.
         """
         with self._lock:
             if self._queue is None:
@@ -176,11 +181,15 @@ class Senders:
             there = {pid for pid in self._pids if exists(pid)}
             slots, now = self._queue.unwritten(), time.monotonic()
             if not slots:
-                self._pids, self._seen = there, {}
+                self._pids, self._slots, self._seen = there, set(), {}
                 return False
+            # Most are about to be written: only for others it pays to read every thread.
+            stuck, self._slots = self._slots.intersection(slots), set(slots)
+            if not stuck:
+                return True
             threads = {pid: _threads(pid) for pid in self._pids}
             new = _Seen(now, threads)
-            self._seen = {number: self._seen.get(number, new) for number in slots}
+            self._seen = {number: self._seen.get(number, new) for number in stuck}
             if {} in threads.values():
                 # One that was about to be written may have been while threads were read.
                 for number in self._queue.unwritten():
@@ -199,7 +208,7 @@ class Senders:
         seen: _Seen, now: float, threads: dict[int, dict[str, _Thread] | None]
     ) -> bool:
         return now - seen.at >= PATIENCE_S and not any(
-            _may_write(pid, seen.threads.get(pid, {}), threads[pid]) for pid in threads
+            _may_write(seen.threads.get(pid, {}), threads[pid]) for pid in threads
         )
 
 
@@ -217,40 +226,39 @@ def exists(pid: int) -> bool:
 def _threads(pid: int) -> dict[str, _Thread] | None:
     """Return the threads of a process; none where it has died, None where that can't be seen."""
     found, n_dead = {}, 0
-    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
         try:
-            state, *fields = thread.read_text().rpartition(")")[2].split()
+            # A name can be any bytes.
+            state, *fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        if state in "ZX":
+        if state in (b"Z", b"X"):
             n_dead += 1
         else:
-            found[thread.parent.name] = _Thread(state, int(fields[10]) + int(fields[11]))
+            in_call = state == b"S" and _is_in_call(thread)
+            found[thread.name] = _Thread(in_call, int(fields[10]))
     return None if not found and not n_dead and exists(pid) else found
 
 
-def _may_write(pid: int, before: dict[str, _Thread] | None, now: dict[str, _Thread] | None) -> bool:
+def _may_write(before: dict[str, _Thread] | None, now: dict[str, _Thread] | None) -> bool:
     """Return whether a thread may have been in the middle of a write all the time."""
+    if now == {}:
+        return False
     if before is None or now is None:
         return True
-    still = [
-        (before[name], thread)
+    return any(
+        not before[name].in_call
+        and not thread.in_call
+        and thread.user_ticks < before[name].user_ticks + RAN_TICKS
         for name, thread in now.items()
-        if name in before and thread.ticks < before[name].ticks + RAN_TICKS
-    ]
-    return any("S" not in (then.state, thread.state) for then, thread in still) or (
-        bool(still) and _is_frozen(pid)
+        if name in before
     )
 
 
-def _is_frozen(pid: int) -> bool:
+def _is_in_call(thread: Path) -> bool:
+    """Return whether a thread is in a system call: not in a page fault, frozen or unknown."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        groups = [line.partition("::")[2] for line in lines if line.startswith("0::")]
-        return any(
-            "frozen 1" in Path(f"/sys/fs/cgroup{group}/cgroup.events").read_text()
-            for group in groups
-        )
+        return (thread / "syscall").read_bytes().split()[0].isdigit()
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -46,6 +47,9 @@ def host() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("ipc", "pid")]
+        # /proc may be that of another namespace, in which ids are those of others.
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return ""
     except OSError:
         return ""
     return f"{boot}-{spaces[0]}-{spaces[1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import importlib.util
 import mmap
@@ -18,8 +19,15 @@ from typing import Any
 import pytest
 from peers import take
 
-from commbench.mpi import receive_queue
-from commbench.mpi.receive_queue import ReceiveQueue, Senders
+from commbench.mpi import pairs, receive_queue
+from commbench.mpi.receive_queue import (
+    RAN_TICKS,
+    ReceiveQueue,
+    Senders,
+    _may_write,
+    _Thread,
+    _threads,
+)
 
 SEGMENT = 7
 
@@ -104,6 +112,8 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     for pid in pids:
         senders.add(pid)
     take(queue)
+    # At first sight it may be about to be written.
+    assert senders.look()
     assert senders.look()
     time.sleep(receive_queue.PATIENCE_S + 0.1)
     return senders
@@ -135,9 +145,12 @@ def test_a_dead_sender_s_slot_is_skipped(memory: Memory, sender: subprocess.Pope
 def test_nothing_is_skipped_while_all_senders_live(
     memory: Memory, sender: subprocess.Popen[bytes]
 ) -> None:
-    """One of them will write."""
+    """One of them will write, even if it has run meanwhile."""
     queue = ReceiveQueue(memory.start)
-    assert stuck(queue, sender.pid, os.getpid()).look()
+    senders = stuck(queue, sender.pid)
+    for _ in range(20):
+        assert senders.look()
+        time.sleep(0.05)
     assert queue.unwritten() == [0]
 
 
@@ -153,6 +166,56 @@ def test_nothing_is_skipped_while_another_is_stopped(
     os.kill(sender.pid, signal.SIGKILL)
     # It is a zombie, until its parent asks for it.
     look_until_free(senders, queue)
+
+
+ASLEEP, AWAKE = _Thread(True, 0), _Thread(False, 0)
+SEEN_TWICE = {
+    "it slept": ({"1": ASLEEP}, {"1": ASLEEP}, False),
+    "it slept at first": ({"1": ASLEEP}, {"1": AWAKE}, False),
+    "it sleeps now": ({"1": AWAKE}, {"1": ASLEEP}, False),
+    "it never slept": ({"1": AWAKE}, {"1": AWAKE}, True),
+    "it hardly ran": ({"1": AWAKE}, {"1": _Thread(False, RAN_TICKS - 1)}, True),
+    "it ran": ({"1": AWAKE}, {"1": _Thread(False, RAN_TICKS)}, False),
+    "another did": ({"1": AWAKE, "2": AWAKE}, {"1": AWAKE, "2": ASLEEP}, True),
+    "it is new": ({"1": ASLEEP}, {"2": AWAKE}, False),
+    "it was not seen": (None, {"1": ASLEEP}, True),
+    "it is not seen": ({"1": ASLEEP}, None, True),
+    "it died": (None, {}, False),
+}
+
+
+@pytest.mark.parametrize(("before", "now", "may"), SEEN_TWICE.values(), ids=SEEN_TWICE)
+def test_who_may_be_in_the_middle_of_a_write(before: Any, now: Any, may: bool) -> None:
+    """Whoever did not sleep in a call, nor run, between two looks, or can't be seen."""
+    assert _may_write(before, now) is may
+
+
+def test_what_is_seen_of_threads(sender: subprocess.Popen[bytes]) -> None:
+    """Who waits in a system call, but not who computes, is stopped or frozen, whatever its name."""
+    code = "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, b'aaaaaaaaaaaaaa\\xc3\\xa9'); " \
+        "print(flush=True); time.sleep(1e6)"  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        waiting.stdout.readline()
+
+        def seen(pid: int) -> list[bool]:
+            return [thread.in_call for thread in (_threads(pid) or {}).values()]
+
+        deadline = time.monotonic() + 60
+        while seen(waiting.pid) != [True]:
+            assert time.monotonic() < deadline
+        assert seen(sender.pid) == [False]
+        os.kill(sender.pid, signal.SIGSTOP)
+        assert seen(sender.pid) == [False]
+        waiting.kill()
+
+
+def test_slots_of_another_size_are_left_alone(memory: Memory) -> None:
+    """Twice as many of half the size have every other header where one is expected."""
+    for slot in range(192 + 64, 192 + 256 * 128, 128):
+        memory.write(slot, 1, 1)
+        memory.write(slot + 4, SEGMENT, 8)
+    assert ReceiveQueue.find([SEGMENT]) is None
 
 
 def test_a_message_that_comes_at_the_last_moment_is_kept(
@@ -194,6 +257,22 @@ def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
     monkeypatch.setattr(queue, "unwritten", dies)
     assert not senders.look()
     look_until_free(senders, queue)
+
+
+def test_looks_are_not_lost_with_their_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another loop that asks for them has its own."""
+    looked = []
+    monkeypatch.setattr(pairs, "RELEASE_AFTER_S", (0.05,))
+    monkeypatch.setattr(pairs, "_look", lambda: looked.append(asyncio.get_running_loop()))
+
+    async def connection_ends(stay_s: float) -> None:
+        pairs.release_dead_soon()
+        pairs.release_dead_soon()
+        await asyncio.sleep(stay_s)
+
+    asyncio.run(connection_ends(0))
+    asyncio.run(connection_ends(0.5))
+    assert len(looked) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
