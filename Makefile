@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-oldest test-browser lint notebooks soak scale asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-oldest test-browser lint count notebooks soak scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 	@for name in chromium chromedriver; do command -v $$name >/dev/null || { \
 	  echo "$$name is missing; on Debian: apt-get install chromium chromium-driver"; exit 2; }; done
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+count:  ## Lines and modules, by folder
+	@$(PYTHON) tests/count.py
 
 notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 	$(BIN)/python notebooks/execute.py

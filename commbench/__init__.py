@@ -54,7 +54,7 @@ def figure(run: Run, name: str) -> Figure | None:
     UnknownNameError
         Where no plot has that name; it lists those that there are.
     """
-    from commbench import registry
+    from commbench.model import registry
 
     drawn: Figure | None = registry.load("plot", name)(run)
     return drawn

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commbench import environment, programs
 from commbench.errors import CommbenchError, UsageError
+from commbench.machine import environment, programs
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "suites" / "asv" / "suite.toml"

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commbench import environment
 from commbench.errors import UsageError
+from commbench.machine import environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "asv"

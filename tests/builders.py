@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from commbench import model, runner
-from commbench.emitter import InMemory
+from commbench import model
+from commbench.harness import runner
 from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Suite
-from commbench.parts import Batch, all_records
-from commbench.records import BULK, FIELDS
-from commbench.store import RunStore
+from commbench.store.directory import RunStore
+from commbench.store.emitter import InMemory
+from commbench.store.parts import Batch, all_records
+from commbench.store.records import BULK, FIELDS
 
 EPOCH = 1_700_000_000.0
 """When everything here happens: as many digits before the point as a real clock shows."""

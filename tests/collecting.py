@@ -17,9 +17,10 @@ from typing import Any
 import builders
 import simulated
 
-from commbench import emitter, parts, store, transfers
+from commbench.harness import transfers
 from commbench.model import Case, ClusterSpec
-from commbench.parts import Batch
+from commbench.store import directory, emitter, parts
+from commbench.store.parts import Batch
 
 TIMEOUT_S = 200.0
 _FILE = Path(__file__).resolve()
@@ -38,7 +39,7 @@ def collected(n_workers: int, n_entries: int, output: Path) -> dict[str, Any]:
     ``path`` of the run.
     """
     case = Case(workload="merge", backend="tcp", cluster=ClusterSpec(n_workers=n_workers))
-    results = store.RunStore.create(output, builders.run([case], id=f"{n_workers}-{n_entries}"))
+    results = directory.RunStore.create(output, builders.run([case], id=f"{n_workers}-{n_entries}"))
     with simulated.cluster(n_workers) as address:
         command = [sys.executable, _FILE, address, case.id, str(n_entries), results.path]
         client = subprocess.run(

@@ -9,8 +9,9 @@ import builders
 import numpy as np
 import pyarrow as pa
 
-from commbench import parts, suite
+from commbench.harness import suite
 from commbench.model import Case, ClusterSpec, Record
+from commbench.store import parts
 
 N_WORKERS = 1000
 _N_BESIDE = 8

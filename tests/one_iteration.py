@@ -7,9 +7,9 @@ from pathlib import Path
 import builders
 import numpy as np
 
-from commbench import suite
+from commbench.harness import suite
 from commbench.model import ClusterSpec, TaskRecord, TransferRecord, TransportUsed, WireBytes
-from commbench.parts import Batch
+from commbench.store.parts import Batch
 
 
 def written(output: Path, n_workers: int, n_fetches: int) -> Path:

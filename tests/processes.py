@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from commbench import parts, runner
-from commbench.cli import main
-from commbench.records import BULK
+from commbench.cli.main import main
+from commbench.harness import runner
+from commbench.store import parts
+from commbench.store.records import BULK
 
 BACKEND = os.environ.get("COMMBENCH_TEST_BACKEND", "tcp")
 """What the fixture ``cluster`` runs over."""
@@ -69,9 +70,9 @@ class Process:
         if "-m commbench.launchers.bound -m dask worker" in text:
             return f"worker {self.arguments[self.arguments.index('--name') + 1]}"
         for module, role in (
-            ("commbench.cli", "orchestrator"),
-            ("commbench.launch", "launch"),
-            ("commbench.measure.peer", "peer"),
+            ("commbench.cli.main", "orchestrator"),
+            ("commbench.harness.launch", "launch"),
+            ("commbench.harness.measure.peer", "peer"),
         ):
             if module in self.arguments:
                 return role

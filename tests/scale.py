@@ -28,15 +28,16 @@ N_ENTRIES = 1000
 MB = 1e6
 _FINISH = """
 import pathlib
-from commbench import store
+from commbench.store import directory
 began = time.perf_counter()
-store.RunStore.reopen(pathlib.Path(sys.argv[1])).finish()
+directory.RunStore.reopen(pathlib.Path(sys.argv[1])).finish()
 told(time.perf_counter() - began)
 """
 _FIGURE = """
 import pathlib
-from commbench import load, registry
-from commbench.plots import style
+from commbench import load
+from commbench.model import registry
+from commbench.reports.figures import style
 run = load(pathlib.Path(sys.argv[1]))
 began = time.perf_counter()
 figure = registry.load("plot", "pair-bandwidth")(run)

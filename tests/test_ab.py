@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from commbench import load
-from commbench.cli import main
+from commbench.cli.main import main
 
 # What stands for an environment's Python: its ``-m commbench.cli run`` makes up a run at once, in
 # which blocks differ by half, as on a machine that others use.

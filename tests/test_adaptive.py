@@ -12,11 +12,11 @@ import processes
 import pytest
 from click.testing import CliRunner
 
-from commbench import adaptive, registry
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.errors import UsageError
-from commbench.model import RIGOROUS_LAUNCHES, Stopping, Suite
+from commbench.model import RIGOROUS_LAUNCHES, Stopping, Suite, registry
 from commbench.stats import ended_by
+from commbench.studies import adaptive
 
 NOISY = [1.0, 1.5, 0.7, 1.2, 0.9, 1.1]
 STEADY = [1.0, 1.001, 1.002, 1.001, 1.0, 1.002]

@@ -15,9 +15,10 @@ from typing import Any
 import builders
 import pytest
 
-from commbench import asv, load
+from commbench import load
 from commbench.analysis.run import Run
-from commbench.suite import read_suite
+from commbench.harness.suite import read_suite
+from commbench.studies import asv
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,7 +10,7 @@ import builders
 import pytest
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import Record
 
 CASES = (

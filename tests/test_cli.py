@@ -11,8 +11,11 @@ import processes
 import pytest
 from click.testing import CliRunner
 
-from commbench import __version__, environment, registry, runner
-from commbench.cli import main
+from commbench import __version__
+from commbench.cli.main import main
+from commbench.harness import runner
+from commbench.machine import environment
+from commbench.model import registry
 
 PLUG_IN = '''
 import os
@@ -134,7 +137,7 @@ def test_the_smallest_transfer_that_counts_can_be_changed(good):
 def test_a_report_in_pieces_is_whole(good, monkeypatch):
     """However many pieces it is printed in, nothing is missing, and nothing stands between them."""
     whole = commbench("report", good[1], "--format", "json").stdout
-    monkeypatch.setattr("commbench.cli_report._AT_ONCE", 7)
+    monkeypatch.setattr("commbench.cli.report._AT_ONCE", 7)
     assert commbench("report", good[1], "--format", "json").stdout == whole
     assert json.loads(whole)["run"]["id"] == good[1].name
 
@@ -375,7 +378,7 @@ def test_it_can_be_called_as_a_module_and_from_dask(command):
 def test_the_orchestrator_loads_no_library_that_it_does_not_need(tmp_path):
     """Until the last launch has ended neither Dask nor NumPy nor a transport is imported."""
     code = (
-        "import sys; from commbench import cli, runner\n"
+        "import sys; from commbench.cli import main as cli; from commbench.harness import runner\n"
         "def run_plan(plan, logs):\n"
         "    heavy = {'dask', 'distributed', 'numpy', 'pandas', 'ucxx', 'mpi4py', 'matplotlib'}\n"
         "    print('loaded:', sorted(heavy & set(sys.modules)), flush=True)\n"

@@ -13,7 +13,7 @@ import pytest
 from builders import address, end, transfer
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import Case, Record
 
 SIZES = (1 << 10, 1 << 20, 16 << 20)

@@ -12,14 +12,14 @@ import click
 import dask
 import pytest
 
-from commbench import cluster_options, runner
 from commbench.analysis.run import Run
 from commbench.errors import SuiteError
+from commbench.harness import cluster_options, runner
+from commbench.harness.suite import cases_for
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Launch, Placement
 from commbench.model.plan import _field
 from commbench.stats.selection import settings_of
-from commbench.suite import cases_for
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 

@@ -10,7 +10,7 @@ import builders
 import pytest
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import Case, ClusterSpec, Record
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]

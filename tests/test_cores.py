@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench import clock, cores
+from commbench.machine import clock, cores
 
 STAT = """\
 cpu  1 1 1 1 1 1 1 1 0 0

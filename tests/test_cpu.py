@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from commbench import cpu
+from commbench.machine import cpu
 
 SPIN = """
 import sys, threading, time

@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from commbench import doctor, doctor_report, environment
 from commbench.backends.base import Backend, Transport, Unavailability
-from commbench.doctor import BackendCheck, Examination, UcxTransport
+from commbench.cli import doctor_report
 from commbench.errors import UnavailableError, UsageError
+from commbench.machine import environment
+from commbench.studies import doctor
+from commbench.studies.doctor import BackendCheck, Examination, UcxTransport
 
 UCX_INFO = """\
 [1709593833.970341] [node:3719984:0]  sock.c:89   UCX  DEBUG ioctl failed
@@ -212,7 +214,7 @@ class TestBackends:
     def test_both_devices_where_there_is_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a GPU every backend is asked about both devices, without one about CPUs only."""
         monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        monkeypatch.setattr("commbench.registry.names", lambda _: ["tcp", "pigeon"])
+        monkeypatch.setattr("commbench.model.registry.names", lambda _: ["tcp", "pigeon"])
         monkeypatch.setattr(environment, "ucx_tools", lambda: None)
         for gpus, devices in (([], {"cpu"}), ([GPU], {"cpu", "gpu"})):
             found = machine(gpus=gpus)
@@ -467,5 +469,5 @@ def test_machine_that_tells_nothing(width: int, tmp_path: Path) -> None:
 def test_import_is_light() -> None:
     """Importing the doctor loads none of the heavy libraries."""
     heavy = ("numpy", "pandas", "dask", "distributed", "matplotlib", "ucxx", "mpi4py", "psutil")
-    code = f"import sys, commbench.doctor; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, commbench.studies.doctor; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

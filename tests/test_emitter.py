@@ -10,10 +10,10 @@ import builders
 import pytest
 
 from commbench import model
-from commbench.emitter import InMemory, Recorder
 from commbench.errors import UnwritableError
-from commbench.parts import Batch, all_records, closed
-from commbench.records import decode
+from commbench.store.emitter import InMemory, Recorder
+from commbench.store.parts import Batch, all_records, closed
+from commbench.store.records import decode
 
 CASE = builders.case()
 

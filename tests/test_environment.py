@@ -14,7 +14,7 @@ from pathlib import Path
 import processes
 import pytest
 
-from commbench import environment
+from commbench.machine import environment
 
 GIB = 2**30
 CPUINFO = """\
@@ -387,7 +387,7 @@ def test_package_version_takes_the_first_that_is_installed() -> None:
 def test_ucx_tools_are_found_without_an_import() -> None:
     """Finding UCX's tools loads no UCX library into the process."""
     code = (
-        "import sys; from commbench import environment; print(environment.ucx_tools());"
+        "import sys; from commbench.machine import environment; print(environment.ucx_tools());"
         "print('libucx' in sys.modules, 'libuc' in open('/proc/self/maps').read())"
     )
     folder, loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
@@ -504,5 +504,8 @@ def test_variables_of_any_bytes() -> None:
 def test_import_is_light() -> None:
     """Importing it loads none of the libraries that it records."""
     heavy = ("numpy", "pandas", "dask", "distributed", "matplotlib", "ucxx", "mpi4py", "psutil")
-    code = f"import sys, commbench.environment; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        "import sys, commbench.machine.environment; "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -8,7 +8,7 @@ import processes
 import pytest
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 
 SIZES = [1 << 10, 1 << 16, 8 << 20]
 

@@ -15,7 +15,7 @@ import pyperf
 import pytest
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import Case, Record
 from commbench.reports import pyperf as pyperf_report
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from commbench import load, stats
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import Case
 
 MERGES = tuple(builders.case(name, params={"rows": 1}) for name in ("tcp", "ucx"))

@@ -13,7 +13,7 @@ import processes
 import pytest
 
 from commbench import backends
-from commbench.store import read_manifest
+from commbench.store.directory import read_manifest
 
 pytestmark = pytest.mark.timeout(900)
 PLUG_IN = """

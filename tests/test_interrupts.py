@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from commbench import interrupts
+from commbench.harness import interrupts
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -29,7 +29,7 @@ def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
     """Help and lists are shown without NumPy, pandas, Dask and the like."""
     code = (
         "import sys\n"
-        "from commbench.cli import main\n"
+        "from commbench.cli.main import main\n"
         "main(sys.argv[1:], standalone_mode=False)\n"
         f"print(sorted({set(HEAVY)} & set(sys.modules)), file=sys.stderr)"
     )

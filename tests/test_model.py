@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from commbench import model
 from commbench.model import Case, ClusterSpec, Placement, Summary
-from commbench.store import decode_launch
+from commbench.store.directory import decode_launch
 
 CASE = Case(
     workload="merge",

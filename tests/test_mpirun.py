@@ -11,10 +11,19 @@ import builders
 import processes
 import pytest
 
-from commbench import backends, registry
+from commbench import backends
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import mpirun
-from commbench.model import Case, ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
+from commbench.model import (
+    Case,
+    ClusterSpec,
+    CoreUse,
+    Failure,
+    Launch,
+    Sample,
+    TransportUsed,
+    registry,
+)
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"

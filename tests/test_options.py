@@ -12,7 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from commbench import cluster_options, environment, options, registry
+from commbench.harness import cluster_options, options
+from commbench.machine import environment
+from commbench.model import registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from commbench import backends, runner, stats, suite
+from commbench import backends, stats
+from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Sample
 
 _BARE = Path(__file__).parent / "bare" / "pingpong.py"

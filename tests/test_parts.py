@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store import any_record
 
-from commbench import parts
 from commbench.model import Record, TransferRecord, WireBytes
-from commbench.parts import Batch, Parts, all_records, closed, merge
-from commbench.records import BULK, KINDS
+from commbench.store import parts
+from commbench.store.parts import Batch, Parts, all_records, closed, merge
+from commbench.store.records import BULK, KINDS
 
 CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 1.0)

@@ -11,7 +11,7 @@ import time
 import processes
 import pytest
 
-from commbench import process
+from commbench.machine import process
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_closed_pipe_tells_of_the_parents_end():
 def test_the_kernel_ends_a_process_with_its_parent(tag):
     """A process that asked for it is gone when its parent is killed, whatever it does."""
     grandchild = (
-        "from commbench import process; process.die_with_parent(); print(flush=True);"
+        "from commbench.machine import process; process.die_with_parent(); print(flush=True);"
         "import time; time.sleep(1000)"
     )
     child = (
@@ -213,7 +213,7 @@ def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
 def test_one_is_not_found_by_ones_own_mark(monkeypatch):
     """A process that ends all that carry its mark does not begin with itself."""
     code = (
-        "import os; from commbench import process;"
+        "import os; from commbench.machine import process;"
         "process.kill_marked(os.environ[process.MARK]); print('alive')"
     )
     environ = {**os.environ, process.MARK: "c" * 32}

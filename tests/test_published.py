@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from commbench import published
 from commbench.errors import UnknownNameError
-from commbench.published import show_range
+from commbench.model import published
+from commbench.model.published import show_range
 
 # As the texts have them, typed once more: figure → (quantity, backend, over) → (low, high).
 TEXTS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from commbench import registry
 from commbench.backends.base import Backend
 from commbench.errors import UnavailableError, UnknownNameError
 from commbench.launchers.base import Launcher
+from commbench.model import registry
 from commbench.workloads.base import Workload
 
 
@@ -54,13 +54,13 @@ def test_every_plot_and_report_can_be_called(kind: str) -> None:
 def test_names_are_sorted_and_imported_by_nobody() -> None:
     """Asking for the names of all plug-ins imports none of them."""
     code = (
-        "import sys; from commbench import registry;"
+        "import sys; from commbench.model import registry;"
         "kinds = ('backend', 'workload', 'launcher', 'plot', 'report');"
         "assert all((n := registry.names(k)) and n == sorted(n) for k in kinds);"
         "print([m for m in sys.modules if m.startswith('commbench.')])"
     )
     found = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert found.strip() == "['commbench.errors', 'commbench.registry']"
+    assert found.strip() == "['commbench.errors', 'commbench.model.registry']"
 
 
 def test_a_third_partys_entry_point_is_as_good_as_ours(install: Callable[..., None]) -> None:

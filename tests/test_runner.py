@@ -7,8 +7,8 @@ import builders
 import processes
 import pytest
 
-from commbench import runner
 from commbench.errors import ResultsError
+from commbench.harness import runner
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -19,8 +19,8 @@ from commbench.model import (
     TransferRecord,
     TransportUsed,
 )
-from commbench.parts import all_records
-from commbench.records import BULK
+from commbench.store.parts import all_records
+from commbench.store.records import BULK
 
 PLUG_IN = """
 import os, subprocess, sys, time

@@ -31,7 +31,7 @@ def told(seconds):
     print(f"\\n{{}} {{}}".format(seconds, peak), file=sys.stderr)
 """
 REPORT = """
-from commbench.cli import main
+from commbench.cli.main import main
 began = time.perf_counter()
 try:
     main(["report", *sys.argv[1:]])

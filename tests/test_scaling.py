@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import environment
 from commbench.errors import SuiteError, UsageError
+from commbench.harness.suite import read_suite
+from commbench.harness.suite.scaling import scaled
+from commbench.machine import environment
 from commbench.model import Suite
-from commbench.suite import read_suite
-from commbench.suite.scaling import scaled
 from commbench.workloads import device
 
 MERGE = '[[case]]\nworkload = "merge"\nparams = { rows = 1000 }\n'

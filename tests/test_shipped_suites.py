@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from commbench import environment, published, registry
-from commbench.cli import main
-from commbench.model import Case, Suite
-from commbench.suite import read_suite
+from commbench.cli.main import main
+from commbench.harness.suite import read_suite
+from commbench.machine import environment
+from commbench.model import Case, Suite, published, registry
 from commbench.workloads import device
 from commbench.workloads.base import Context
 

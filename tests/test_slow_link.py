@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from namespaces import PAYLOAD_SHARE
 
-from commbench.cli import main
+from commbench.cli.main import main
 
 SLOW = {("0", "1"), ("1", "0")}
 SECONDS = 0.2

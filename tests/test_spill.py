@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from distributed import wait
 
-from commbench import spill
+from commbench.harness import spill
+from commbench.harness.measure import cluster as measuring
 from commbench.launchers.base import RunningCluster
-from commbench.measure import cluster as measuring
 from commbench.model import Launch, Spill
 
 MB = 10**6

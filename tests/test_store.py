@@ -20,11 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import load, model, parts, records
+from commbench import load, model
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import Case, Record
-from commbench.store import RunStore, decode, encode, new_run_id, read_manifest
+from commbench.store import parts, records
+from commbench.store.directory import RunStore, decode, encode, new_run_id, read_manifest
 
 CASE = builders.case()
 FRAMES = {
@@ -506,7 +507,7 @@ from pathlib import Path
 import builders
 from commbench import load
 from commbench.errors import ResultsError
-from commbench.store import RunStore
+from commbench.store.directory import RunStore
 
 output, make, dice = Path(sys.argv[1]), getattr(builders, sys.argv[2]), random.Random(0)
 case = builders.case()
@@ -605,7 +606,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 import builders
 from commbench.errors import ResultsError
-from commbench.store import RunStore, new_run_id
+from commbench.store.directory import RunStore, new_run_id
 
 output = Path(sys.argv[1])
 for make in (lambda: new_run_id("x", output),

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import suite
 from commbench.errors import SuiteError, UsageError
+from commbench.harness import suite
+from commbench.harness.suite import cases_for, plan, read_suite, shift, suite_of
 from commbench.model import Case, ClusterSpec, Suite
-from commbench.suite import cases_for, plan, read_suite, shift, suite_of
 
 MERGE = '[[case]]\nworkload = "merge"\n'
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commbench import load, parts, records, tables
+from commbench import load
 from commbench.errors import ResultsError
 from commbench.model import TransferRecord
+from commbench.store import parts, records, tables
 
 CASE = builders.case()
 TEXT = str(pd.Series(["a"], dtype="str").dtype)

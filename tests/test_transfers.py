@@ -14,7 +14,7 @@ from builders import expanded
 from distributed import wait
 from processes import until
 
-from commbench import transfers
+from commbench.harness import transfers
 from commbench.model import LogCount, TransferRecord
 from commbench.workloads.placement import settle
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import units
 from commbench.errors import UsageError
+from commbench.model import units
 
 SCALES = {"": 1, "B": 1, "k": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

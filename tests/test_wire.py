@@ -17,7 +17,8 @@ from distributed import wait
 from distributed.comm.core import Comm
 from processes import BACKEND
 
-from commbench import backends, transfers, wire
+from commbench import backends
+from commbench.harness import transfers, wire
 from commbench.workloads.placement import settle
 
 MB = 10**6

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from commbench import cores, registry, stats
+from commbench import stats
 from commbench.errors import CommbenchError
-from commbench.model import Case
-from commbench.units import format_bytes, format_message_size, format_seconds
+from commbench.machine import cores
+from commbench.model import Case, registry
+from commbench.model.units import format_bytes, format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

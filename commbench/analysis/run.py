@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import records, registry, stats, store, tables
+from commbench import stats
 from commbench.errors import CommbenchError, ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Comparison, Manifest, Suite
+from commbench.model import FETCHES, LAYERS, Case, Comparison, Manifest, Suite, registry
+from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Run:
         ResultsError
             Where the directory holds no run; later, where a file of it can't be read.
         """
-        return cls(path, store.read_manifest(path))
+        return cls(path, directory.read_manifest(path))
 
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""

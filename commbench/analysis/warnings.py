@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commbench import stats
 from commbench.analysis import disturbances, found_cluster
-from commbench.units import format_bandwidth
+from commbench.model.units import format_bandwidth
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commbench import registry
 from commbench.backends.base import Backend
+from commbench.model import registry
 
 
 def parse(name: str) -> Backend:

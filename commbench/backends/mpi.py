@@ -13,11 +13,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import gpu
 from commbench.backends import ucx_log
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
-from commbench.environment import package_version
 from commbench.errors import UsageError
+from commbench.machine import gpu
+from commbench.machine.environment import package_version
 from commbench.mpi import device
 
 if TYPE_CHECKING:

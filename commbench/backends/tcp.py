@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import gpu
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
+from commbench.machine import gpu
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints

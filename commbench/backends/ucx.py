@@ -28,10 +28,10 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import environment
 from commbench.backends import ucx_log
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
+from commbench.machine import environment
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool

@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commbench import environment
 from commbench.backends import ucx, ucx_log
 from commbench.backends.base import Transport
 from commbench.backends.endpoints import Endpoint, Endpoints, Handler, Tool, ToolTimes
 from commbench.errors import LaunchError
+from commbench.machine import environment
 
 _CONNECT_SECONDS = 20.0
 _SLOWEST_MESSAGE_S = 1.0

@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from commbench import backends, parts, runner, suite
+from commbench import backends
 from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.promises import demand, one_line, refusal
-from commbench.emitter import InMemory
 from commbench.errors import UnavailableError, UsageError
+from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
+from commbench.store import parts
+from commbench.store.emitter import InMemory
 from commbench.workloads.base import MODES
 
 _STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")

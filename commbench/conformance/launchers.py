@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, registry, suite
+from commbench import backends
 from commbench.conformance.promises import demand, refusal
-from commbench.emitter import InMemory
 from commbench.errors import UsageError
+from commbench.harness import suite
+from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers.base import RunningCluster
-from commbench.measure.cluster import measure_cluster
-from commbench.model import ClusterSpec, Launch, Placement, Sample
+from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
+from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context
 
 _SPIN_SECONDS = 0.3

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from commbench import options, registry, suite
 from commbench.conformance.promises import demand, one_line, refusal
 from commbench.errors import UsageError, VerificationError
-from commbench.model import LAYERS
+from commbench.harness import options, suite
+from commbench.model import LAYERS, registry
 from commbench.workloads.base import (
     ClusterWorkload,
     Context,

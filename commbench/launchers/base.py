@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench import cpu, gpu, process, registry
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import ClusterSpec, Placement
+from commbench.machine import cpu, gpu, process
+from commbench.model import ClusterSpec, Placement, registry
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -77,7 +77,7 @@ class RunningCluster(ABC):
 def bound_to(place: Placement) -> dict[str, str]:
     """Return the variables that bind a process which ``bound`` starts to its CPUs and its NIC.
 
-    Its GPU is the business of :mod:`commbench.gpu`.
+    Its GPU is the business of :mod:`commbench.machine.gpu`.
 
     Examples
     --------

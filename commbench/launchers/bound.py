@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from commbench import process
+from commbench.machine import process
 
 _CLOSE_SECONDS = 5.0
 

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench import process
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.surroundings import handed_on
+from commbench.machine import process
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -263,3 +263,36 @@ def _value(text: str) -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(":.") + "."
+
+
+class SlurmLauncher(JobLauncher):
+    """Submit the workers to Slurm."""
+
+    name = "slurm"
+    job_class = "dask_jobqueue.slurm:SLURMJob"
+    status_command = "squeue"
+
+    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
+        return [f"-o {logs}/job-%j.log"]
+
+
+class PbsLauncher(JobLauncher):
+    """Submit the workers to PBS and Torque."""
+
+    name = "pbs"
+    job_class = "dask_jobqueue.pbs:PBSJob"
+    status_command = "qstat -s"
+
+    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
+        return ["-j oe", f"-o {logs}/"]
+
+
+class LsfLauncher(JobLauncher):
+    """Submit the workers to LSF."""
+
+    name = "lsf"
+    job_class = "dask_jobqueue.lsf:LSFJob"
+    status_command = "bjobs -p"
+
+    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
+        return [f"-o {logs}/job-%J.log"]

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from commbench import gpu, process
 from commbench.errors import LaunchError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, bound_to, of_workers
+from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commbench import process
 from commbench.errors import LaunchError
 from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.machine import process
 from commbench.model import ClusterSpec
 
 _ASK_SECONDS = 0.05

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from commbench import gpu
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
 from commbench.launchers.surroundings import handed_on
+from commbench.machine import gpu
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:

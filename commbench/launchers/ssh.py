@@ -23,12 +23,12 @@ from concurrent.futures import TimeoutError as ResultTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import gpu, process
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.surroundings import handed_on, without_paths_in
+from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:

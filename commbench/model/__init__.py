@@ -36,7 +36,6 @@ from commbench.model.observed import (
     WireBytes,
     WorkerAddress,
 )
-from commbench.model.places import Placement, WorkerPlace
 from commbench.model.plan import (
     FETCHES,
     LAYERS,
@@ -46,8 +45,10 @@ from commbench.model.plan import (
     ClusterSpec,
     Launch,
     Manifest,
+    Placement,
     Stopping,
     Suite,
+    WorkerPlace,
 )
 
 __all__ = [

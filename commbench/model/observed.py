@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.model.places import WorkerPlace
+from commbench.model.plan import WorkerPlace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 from commbench import stats
 from commbench.analysis import disturbances
+from commbench.analysis.comparability import Match
 from commbench.analysis.run import Run
-from commbench.comparability import Match
 from commbench.model import Comparison, Manifest
+from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import json, terminal
 from commbench.reports.sections.cells import Table
 from commbench.reports.sections.comparison import limits, note, probability, signed, times
 from commbench.stats import regressions
-from commbench.units import format_message_size, format_seconds
 
 
 def text(baseline: Run, candidate: Run, match: Match, found: Sequence[Comparison]) -> str:

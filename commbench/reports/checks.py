@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from commbench.analysis.references import Check
 from commbench.model import Manifest
-from commbench.references import Check
 from commbench.reports import junit as junit_xml
 from commbench.reports import terminal
 from commbench.reports.sections.cells import Table

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
+from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections.cells import printable
-from commbench.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

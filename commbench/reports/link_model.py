@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from commbench.model import Manifest
+from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports.json import dumps
 from commbench.reports.sections.cells import Table, number
 from commbench.stats.link_model import LinkModel
-from commbench.units import format_bytes, format_message_size, format_seconds
 
 _MAX_PAIRS = 24
 _CHANNELS = {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
+from commbench.model.units import format_message_size
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, settings_of
-from commbench.units import format_message_size
 
 if TYPE_CHECKING:
     import pandas as pd

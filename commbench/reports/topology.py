@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from commbench.machine.topology import Host
 from commbench.model import Placement
+from commbench.model.units import format_bytes
 from commbench.reports.sections import Table
-from commbench.topology import Host
-from commbench.units import format_bytes
 
 _LEGEND = {
     "NV": "NV#: # NVLinks bonded",

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from commbench.machine.topology import UNKNOWN, link_class, rack_of, rank
 from commbench.model import WorkerPlace
-from commbench.topology import UNKNOWN, link_class, rack_of, rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +33,9 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     Returns
     -------
     Series
-        A class of ``commbench.topology.links``. The reference runs tell addresses only: then
-        it is ``same process``, ``same host``, ``same rack`` or ``network``. ``unknown`` where the
-        run tells nothing, or its launches put the pair on links of different classes.
+        A class of ``commbench.machine.topology.links``. The reference runs tell addresses only:
+        then it is ``same process``, ``same host``, ``same rack`` or ``network``. ``unknown``
+        where the run tells nothing, or its launches put the pair on links of different classes.
     """
     import numpy as np
     import pandas as pd

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench import published
-from commbench.model import Manifest
-from commbench.published import Figure, Value
+from commbench.model import Manifest, published
+from commbench.model.published import Figure, Value
+from commbench.model.units import format_message_size
 from commbench.stats import quantities
 from commbench.stats.links import hosts
-from commbench.units import format_message_size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from commbench.model import LAYERS
 from commbench.stats.layers import mode_of
 from commbench.stats.selection import counted, in_suite_order
 from commbench.stats.summary import interval_of
-from commbench.stats.times import worker_times
+from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
     import pandas as pd

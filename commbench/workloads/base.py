@@ -1,8 +1,8 @@
 """What a workload must say of itself.
 
 A workload owns its parameters, its data, its bytes formula, the one call that is timed and the
-check of its result. It never times anything itself: ``commbench.measure`` does, in the same way
-for all.
+check of its result. It never times anything itself: ``commbench.harness.measure`` does, in the same
+way for all.
 """
 
 from __future__ import annotations

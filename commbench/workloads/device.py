@@ -12,8 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from commbench import gpu
 from commbench.errors import LaunchError, UnavailableError, VerificationError
+from commbench.machine import gpu
 
 _LIBRARIES = {("cpu", "array"): "numpy", ("gpu", "array"): "cupy",
               ("cpu", "frame"): "pandas", ("gpu", "frame"): "cudf"}  # fmt: skip

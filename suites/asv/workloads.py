@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from commbench import asv, load
-from commbench.suite import read_suite
+from commbench import load
+from commbench.harness.suite import read_suite
+from commbench.studies import asv
 
 _ROOT = Path(__file__).parents[2]
 _FILE = Path(__file__).with_name("suite.toml")

@@ -13,11 +13,12 @@ import pytest
 from builders import end, failure, launches, log_count, message, sample, transfer, transport, wire
 from golden.runs import GENERATED
 
-from commbench import load, registry, stats, tables
+from commbench import load, stats
 from commbench.analysis.run import Run
-from commbench.model import Case, Record
-from commbench.records import TABLES
+from commbench.model import Case, Record, registry
 from commbench.reports import sections as parts
+from commbench.store import tables
+from commbench.store.records import TABLES
 
 Recorded = Callable[..., Run]
 CASE = builders.case()

@@ -10,10 +10,10 @@ import builders
 import processes
 import pytest
 
-from commbench import runner
 from commbench.backends import parse
 from commbench.conformance import check_backend
 from commbench.errors import UnavailableError
+from commbench.harness import runner
 
 SOURCE = """
 from commbench.backends.base import Unavailability

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench import environment, registry
 from commbench.backends import parse
 from commbench.backends.base import Backend
 from commbench.backends.tcp import TcpBackend
 from commbench.backends.ucx import UcxBackend
 from commbench.errors import UnknownNameError, UsageError
+from commbench.machine import environment
+from commbench.model import registry
 
 OPTIONS = ("tcp", "shm", "nvlink", "ib")
 SCRATCH = Path("/scratch")
@@ -351,7 +352,7 @@ def test_only_what_the_name_asks_for_must_be_there(
 def test_asking_loads_neither_ucx_nor_mpi() -> None:
     """Whether every backend is available is found out without importing what it needs."""
     code = (
-        "import sys; from commbench import registry; from commbench.backends import parse\n"
+        "import sys; from commbench.model import registry; from commbench.backends import parse\n"
         "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
         "    parse(name).unavailable('gpu'); parse(name).settings()\n"
         "heavy = {'ucxx', 'distributed_ucxx', 'mpi4py', 'distributed', 'cupy', 'numpy'}\n"

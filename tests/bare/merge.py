@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, suite
-from commbench.emitter import InMemory
-from commbench.launch import run_launch
-from commbench.measure import cluster, profile
+from commbench import backends
+from commbench.harness import suite
+from commbench.harness.launch import run_launch
+from commbench.harness.measure import cluster, profile
 from commbench.model import ClusterSpec, Launch, Sample
+from commbench.store.emitter import InMemory
 
 N_PAIRS = 12
 N_WARMUPS = 4

@@ -11,7 +11,7 @@ import pytest
 import shims
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import ClusterSpec
 
 _LINKED = ("suites", "docs", "notebooks", "tests")

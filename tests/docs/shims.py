@@ -69,7 +69,7 @@ def main(program: str, words: list[str]) -> None:
     if program == "python":
         less = ["--collect-only"] if words[:2] == ["-m", "pytest"] and not thorough else []
         os.execv(sys.executable, [sys.executable, *words, *less])
-    from commbench.cli import main as commbench
+    from commbench.cli.main import main as commbench
 
     sys.argv = ["commbench", *shortened(words)]
     try:

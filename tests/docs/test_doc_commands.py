@@ -19,9 +19,12 @@ import pages
 import pytest
 import shims
 
-from commbench import cli, references, registry, suite
-from commbench.cli import main
+from commbench.analysis import references
+from commbench.cli import main as cli
+from commbench.cli.main import main
 from commbench.errors import CommbenchError
+from commbench.harness import suite
+from commbench.model import registry
 
 _STANDS_FOR = {
     "WORKLOAD": "merge", "BACKEND": "tcp", "SIZE": "1MiB", "FORMAT": "csv",

@@ -26,7 +26,7 @@ import pytest
 import shims
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 
 _WHOLE = "extending.md"
 """The page that runs from top to bottom by default: its worked example is a test."""

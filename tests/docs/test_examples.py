@@ -13,7 +13,7 @@ import processes
 import pytest
 from click.testing import CliRunner
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.conformance import check_backend, check_launcher, check_workload
 
 FOLDERS = sorted(path.parent for path in (pages.ROOT / "tests/examples").glob("*/pyproject.toml"))

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from commbench import load
-from commbench.cli import main
-from commbench.published import Value
+from commbench.cli.main import main
+from commbench.model.published import Value
 from commbench.reports import sections
 from commbench.reports.sections.cells import Table
 from commbench.stats import Beside

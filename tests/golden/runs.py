@@ -9,7 +9,8 @@ from pathlib import Path
 import builders as b
 import generated
 
-from commbench import model, suite
+from commbench import model
+from commbench.harness import suite
 from commbench.model import Case, ClusterSpec, Record
 
 _N_WORKERS = 4

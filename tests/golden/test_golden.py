@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden.runs import GENERATED
 
-from commbench import load, registry
+from commbench import load
 from commbench.errors import CommbenchError
+from commbench.model import registry
 
 _EXPECTED = Path(__file__).with_name("expected")
 _REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -10,7 +10,8 @@ import builders
 import pytest
 import trees
 
-from commbench import environment, suite
+from commbench.harness import suite
+from commbench.machine import environment
 from commbench.model import ClusterSpec, Failure, Record
 
 FAKES = Path(__file__).parent / "fakes"

@@ -11,9 +11,11 @@ from typing import Any
 import fake_machine
 import pytest
 
-from commbench import backends, gpu, runner
+from commbench import backends
 from commbench.errors import LaunchError, UnavailableError
-from commbench.measure import gpus
+from commbench.harness import runner
+from commbench.harness.measure import gpus
+from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Record, Setting
 
 SPEC = ClusterSpec(device="gpu", rmm_pool="1GB")

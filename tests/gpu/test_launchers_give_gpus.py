@@ -11,7 +11,7 @@ import sshd
 from click.testing import CliRunner
 from fake_machine import launch, of_kind
 
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.launchers.mpirun import _ranks
 from commbench.model import Failure, TransportUsed, WorkerPlace
 
@@ -56,7 +56,7 @@ def test_jobs_are_told_all_but_their_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
              "--launcher-option", "memory=8GB", "--launches", "1", "--dry-run"]  # fmt: skip
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    assert "--preload commbench.gpu.preload" in done.output
+    assert "--preload commbench.machine.gpu.preload" in done.output
     assert "export COMMBENCH_GPU='{" in done.output
     assert '"rmm_pool": "10GB"' in done.output
     assert "CUDA_VISIBLE_DEVICES" not in done.output

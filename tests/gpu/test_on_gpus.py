@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from commbench import backends, gpu, load
+from commbench import backends, load
 from commbench.analysis.run import Run
+from commbench.machine import gpu
 from commbench.model import ClusterSpec
 
 N_GPUS = len(gpu.devices(os.environ))

@@ -8,9 +8,9 @@ from pathlib import Path
 import fake_machine
 import pytest
 
-from commbench import gpu
 from commbench.errors import UsageError
-from commbench.gpu import visible
+from commbench.machine import gpu
+from commbench.machine.gpu import visible
 from commbench.model import ClusterSpec, Placement
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -14,12 +14,14 @@ import fake_machine
 import pytest
 from packaging.requirements import Requirement
 
-from commbench import backends, environment, gpu, registry, suite
-from commbench.comparability import match
+from commbench import backends
+from commbench.analysis.comparability import match
 from commbench.errors import UsageError
-from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement
-from commbench.suite.requirements import unmet
-from commbench.topology import Gpu, Host, auto
+from commbench.harness import suite
+from commbench.harness.suite.requirements import unmet
+from commbench.machine import environment, gpu
+from commbench.machine.topology import Gpu, Host, auto
+from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
 
 SPEC = ClusterSpec(device="gpu")
 EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"}

@@ -23,9 +23,9 @@ from click.testing import CliRunner
 from dask_clusters import Started
 from distributed import Client
 
-from commbench import suite
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.errors import LaunchError, UsageError
+from commbench.harness import suite
 from commbench.launchers import external
 from commbench.launchers.external import ExternalLauncher
 from commbench.model import ClusterSpec
@@ -231,8 +231,8 @@ def test_a_cluster_that_works_for_others(theirs: Started, owner: Client, tmp_pat
 
 def test_two_guests_at_once(theirs: Started, owner: Client, tmp_path: Path, monkeypatch) -> None:
     """The second is told of the first, and leaves its instruments alone."""
-    from commbench.measure import instruments
-    from commbench.transfers import TransferLog
+    from commbench.harness.measure import instruments
+    from commbench.harness.transfers import TransferLog
 
     monkeypatch.setattr(instruments, "_FREE_SECONDS", 0.2)
     before = cluster_state.snapshot(owner)

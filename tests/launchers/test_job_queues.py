@@ -18,11 +18,11 @@ import processes
 import pytest
 from click.testing import CliRunner
 
-from commbench import registry, suite
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.harness import suite
 from commbench.launchers import jobqueue, members
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, registry
 
 # Before its configuration is changed: what it has as defaults would go with the change.
 pytest.importorskip("dask_jobqueue")

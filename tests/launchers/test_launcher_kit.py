@@ -13,10 +13,10 @@ import pytest
 import sshd
 from distributed import Client
 
-from commbench import registry
 from commbench.conformance import check_launcher
 from commbench.launchers.base import Launcher
 from commbench.launchers.local import LocalLauncher
+from commbench.model import registry
 
 
 def needs(package: str) -> pytest.MarkDecorator:

@@ -14,10 +14,11 @@ import processes
 import pytest
 import sshd
 
-from commbench import process, suite
 from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.harness import suite
 from commbench.launchers import ssh
 from commbench.launchers.ssh import SshLauncher
+from commbench.machine import process
 from commbench.model import ClusterSpec
 
 needs_asyncssh = pytest.mark.skipif(

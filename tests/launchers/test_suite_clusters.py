@@ -12,10 +12,9 @@ import dask_clusters
 import pytest
 from click.testing import CliRunner, Result
 
-from commbench import registry
-from commbench.cli import main
-from commbench.model import ClusterSpec
-from commbench.suite import read_suite
+from commbench.cli.main import main
+from commbench.harness.suite import read_suite
+from commbench.model import ClusterSpec, registry
 
 FOLDER = Path(__file__).parents[2] / "suites"
 PAIRS_ALONE = ("mpi4dask-pingpong", "ucx-py-message-1gb")

@@ -7,8 +7,9 @@ from pathlib import Path
 import builders
 import pytest
 
-from commbench import backends, runner
+from commbench import backends
 from commbench.backends.tcp import TcpBackend
+from commbench.harness import runner
 from commbench.launchers.surroundings import handed_on
 from commbench.model import ClusterSpec, Launch
 

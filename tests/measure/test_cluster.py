@@ -11,11 +11,10 @@ import processes
 import pytest
 from distributed import wait
 
-from commbench import transfers, wire
-from commbench.emitter import InMemory
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import cluster as measuring
-from commbench.measure.idle import measure_idle
+from commbench.harness import transfers, wire
+from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure.conditions import measure_idle
 from commbench.model import (
     Case,
     IdleCost,
@@ -28,6 +27,7 @@ from commbench.model import (
     TransportUsed,
     WireBytes,
 )
+from commbench.store.emitter import InMemory
 from commbench.workloads.base import ClusterWorkload, Context
 
 MB = 10**6
@@ -159,7 +159,7 @@ def measure(cluster, monkeypatch):
     """Return a function that measures a workload and appends the records to a list."""
     real = measuring.measure_idle
     monkeypatch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
-    monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(kind, *, iterations=2, warmups=1, records=None):
         case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
@@ -359,7 +359,7 @@ def test_an_iteration_that_would_compute_nothing_is_refused(measure, monkeypatch
 
 def test_the_idle_cost_of_busy_processes(cluster, monkeypatch):
     """What a busy process uses is in the cost, and quiet ones cost little."""
-    monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
     launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
     client, address = cluster.client, cluster.addresses["0"]
     members = cluster.cpu_seconds, cluster.n_processes

@@ -10,8 +10,8 @@ import builders
 import pytest
 from processes import Tag
 
-from commbench import cores
-from commbench.measure import conditions
+from commbench.harness.measure import conditions
+from commbench.machine import cores
 from commbench.model import CoreUse, Launch
 
 LAUNCH = Launch(case=builders.case(), index=3, block=0, position=0)

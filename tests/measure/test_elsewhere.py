@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import pytest
 from distributed import wait
 
-from commbench import cores, cpu, registry, suite
-from commbench.emitter import InMemory
+from commbench.harness import suite
+from commbench.harness.measure import clocks, conditions
+from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
-from commbench.measure import clocks, conditions
-from commbench.measure.cluster import measure_cluster
-from commbench.model import ClusterSpec, CoreUse, Launch, Sample, ThreadTime
+from commbench.machine import cores, cpu
+from commbench.model import ClusterSpec, CoreUse, Launch, Sample, ThreadTime, registry
+from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context
 
 SECONDS = 0.4

@@ -8,10 +8,9 @@ import time
 import processes
 import pytest
 
-from commbench import transfers, wire
-from commbench.emitter import InMemory
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import fetcher, fetches
+from commbench.harness import transfers, wire
+from commbench.harness.measure import fetcher, fetches
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -26,6 +25,7 @@ from commbench.model import (
     WorkerAddress,
     WorkerPlace,
 )
+from commbench.store.emitter import InMemory
 from commbench.workloads.all_to_all import AllToAll
 from commbench.workloads.base import Context
 
@@ -82,7 +82,7 @@ def measure(cluster, monkeypatch):
     """Return a function that measures a workload and returns its records."""
     real = fetches.measure_idle
     monkeypatch.setattr(fetches, "measure_idle", lambda *given: real(*given, 0.1))
-    monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(workload, records=None):
         records = InMemory() if records is None else records

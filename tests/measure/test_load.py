@@ -11,7 +11,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import VerificationError
-from commbench.measure import pair, windows
+from commbench.harness.measure import pair, windows
 from commbench.model import Case, Failure, IdleCost, Launch, Load, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -24,7 +24,7 @@ def measure(tmp_path, monkeypatch):
     """Return a function that measures a ping-pong under load and appends its records to a list."""
     # The clusters of other tests may be there yet.
     children = set(psutil.Process().children(recursive=True))
-    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
         pair,
         "measure_idle",

@@ -12,7 +12,7 @@ import pytest
 from commbench.backends import tcp_endpoints
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError, VerificationError
-from commbench.measure import layers, pair
+from commbench.harness.measure import layers, pair
 from commbench.model import Case, IdleCost, Launch, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -25,7 +25,7 @@ WINDOWS = ("bandwidth", "bidirectional", "message-rate")
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
     """Return a function that measures a ping-pong over tcp and returns its samples."""
-    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
         pair,
         "measure_idle",

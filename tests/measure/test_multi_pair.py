@@ -12,9 +12,9 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import pair, pairs
+from commbench.harness.measure import pair, pairs
+from commbench.harness.runner import run_plan
 from commbench.model import Case, Failure, IdleCost, Launch, Sample, TransportUsed, WorkerPlace
-from commbench.runner import run_plan
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -55,7 +55,7 @@ def measure(tmp_path, monkeypatch):
     # The clusters of other tests may be there yet.
     children = set(psutil.Process().children(recursive=True))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
         pairs,
         "measure_idle",

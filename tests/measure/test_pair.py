@@ -12,10 +12,11 @@ import psutil
 import pytest
 from distributed.comm import CommClosedError
 
-from commbench import backends, process
+from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import pair
+from commbench.harness.measure import pair
+from commbench.machine import process
 from commbench.model import (
     Case,
     Failure,
@@ -43,7 +44,7 @@ def measure(tmp_path, monkeypatch):
         ),
     )
 
-    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
 
     def measure(kind=PingPong, *, backend=None, records=None, iterations=20, warmups=10, **params):
         case = Case(workload="pingpong", backend="tcp", iterations=iterations, warmups=warmups)
@@ -276,15 +277,16 @@ class LosesPeer(PingPong):
     async def exchange(self, comm, payload):
         """Kill the peer and behave like a closed connection."""
         children = psutil.Process().children()
-        (peer,) = (child for child in children if "commbench.measure.peer" in child.cmdline())
+        program = "commbench.harness.measure.peer"
+        (peer,) = (child for child in children if program in child.cmdline())
         peer.kill()
         raise CommClosedError("in <TCP>: Stream is closed")
 
 
 def test_a_closed_connection_is_not_told_before_the_death_behind_it(measure, monkeypatch):
     """Where the peer died, that is what is told, and not merely that a stream is closed."""
-    monkeypatch.setattr("commbench.process._on_death", None)
-    monkeypatch.setattr("commbench.process._NOTICE_SECONDS", 2.0)
+    monkeypatch.setattr("commbench.machine.process._on_death", None)
+    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 2.0)
     told = []
 
     def report(message):

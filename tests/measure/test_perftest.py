@@ -13,9 +13,9 @@ import pytest
 from commbench import backends
 from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
-from commbench.measure.tool import measure_with_tool
+from commbench.harness.measure.tool import measure_with_tool
+from commbench.harness.suite import requirements
 from commbench.model import Case, Failure, Launch, Sample, TransportUsed
-from commbench.suite import requirements
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -115,7 +115,7 @@ def case(backend, **params):
 
 def test_raw_ucx_without_its_tool_is_unavailable(monkeypatch):
     """Without ucx_perftest nothing starts, and what to install is said."""
-    monkeypatch.setattr("commbench.environment.ucx_tools", lambda: None)
+    monkeypatch.setattr("commbench.machine.environment.ucx_tools", lambda: None)
     problem = requirements.unmet(*case("ucx:shm", layers=("comm", "raw")))
     assert "needs ucx_perftest" in problem.reason
     assert "commbench[ucx]" in problem.remedy

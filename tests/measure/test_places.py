@@ -16,11 +16,12 @@ import processes
 import pytest
 import trees
 
-from commbench import backends, topology
+from commbench import backends
+from commbench.harness.measure import places
 from commbench.launchers.local import LocalLauncher
-from commbench.measure import places
+from commbench.machine import topology
+from commbench.machine.topology import place_of
 from commbench.model import ClusterSpec, Launch, Placement, WorkerPlace
-from commbench.topology import place_of
 
 LAUNCH = Launch(case=builders.case(), index=0, block=0, position=0)
 CPUS = sorted(os.sched_getaffinity(0))

@@ -12,12 +12,13 @@ import processes
 import pytest
 from distributed import get_worker
 
-from commbench import cpu, stats
-from commbench.emitter import InMemory
-from commbench.measure import cluster as measuring
-from commbench.measure import profile
+from commbench import stats
+from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure import profile
+from commbench.machine import cpu
 from commbench.model import Activity, Case, Launch, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
+from commbench.store.emitter import InMemory
 from commbench.workloads.base import ClusterWorkload, Context
 
 SECONDS = 0.4
@@ -86,7 +87,7 @@ class One(ClusterWorkload):
 @pytest.fixture
 def profiled(cluster, recorded, monkeypatch):
     """Return a function that returns the records of a task's two iterations and their profile."""
-    monkeypatch.setattr("commbench.measure.idle._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(function):
         case = Case(workload="test", backend="tcp", iterations=2, warmups=0)

@@ -9,7 +9,7 @@ import builders
 import pytest
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.measure import worker
+from commbench.harness.measure import worker
 from commbench.model import Case, Failure, IdleCost, Launch, LaunchEnd, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong

@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from commbench import backends
+from commbench.harness.measure.conditions import measure_idle
 from commbench.launchers.local import LocalLauncher
-from commbench.measure.idle import measure_idle
 from commbench.model import Case, ClusterSpec, Launch
 
 SPEC = ClusterSpec(n_workers=4)

@@ -18,8 +18,8 @@ _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "notebooks"
 _NOTEBOOKS = [pytest.param(path, id=path.stem) for path in sorted(_FOLDER.glob("*.ipynb"))]
 _READERS = (
-    "IPython.display", "commbench.plots.", "commbench.published", "commbench.reports.",
-    "commbench.stats", "commbench.units.", "math", "numpy", "pandas", "textwrap",
+    "IPython.display", "commbench.model.published", "commbench.reports.",
+    "commbench.stats", "commbench.model.units.", "math", "numpy", "pandas", "textwrap",
 )  # fmt: skip
 """What a notebook may import: nothing that measures, writes files or starts processes."""
 _MACHINES_OWN = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|var|opt|usr|mnt|srv|Users)/")

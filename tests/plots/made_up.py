@@ -13,10 +13,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from commbench import model, tables
+from commbench import model
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec, Manifest, Suite
-from commbench.records import TABLES
+from commbench.store import tables
+from commbench.store.records import TABLES
 
 
 def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> Run:

@@ -6,8 +6,8 @@ import pytest
 from made_up import texts, together, workload
 
 from commbench import stats
-from commbench.plots import communication, style
-from commbench.plots.communication import PARTS, typical_iteration
+from commbench.reports.figures import communication, style
+from commbench.reports.figures.communication import PARTS, typical_iteration
 
 
 def _bars(axes):

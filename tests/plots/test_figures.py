@@ -12,7 +12,7 @@ from made_up import EMPTY, misplaced, pingpong, texts, together, workload
 
 import commbench
 from commbench.errors import UnknownNameError
-from commbench.plots import (
+from commbench.reports.figures import (
     communication,
     message_size,
     pair_bandwidth,
@@ -182,7 +182,7 @@ def test_pyplot_is_never_imported():
         import importlib, sys
         for name in ("communication", "message_size", "pair_bandwidth", "task_stream",
                      "workload_time"):
-            importlib.import_module(f"commbench.plots.{name}")
+            importlib.import_module(f"commbench.reports.figures.{name}")
         assert "matplotlib.pyplot" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", program], check=True)

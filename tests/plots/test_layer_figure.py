@@ -9,9 +9,9 @@ from made_up import EMPTY, misplaced, pingpong, run_of, texts, together, workloa
 
 from commbench import stats
 from commbench.model import LAYERS
-from commbench.plots import layers, message_size
-from commbench.plots.style import _KNOWN, _SPARE
-from commbench.units import format_seconds
+from commbench.model.units import format_seconds
+from commbench.reports.figures import layers, message_size
+from commbench.reports.figures.style import _KNOWN, _SPARE
 
 SIZES = (1, 64 << 10, 8 << 20)
 

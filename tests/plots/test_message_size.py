@@ -5,8 +5,8 @@ import pytest
 from made_up import pingpong, texts, together
 
 from commbench import stats
-from commbench.plots import message_size
-from commbench.units import format_bandwidth, format_seconds
+from commbench.model.units import format_bandwidth, format_seconds
+from commbench.reports.figures import message_size
 
 POWERS = ["1 B", "4 B", "16 B", "64 B", "256 B", "1 KiB", "4 KiB", "16 KiB", "64 KiB", "256 KiB",
           "1 MiB", "4 MiB"]  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_backend_without_samples_is_named_in_the_caption():
 @pytest.mark.parametrize("backend", ["tcp", "mpi", "somebody-elses"])
 def test_lines_carry_the_backends_look(backend):
     """Colour and marker are the backend's own."""
-    from commbench.plots import style
+    from commbench.reports.figures import style
 
     run = together(pingpong(backend))
     look = style.looks(run)[backend]

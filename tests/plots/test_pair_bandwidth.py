@@ -10,8 +10,8 @@ from matplotlib.collections import QuadMesh
 
 from commbench import model, stats
 from commbench.model import Case, ClusterSpec
-from commbench.plots import pair_bandwidth, style
-from commbench.plots.pair_bandwidth import contrast, number
+from commbench.reports.figures import pair_bandwidth, style
+from commbench.reports.figures.pair_bandwidth import contrast, number
 
 
 def _panel(figure, index=0):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from made_up import misplaced, pingpong, texts, together, workload
 
-from commbench import published
 from commbench.analysis.run import Run
-from commbench.plots import published as published_plot
+from commbench.model import published
+from commbench.reports.figures import published as published_plot
 
 MPI = ("tcp", "ucx:polling", "mpi")
 SPEED = {"tcp": 1.0, "ucx:polling": 3.0, "mpi": 0.8}

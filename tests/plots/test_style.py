@@ -9,7 +9,7 @@ from made_up import EMPTY, run_of, together, workload
 
 from commbench import model
 from commbench.model import Case, ClusterSpec
-from commbench.plots import style, workload_time
+from commbench.reports.figures import style, workload_time
 
 
 def _run(*backends):

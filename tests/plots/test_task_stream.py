@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from commbench import model
 from commbench.model import Case, ClusterSpec
-from commbench.plots import task_stream
+from commbench.reports.figures import task_stream
 
 
 def _sample(case, *, launch=0, iteration=0, seconds=2.0, warmup=False):
@@ -166,7 +166,7 @@ def test_a_case_without_good_launches_is_named():
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_twenty_thousand_bars_are_drawn_as_fast_as_elsewhere(suffix, tmp_path):
     """They take three times as long as in a bare figure at most, and less than 2 MB."""
-    from commbench.plots import style
+    from commbench.reports.figures import style
 
     run = together(workload("tcp", n_workers=8, launches=1, tasks_per_thread=1250))
     one = run.tasks[run.tasks.iteration == 0]

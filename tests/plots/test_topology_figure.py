@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commbench.plots import style, topology
-from commbench.topology import Gpu, Host, Nic, NumaNode, read_host
+from commbench.machine.topology import Gpu, Host, Nic, NumaNode, read_host
+from commbench.reports.figures import style, topology
 
 DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 LONE = Host(name="laptop", nodes=(NumaNode(number=0, cpus="0-3"),), nics=(Nic(name="eth0"),))

@@ -7,9 +7,9 @@ import pytest
 from made_up import EMPTY, texts, together, workload
 
 from commbench import stats
-from commbench.plots import worker_profile
-from commbench.plots.communication import typical_iteration
-from commbench.plots.worker_profile import LOOPS, TASKS
+from commbench.reports.figures import worker_profile
+from commbench.reports.figures.communication import typical_iteration
+from commbench.reports.figures.worker_profile import LOOPS, TASKS
 
 
 @pytest.mark.parametrize(("place", "parts"), [(0, TASKS), (1, LOOPS)])

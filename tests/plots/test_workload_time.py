@@ -5,8 +5,8 @@ import pytest
 from made_up import texts, together, workload
 
 from commbench import stats
-from commbench.plots import workload_time
-from commbench.units import format_seconds
+from commbench.model.units import format_seconds
+from commbench.reports.figures import workload_time
 
 
 def _dots(axes, backend):

@@ -16,7 +16,7 @@ from builders import place, transfer
 from click.testing import CliRunner
 
 from commbench.analysis.run import Run
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.model import ClusterSpec, Placement, Record
 from commbench.reports.sections import Table, tables
 

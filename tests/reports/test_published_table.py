@@ -10,9 +10,8 @@ import builders
 import pytest
 from builders import launches
 
-from commbench import published
 from commbench.analysis.run import Run
-from commbench.model import Case, Record
+from commbench.model import Case, Record, published
 from commbench.reports import json as as_json
 from commbench.reports import terminal
 from commbench.reports.sections import heading, tables

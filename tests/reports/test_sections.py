@@ -8,9 +8,9 @@ from typing import Any
 import builders
 import pytest
 
-from commbench import registry
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError, UnavailableError
+from commbench.model import registry
 from commbench.reports import html, markdown, terminal
 from commbench.reports.sections import Section, Table, sections
 

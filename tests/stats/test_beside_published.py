@@ -13,11 +13,11 @@ import builders
 import pytest
 from builders import address, end, launches, log_count, message, sample, transfer
 
-from commbench import published, stats
+from commbench import stats
 from commbench.analysis.run import Run
-from commbench.model import Case, Record
+from commbench.model import Case, Record, published
 from commbench.stats import Beside
-from commbench.store import RunStore, read_manifest
+from commbench.store.directory import RunStore, read_manifest
 
 Recorded = Callable[..., Run]
 

@@ -8,7 +8,7 @@ import pytest
 import trees
 from trees import Card
 
-from commbench.topology import Host, this_host
+from commbench.machine.topology import Host, this_host
 
 SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
 GPU_ROWS = """\

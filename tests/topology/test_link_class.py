@@ -11,9 +11,9 @@ import builders
 import pytest
 from builders import place
 
+from commbench.machine.topology import link_class, parse, rank
 from commbench.model import WorkerPlace
 from commbench.stats.links import link_classes
-from commbench.topology import link_class, parse, rank
 
 CASE = builders.case()
 DGX1 = Path(__file__).parent / "dgx1.txt"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import UsageError
-from commbench.topology import Matrix, parse, read_host
+from commbench.machine.topology import Matrix, parse, read_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 NVLINKS = {

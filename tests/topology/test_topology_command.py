@@ -9,9 +9,9 @@ import pytest
 import trees
 from click.testing import CliRunner, Result
 
-from commbench.cli import main
-from commbench.suite import placement as files
-from commbench.topology import auto, parse, read_host
+from commbench.cli.main import main
+from commbench.harness.suite import placement as files
+from commbench.machine.topology import auto, parse, read_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 

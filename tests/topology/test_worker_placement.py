@@ -11,12 +11,12 @@ import trees
 from click.testing import CliRunner
 from trees import Card
 
-from commbench import suite
-from commbench.cli import main
+from commbench.cli.main import main
 from commbench.errors import UsageError
+from commbench.harness import suite
+from commbench.harness.suite import placement as files
+from commbench.machine.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
 from commbench.model import ClusterSpec, Placement
-from commbench.suite import placement as files
-from commbench.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
 HALVES = ("0-19,40-59", "20-39,60-79")

@@ -6,8 +6,7 @@ from distributed import futures_of, wait
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import Context
-from commbench.workloads.join_data import MODULUS, JoinData, column_sums
-from commbench.workloads.merge import Merge
+from commbench.workloads.merge import MODULUS, JoinData, Merge, column_sums
 
 
 def workload(*, seed=1, n_workers=2, **params):

@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, EntryPoints
 import numpy as np
 import pytest
 
-from commbench import registry
 from commbench.conformance import check_workload
 from commbench.errors import UsageError, VerificationError
+from commbench.model import registry
 from commbench.workloads.all_to_all import AllToAll
 from commbench.workloads.base import ClusterWorkload, Workload
 from commbench.workloads.pingpong import PingPong

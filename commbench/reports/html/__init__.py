@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from commbench import __version__
 from commbench.analysis.run import Run
-from commbench.reports import figures
+from commbench.reports import drawing
 from commbench.reports import sections as parts
-from commbench.reports.figures import Drawing
+from commbench.reports.drawing import Drawing
 from commbench.reports.html import matrix
 from commbench.reports.sections import Section, Table, heading, printable
 from commbench.reports.sections.cells import Quantity
@@ -61,7 +61,7 @@ def render(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[Part]:
-    drawings = {drawing.name: drawing for drawing in figures.drawn(run)}
+    drawings = {drawing.name: drawing for drawing in drawing.drawn(run)}
     sections = parts.sections()
     others = drawings.keys() - {name for section in sections for name in section.figures}
     rest = Section(

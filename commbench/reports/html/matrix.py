@@ -19,12 +19,12 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from commbench.analysis.run import Run
+from commbench.machine.topology import UNKNOWN
 from commbench.model import Case
-from commbench.plots import style
-from commbench.plots.pair_bandwidth import MAP, contrast
+from commbench.model.units import format_bytes
+from commbench.reports.figures import style
+from commbench.reports.figures.pair_bandwidth import MAP, contrast
 from commbench.reports.sections.cells import CHANNELS, number
-from commbench.topology import UNKNOWN
-from commbench.units import format_bytes
 
 _MAX_SIDE = 64
 _MAX_CELLS = 4 * _MAX_SIDE**2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench import registry
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
+from commbench.model import registry
 from commbench.reports.sections.cells import Section, Table, printable
 from commbench.reports.sections.provenance import heading
 

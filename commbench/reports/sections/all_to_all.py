@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
 from commbench.model import FETCHES
+from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.reports.sections.cells import Section, Table, counts, quantity
-from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
+from commbench.model.units import format_message_size
 from commbench.reports.sections.cells import Quantity, Section, Table, number, quantity
-from commbench.units import format_message_size
 
 
 def tables(run: Run) -> Iterator[Table]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import LAYERS
+from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections.cells import Quantity, Section, Table, counts, quantity
-from commbench.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

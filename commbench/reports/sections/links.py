@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
+from commbench.model.units import format_bytes
 from commbench.reports.sections.cells import CHANNELS, REST, Table, label, number, quantity
 from commbench.stats.selection import in_suite_order
-from commbench.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

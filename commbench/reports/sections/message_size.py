@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import LAYERS, Case
+from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.reports.sections.cells import (
     Quantity,
     Section,
@@ -18,7 +19,6 @@ from commbench.reports.sections.cells import (
     quantity,
     warmup,
 )
-from commbench.units import format_bandwidth, format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
+from commbench.machine.topology import UNKNOWN
+from commbench.model.units import format_bytes
 from commbench.reports.sections import links
 from commbench.reports.sections.cells import (
     CHANNELS,
@@ -20,8 +22,6 @@ from commbench.reports.sections.cells import (
     quantity,
 )
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
-from commbench.topology import UNKNOWN
-from commbench.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

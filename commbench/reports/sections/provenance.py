@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Manifest, Placement
+from commbench.model.units import format_bytes
 from commbench.reports.sections import links
 from commbench.reports.sections.cells import Section, Table
-from commbench.units import format_bytes
 
 _MOST_PLACED = 16
 """Workers whose placement is told."""

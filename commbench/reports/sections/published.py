@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.published import show, show_range
+from commbench.model.published import show, show_range
+from commbench.model.units import format_message_size
 from commbench.reports.sections.cells import Section, Table
 from commbench.stats import Beside
-from commbench.units import format_message_size
 
 
 def tables(run: Run) -> Iterator[Table]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
+from commbench.model.units import format_bandwidth, format_bytes, format_seconds
 from commbench.reports.sections.cells import (
     Quantity,
     Section,
@@ -18,7 +19,6 @@ from commbench.reports.sections.cells import (
     warmup,
 )
 from commbench.reports.sections.comparison import ratio
-from commbench.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,9 +3,9 @@
 import os
 import time
 
-from commbench import process
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
+from commbench.machine import process
 
 
 class NannyCluster(RunningCluster):

@@ -1,8 +1,8 @@
 """receivers: how much each worker fetched."""
 
 from commbench import stats
+from commbench.model.units import format_bytes
 from commbench.reports.sections import Section, Table
-from commbench.units import format_bytes
 
 
 def tables(run):

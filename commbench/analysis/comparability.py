@@ -1,0 +1,129 @@
+"""Whether two runs can be compared: what differs between them that is not to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.model import Case, ClusterSpec, Manifest
+from commbench.model.units import format_bytes
+
+_MACHINE = (
+    "host.name", "host.kernel", "host.architecture", "cpu.model", "cpu.logical_cores",
+    "cpu.usable_cores", "cpu.cgroup_quota_cores", "cpu.governors", "memory.total_bytes",
+    "memory.cgroup_limit_bytes", "python",
+)  # fmt: skip
+_TABLES = ("packages", "variables")
+# Replication and deadline change how well a time is known, not the time.
+_SETTINGS = ("iterations", "warmups")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that the two runs don't share; a value that nobody recorded is None."""
+
+    key: str
+    baseline: Any
+    candidate: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.baseline)} against {_shown(self.candidate)}"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which cases of two runs answer to each other, and what stands in the way.
+
+    ``same`` has by the id of the baseline's case the candidate's. ``alone`` describes the cases
+    that only one of the runs has.
+    """
+
+    same: Mapping[str, str]
+    differences: tuple[Difference, ...]
+    alone: tuple[str, ...]
+
+
+def match(baseline: Manifest, candidate: Manifest) -> Match:
+    """Set the cases of two runs against each other and collect what keeps them from comparing.
+
+    A case and its equal share their id. Where a workload over a backend has no equal, but is
+    there once in both runs, the two are matched all the same, and their settings are differences.
+    """
+    theirs = {case.id: case for case in candidate.suite.cases}
+    pairs = [(case, theirs[case.id]) for case in baseline.suite.cases if case.id in theirs]
+    taken = {case.id for case, _ in pairs}
+    ours = [case for case in baseline.suite.cases if case.id not in taken]
+    rest = [case for case in candidate.suite.cases if case.id not in taken]
+    for case in ours:
+        alike = [_kind(case) == _kind(other) for other in ours].count(True)
+        equals = [other for other in rest if _kind(other) == _kind(case)]
+        if alike == len(equals) == 1:
+            pairs.append((case, equals[0]))
+    matched = {case.id for pair in pairs for case in pair}
+    alone = [
+        f"{case.workload} over {case.backend} is in {run.id} alone"
+        for run, cases in ((baseline, ours), (candidate, rest))
+        for case in cases
+        if case.id not in matched
+    ]
+    differences = [*_environments(baseline.environment, candidate.environment)]
+    differences += [found for pair in pairs for found in _cases(*pair)]
+    return Match(
+        same={one.id: two.id for one, two in pairs},
+        differences=tuple(differences),
+        alone=tuple(alone),
+    )
+
+
+def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    for key in _MACHINE:
+        yield from _difference(key, _at(one, key), _at(two, key))
+    gpus = [
+        [f"{gpu['name']}, driver {gpu['driver']}" for gpu in run.get("gpus") or ()]
+        for run in (one, two)
+    ]
+    yield from _difference("gpus", *gpus)
+    for table in _TABLES:
+        yield from _tables(table, one.get(table) or {}, two.get(table) or {})
+
+
+def _at(environment: Mapping[str, Any], key: str) -> Any:
+    value: Any = environment
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    # A kernel that was built anew keeps a few pages more or less for itself.
+    return format_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else value
+
+
+def _cases(one: Case, two: Case) -> Iterator[Difference]:
+    where = f"{one.workload} over {one.backend}: "
+    yield from _tables(f"{where}params", one.params, two.params)
+    clusters = (_shown_of(case.cluster) for case in (one, two))
+    yield from _tables(f"{where}cluster", *clusters)
+    for key in _SETTINGS:
+        yield from _difference(where + key, getattr(one, key), getattr(two, key))
+
+
+def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
+    found = cluster.measured() | {"placement": cluster.placed}
+    return {name: "none" if value in ("", {}) else value for name, value in found.items()}
+
+
+def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    for key in sorted({*one, *two}):
+        yield from _difference(f"{where}.{key}", one.get(key), two.get(key))
+
+
+def _difference(key: str, one: Any, two: Any) -> Iterator[Difference]:
+    # From a file a tuple comes back as a list.
+    if one != two and not (isinstance(one, list | tuple) and [*one] == [*(two or ())]):
+        yield Difference(key, one, two)
+
+
+def _kind(case: Case) -> tuple[str, str]:
+    return case.workload, case.backend
+
+
+def _shown(value: Any) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,5 @@
+"""``python -m commbench.cli``."""
+
+from commbench.cli.main import main
+
+main()

@@ -1,0 +1,198 @@
+"""``compare``, ``ab`` and ``check``: the commands whose exit status 3 tells a regression."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from commbench.errors import IncomparableError, UsageError
+from commbench.harness.parsed import SHARE
+from commbench.store import files
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
+    from commbench.studies.ab import Block
+
+REGRESSION = 3
+_RUN = click.Path(path_type=Path)
+_MIN_EFFECT = click.option(
+    "--min-effect", type=SHARE,
+    help="A difference below this share is none, however sure.  [default: 5%]",
+)  # fmt: skip
+_FORMAT = click.option(
+    "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
+    show_default=True,
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("baseline", metavar="RUN_A", type=_RUN)
+@click.argument("candidate", metavar="RUN_B", type=_RUN)
+@_MIN_EFFECT
+@click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
+@_FORMAT
+@click.pass_context
+def compare(
+    ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None, force: bool,
+    form: str,
+) -> None:  # fmt: skip
+    """Compare RUN_B with RUN_A, case by case; exit status 3 where one is slower."""
+    from commbench import load
+    from commbench.analysis import comparability
+
+    effect = _least_effect(min_effect)
+    old, new = load(baseline), load(candidate)
+    differences = comparability.match(old.manifest, new.manifest).differences
+    if differences and not force:
+        raise IncomparableError(
+            f"{old.manifest.id} and {new.manifest.id} can't be compared: "
+            + "; ".join(map(str, differences))
+            + ". To compare them all the same: --force"
+        )
+    ctx.exit(_compared(old, new, effect, form, interleaved=False))
+
+
+def _least_effect(given: float | None) -> float:
+    from commbench import stats
+
+    effect = stats.MIN_EFFECT if given is None else given
+    if effect < 0:
+        raise UsageError(f"--min-effect is {effect:g}; it must be 0 or more")
+    return effect
+
+
+def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool) -> int:
+    """Show how `new` compares with `old` and return the exit status."""
+    from commbench import stats
+    from commbench.analysis import comparability
+    from commbench.reports import between_runs
+
+    match = comparability.match(old.manifest, new.manifest)
+    found = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
+    if not found:
+        why = "; ".join(match.alone) or "no launch of a case ended well in both"
+        raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
+    show = between_runs.as_json if form == "json" else between_runs.text
+    click.echo(show(old, new, match, found), nl=False)
+    return REGRESSION if stats.regressions(found) else 0
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED,
+                metavar="WORKLOAD|SUITE.toml [RUN OPTIONS]")  # fmt: skip
+@click.option("--base", required=True, type=_RUN, metavar="PYTHON",
+              help="The Python of the environment to compare with.")  # fmt: skip
+@click.option("--head", required=True, type=_RUN, metavar="PYTHON",
+              help="The Python of the environment that may have become slower.")  # fmt: skip
+@click.option("--launches", type=click.IntRange(min=1), default=10, show_default=True,
+              help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
+@_MIN_EFFECT
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of the data and of the order within each block.")  # fmt: skip
+@click.option("--output", type=_RUN, default=Path("results"), show_default=True,
+              help="Where the directories of the two runs are made.")  # fmt: skip
+@_FORMAT
+@click.pass_context
+def ab(
+    ctx: click.Context, arguments: tuple[str, ...], base: Path, head: Path, launches: int,
+    min_effect: float | None, seed: int, output: Path, form: str,
+) -> None:  # fmt: skip
+    """Measure two environments block by block; exit status 3 where HEAD is slower than BASE.
+
+    What follows the options is given to `commbench run` of each environment.
+    """
+    from contextlib import closing
+
+    from commbench import load
+    from commbench.harness import interrupts
+    from commbench.studies import ab as experiments
+
+    effect = _least_effect(min_effect)
+    experiment = experiments.Experiment(
+        pythons={"base": base, "head": head},
+        arguments=experiments.arguments_of(arguments),
+        launches=launches,
+        seed=seed,
+        output=output,
+        command=shlex.join(["commbench", *sys.argv[1:]]),
+    )
+    runs: dict[str, Path] = {}
+    failed = False
+    with interrupts.interruptible(), closing(experiments.measure(experiment)) as blocks:
+        try:
+            for block in blocks:
+                runs[block.side] = block.run
+                failed = failed or not block.ok
+                click.echo(_progress(block, launches), err=True)
+        except KeyboardInterrupt:
+            interrupts.ignore()
+            kept = " and ".join(map(str, runs.values())) or "nothing"
+            click.echo(f"interrupted; what was measured is kept: {kept}", err=True)
+            ctx.exit(130)
+    old, new = load(runs["base"]), load(runs["head"])
+    _refuse_other_cases(old, new)
+    status = _compared(old, new, effect, form, interleaved=True)
+    for path in (old.path, new.path):
+        click.echo(path, err=form == "json")
+    ctx.exit(status or (1 if failed else 0))
+
+
+def _progress(block: Block, launches: int) -> str:
+    failed = "" if block.ok else ": a launch FAILED"
+    line = f"block {block.number + 1}/{launches} {block.side} {block.seconds:.0f} s{failed}"
+    return "\n".join([line, *(f"{block.side}: {note}" for note in block.notes)])
+
+
+def _refuse_other_cases(old: Run, new: Run) -> None:
+    from dataclasses import replace
+
+    from commbench.analysis import comparability
+
+    # The environments are what is compared; the cases must be the same.
+    same = replace(new.manifest, environment=old.manifest.environment)
+    if differences := comparability.match(old.manifest, same).differences:
+        raise IncomparableError(
+            f"{old.manifest.id} and {new.manifest.id} did not measure the same: "
+            + "; ".join(map(str, differences))
+            + f". To compare them all the same: commbench compare --force {old.path} {new.path}"
+        )
+
+
+@click.command()
+@click.argument("run", type=_RUN)
+@click.option("--reference", type=_RUN, help="The file of references to hold the run against.")
+@click.option("--junit", type=_RUN, help="Write the result there as JUnit's XML, too.")
+@click.option(
+    "--write-reference", type=_RUN,
+    help="Write a file of references that expects what the run has measured, within 10 %.",
+)  # fmt: skip
+@click.pass_context
+def check(
+    ctx: click.Context, run: Path, reference: Path | None, junit: Path | None,
+    write_reference: Path | None,
+) -> None:  # fmt: skip
+    """Check a RUN against references; exit status 3 where a value is missing or out of bounds."""
+    from commbench import load
+    from commbench.analysis import references
+    from commbench.reports import checks
+
+    if (reference is None) == (write_reference is None):
+        raise UsageError("give either --reference FILE or --write-reference FILE")
+    data = load(run)
+    summaries = data.summaries
+    if write_reference is not None:
+        if write_reference.exists():
+            raise UsageError(f"{write_reference} exists; name another file, or remove it")
+        files.write(write_reference, references.written(data, summaries))
+        click.echo(write_reference)
+        return
+    assert reference is not None
+    found = references.check(data, references.read(reference), summaries)
+    if junit is not None:
+        files.write(junit, checks.junit(data.manifest, found))
+    click.echo(checks.text(data.manifest, found), nl=False)
+    ctx.exit(0 if all(check.ok for check in found) else REGRESSION)

@@ -1,0 +1,86 @@
+"""Progress on standard error, drawn only when a record or a quiet tick comes by anyway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from commbench.model import Failure, LaunchEnd, Manifest, Record, Sample
+from commbench.model.units import format_seconds
+
+_Show = Callable[[Record | None], None]
+
+
+@contextmanager
+def shown(run: Manifest, n_launches: int) -> Iterator[_Show]:
+    """Give a function that takes every record of `run` and shows how far it is.
+
+    On a terminal it is a bar; elsewhere, as in a CI log, a line per launch. There are `n_launches`
+    to come, or more of them where ``run.stopping`` says so.
+    """
+    names = {case.id: f"{case.workload} {case.backend}" for case in run.suite.cases}
+    if not sys.stderr.isatty():
+        yield _lines(names, f"{n_launches}" if run.stopping is None else f"{n_launches} or more")
+        return
+
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("launches,"), TimeRemainingColumn(), TextColumn("left"),
+    )  # fmt: skip
+    # Without the refreshing thread: it would wake up while a launch is being timed.
+    progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    with progress:
+        task = progress.add_task("starting", total=n_launches if run.stopping is None else None)
+
+        def show(record: Record | None) -> None:
+            if isinstance(record, Failure):
+                progress.console.print(f"✗ {names[record.case_id]}: {record.message}", style="red")
+            elif isinstance(record, LaunchEnd):
+                progress.advance(task)
+            elif isinstance(record, Sample) and record.layer == "workload":
+                progress.update(task, description=_describe(names, record))
+            elif record is not None:
+                return
+            progress.refresh()
+
+        yield show
+
+
+def _lines(names: dict[str, str], total: str) -> _Show:
+    n_ended = 0
+    last: dict[str, float] = {}
+
+    def show(record: Record | None) -> None:
+        nonlocal n_ended
+        if isinstance(record, Sample) and record.layer == "workload":
+            last[record.case_id] = record.seconds
+        elif isinstance(record, Failure):
+            click.echo(f"failed: {names[record.case_id]}: {record.message}", err=True)
+        elif isinstance(record, LaunchEnd):
+            n_ended += 1
+            took = last.pop(record.case_id, None)
+            sample = f", last iteration {format_seconds(took)}" if took is not None else ""
+            click.echo(
+                f"[{n_ended}/{total}] {names[record.case_id]}: "
+                f"{'done' if record.ok else 'FAILED'} in {record.seconds:.1f} s{sample}",
+                err=True,
+            )
+
+    return show
+
+
+def _describe(names: dict[str, str], sample: Sample) -> str:
+    kind = "warm-up" if sample.warmup else "iteration"
+    return f"{names[sample.case_id]}: {kind} {format_seconds(sample.seconds)}"

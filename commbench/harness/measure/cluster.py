@@ -1,0 +1,258 @@
+"""The timed loop of a workload that computes on a Dask cluster.
+
+Order within an iteration: build the graph, then time ``persist`` to the last result, then read
+the CPU clocks, then collect what the workers logged, then check the result. Nothing of commbench
+runs on the cluster between the two readings of the clock, but for GPU memory the last wait: Dask
+takes a task for done when its kernels have been started, so every worker waits for its GPU, too.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+from commbench.backends.base import Backend
+from commbench.errors import LaunchError
+from commbench.harness import spill, transfers, wire
+from commbench.harness.measure import instruments, traffic
+from commbench.harness.measure.conditions import measure_idle
+from commbench.harness.measure.profile import Profiler
+from commbench.launchers.base import RunningCluster
+from commbench.machine import gpu
+from commbench.model import Launch, Record, Sample, Spill, TaskRecord
+from commbench.store.emitter import Emitter
+from commbench.store.parts import Batch
+from commbench.workloads.base import ClusterWorkload
+
+_FORGET_SECONDS = 30.0
+_N_TASKS_KEPT = 100_000
+"""How many tasks the scheduler remembers between iterations: Dask's own limit."""
+
+
+def measure_cluster(
+    launch: Launch,
+    workload: ClusterWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emitter,
+) -> None:
+    """Run the warm-ups and iterations of one launch and emit their records as they come.
+
+    Raises
+    ------
+    LaunchError
+        Where a task failed: such a call was not fast, it was wrong.
+    VerificationError
+        Where the result is wrong.
+    """
+    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+        _measure(launch, workload, backend, cluster, emit)
+
+
+def _measure(
+    launch: Launch,
+    workload: ClusterWorkload,
+    backend: Backend,
+    cluster: RunningCluster,
+    emit: Emitter,
+) -> None:
+    from distributed import futures_of
+
+    client, case = cluster.client, launch.case
+    # The first call makes the scheduler record its task stream.
+    client.get_task_stream()
+    client.run_on_scheduler(_keep_every_task)
+    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+    workload.prepare(client)
+    profiler = Profiler(cluster)
+    for iteration in range(-case.warmups, case.iterations):
+        # What the preparation and the check of the last result moved is none of this window.
+        n_tasks_before = _drain(client)
+        spilled_before = client.run(spill.written)
+        sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
+        # A wrong result leaves nothing behind, not even what it moved.
+        with emit.region() as keep:
+            for record in chain(
+                [sample],
+                counted,
+                _collect(launch, iteration, n_tasks_before, cluster),
+                _spills(launch, iteration, spilled_before, cluster),
+                profiler.records(launch, iteration),
+            ):
+                keep(record)
+            workload.check(client, result)
+        keys = [future.key for future in futures_of(result)]
+        del result
+        _until_forgotten(client, keys)
+    profiler.close()
+    for record in traffic.links(launch, backend, cluster):
+        emit(record)
+    if cluster.outlives:
+        # What is left in the logs is of the last check, and would be put into the workers' own.
+        _drain(client)
+
+
+def _time_once(
+    launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster,
+    profiler: Profiler,
+) -> tuple[Sample, Any, list[Record]]:  # fmt: skip
+    client = cluster.client
+    before_build = time.perf_counter()
+    graph = workload.build()
+    build_seconds = time.perf_counter() - before_build
+    on_gpu = launch.case.cluster.device == "gpu"
+    if on_gpu:
+        client.run(gpu.synchronize)
+
+    profiler.begin()
+    counters = traffic.network_counters()
+    cpu_began = cluster.cpu_seconds()
+    started_at_s, began = time.time(), time.perf_counter()
+    result = client.persist(graph)
+    submitted = time.perf_counter()
+    _wait(result)
+    if on_gpu:
+        client.run(gpu.synchronize)
+    ended = time.perf_counter()
+    cpu_seconds = cluster.cpu_seconds() - cpu_began
+    profiler.end()
+    counted = list(traffic.network_bytes(launch, iteration, counters))
+    _raise_if_failed(result)
+    sample = Sample(
+        case_id=launch.case.id,
+        launch=launch.index,
+        iteration=iteration,
+        layer="workload",
+        warmup=iteration < 0,
+        started_at_s=started_at_s,
+        seconds=ended - began,
+        cpu_seconds=cpu_seconds,
+        payload_bytes=workload.payload_bytes,
+        verified=True,
+        build_seconds=build_seconds,
+        submit_seconds=submitted - began,
+    )
+    return sample, result, counted
+
+
+def _wait(result: Any) -> None:
+    from distributed import wait
+
+    wait(result)
+
+
+def _raise_if_failed(result: Any) -> None:
+    from distributed import futures_of
+
+    for future in futures_of(result):
+        if future.status != "finished":
+            error = future.exception() if future.status == "error" else future.status
+            raise LaunchError(f"the task {future.key!r} failed: {error!r}")
+
+
+def _until_forgotten(client: Any, keys: list[Any]) -> None:
+    """Wait until the scheduler knows none of `keys` any more.
+
+    The next iteration has the same keys. A scheduler that still held them would answer at once,
+    without computing anything.
+    """
+
+    def n_known(keys: list[Any], dask_scheduler: Any) -> int:
+        return sum(key in dask_scheduler.tasks for key in keys)
+
+    deadline = time.monotonic() + _FORGET_SECONDS
+    while (n_left := client.run_on_scheduler(n_known, keys)) > 0:
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"the scheduler still holds {n_left} of {len(keys)} results {_FORGET_SECONDS:g} s "
+                "after they were released; the next iteration would not compute them"
+            )
+        time.sleep(0.01)
+
+
+def _drain(client: Any) -> int:
+    """Throw away what was logged so far and return how many tasks the scheduler has seen."""
+    client.run(transfers.forget)
+    client.run(wire.forget)
+    n_tasks: int = client.run_on_scheduler(_forget_tasks)
+    return n_tasks
+
+
+def _collect(
+    launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
+) -> Iterator[Record | Batch]:
+    client, names = cluster.client, cluster.names
+    common: dict[str, Any] = {
+        "case_id": launch.case.id,
+        "launch": launch.index,
+        "iteration": iteration,
+    }
+    # First of all: collecting makes messages of its own, though not between workers.
+    yield from traffic.wire_bytes(launch, iteration, cluster)
+    yield from transfers.collect(client, names, **common)
+    for columns in _tasks(client, n_tasks_before):
+        workers = [names[address] for address in columns.pop("worker")]
+        yield Batch.of(TaskRecord, **common, worker=workers, **columns)
+
+
+def _spills(
+    launch: Launch, iteration: int, before: dict[str, spill.Written], cluster: RunningCluster
+) -> Iterator[Record]:
+    for address, now in cluster.client.run(spill.written).items():
+        n_values = now.n_values - before[address].n_values
+        if n_values:
+            yield Spill(
+                case_id=launch.case.id, launch=launch.index, iteration=iteration,
+                worker=cluster.names[address], n_values=n_values,
+                nbytes=now.nbytes - before[address].nbytes,
+            )  # fmt: skip
+
+
+def _keep_every_task(dask_scheduler: Any) -> None:
+    # As many as an iteration may have.
+    stream = dask_scheduler.plugins["task-stream"]
+    stream.buffer = deque(stream.buffer)
+
+
+def _forget_tasks(dask_scheduler: Any) -> int:
+    """Forget all but the last tasks, which a dashboard may show; return how many there were."""
+    stream = dask_scheduler.plugins["task-stream"]
+    while len(stream.buffer) > _N_TASKS_KEPT:
+        stream.buffer.popleft()
+    n_tasks: int = stream.index
+    return n_tasks
+
+
+def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
+    """Yield the tasks from this `number` on, which come in messages of bounded size."""
+    while True:
+        following, columns = json.loads(client.run_on_scheduler(_tasks_from, number))
+        if following == number:
+            return
+        number = following
+        yield columns
+
+
+def _tasks_from(number: int, dask_scheduler: Any) -> str:
+    # By number, not by time: a worker's clock, as the scheduler corrects it, is off by
+    # milliseconds, and a task of the preparation would pass for one of the iteration.
+    from dask.utils import key_split
+
+    stream = dask_scheduler.plugins["task-stream"]
+    n_gone = stream.index - len(stream.buffer)
+    first = max(number, n_gone) - n_gone
+    tasks = list(islice(stream.buffer, first, first + transfers.CHUNK))
+    bars = [(task, bar) for task in tasks for bar in task["startstops"]]
+    columns = {
+        "worker": [task["worker"] for task, _ in bars],
+        "thread": [task["thread"] or 0 for task, _ in bars],
+        "name": [str(key_split(task["key"])) for task, _ in bars],
+        "action": [bar["action"] for _, bar in bars],
+        "start_s": [bar["start"] for _, bar in bars],
+        "stop_s": [bar["stop"] for _, bar in bars],
+    }
+    return json.dumps((n_gone + first + len(tasks), columns))

@@ -1,0 +1,347 @@
+"""One connection between two processes, as a layer of the software sees it: what is timed.
+
+A sample is one exchange: a message and its reply, or, in the modes with a window, a window of
+messages (both ways at once if ``bidirectional``) and the peer's acknowledgement, which holds the
+first bytes of the last message, so that no lost or stale one passes for it. The peer's end is in
+:mod:`commbench.harness.measure.answers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Any
+
+from commbench.backends.base import Backend, Transport
+from commbench.backends.endpoints import DirectEndpoint, Endpoint, endpoints_of, on_device
+from commbench.harness.measure.answers import (
+    ROUND,
+    STAMP_BYTES,
+    Kind,
+    byte_array,
+    read_window,
+    write_window,
+)
+from commbench.machine import gpu
+from commbench.workloads.base import PairWorkload
+
+_KINDS = {
+    "latency": Kind.PING, "bandwidth": Kind.STREAM, "message-rate": Kind.STREAM,
+    "multi-pair": Kind.STREAM, "bidirectional": Kind.CROSS, "loaded-latency": Kind.PING,
+}  # fmt: skip
+
+Check = tuple[Any, Any]
+"""What was sent, and what the peer had or gave of it."""
+
+
+class Exchange(ABC):
+    """What the timed loop times."""
+
+    @abstractmethod
+    async def announce(self, payload: Any, count: int) -> None:
+        """Prepare `count` exchanges of such payloads; not timed."""
+
+    @abstractmethod
+    async def exchange(self, payload: Any) -> Any:
+        """Make one exchange and return what came last: the timed call."""
+
+    @abstractmethod
+    def messages(self, size: int) -> int:
+        """Return how many messages of `size` bytes an exchange is, both directions counted."""
+
+    @abstractmethod
+    def checks(self, payload: Any, answer: Any) -> list[Check]:
+        """Return what must be equal after an exchange, in its first bytes."""
+
+    @abstractmethod
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:
+        """Return what must be equal after the last exchange, in every byte."""
+
+
+class Conversation(Exchange):
+    """The initiator's end of a connection.
+
+    Parameters
+    ----------
+    backend
+        What carries it.
+    workload
+        Makes the messages.
+    mode
+        Says what an exchange is.
+    """
+
+    def __init__(self, backend: Backend, workload: PairWorkload, mode: str) -> None:
+        self._backend, self._workload = backend, workload
+        self._kind, self._window = _KINDS[mode], workload.window
+        self._theirs: Any = None
+        """What the peer sends where both do: the payload as it was announced."""
+        self._reply: Any = None
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        await self._tell(payload.size, count, self._kind)
+        if self._kind == Kind.CROSS:
+            self._theirs = payload.copy()
+            gpu.synchronize(self._workload.context.device)
+            await self._send(self._theirs)
+
+    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+        if self._kind == Kind.PING:
+            return await self._ping(payload)
+        if self._kind == Kind.STREAM:
+            return await self._stream(payload)
+        return await self._cross(payload)
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        del size
+        return {Kind.PING: 2, Kind.STREAM: self._window, Kind.CROSS: 2 * self._window}[self._kind]
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.PING:
+            return [(payload, answer)]
+        found = [(payload[:STAMP_BYTES], answer)]
+        if self._kind == Kind.CROSS:
+            found.append((self._theirs[:STAMP_BYTES], self._reply[:STAMP_BYTES].copy()))
+        return found
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.PING:
+            return [(payload, answer)]
+        await self._tell(payload.size, 1, Kind.SHOW)
+        other = ~payload
+        gpu.synchronize(self._workload.context.device)
+        found = [(payload, await self._receive(other))]
+        if self._kind == Kind.CROSS:
+            found.append((self._theirs, self._reply))
+        return found
+
+    @abstractmethod
+    async def transports(self) -> tuple[Transport, Transport]:
+        """Return what carries the connection, as this end and as the peer sees it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop the connection at once, where something went wrong."""
+
+    @abstractmethod
+    async def _tell(self, size: int, count: int, kind: Kind) -> None: ...
+
+    @abstractmethod
+    async def _send(self, payload: Any) -> None: ...
+
+    @abstractmethod
+    async def _receive(self, buffer: Any) -> Any: ...
+
+    @abstractmethod
+    async def _ping(self, payload: Any) -> Any: ...
+
+    @abstractmethod
+    async def _stream(self, payload: Any) -> Any: ...
+
+    @abstractmethod
+    async def _cross(self, payload: Any) -> Any: ...
+
+
+class CommConversation(Conversation):
+    """``distributed.comm``: read and write, with Dask's serialization."""
+
+    def __init__(self, comm: Any, backend: Backend, workload: PairWorkload, mode: str) -> None:
+        super().__init__(backend, workload, mode)
+        self._comm = comm
+
+    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+        del size
+        # An echo needs no announcement: whatever is no dict is sent back.
+        if kind != Kind.PING:
+            await self._comm.write({"kind": int(kind), "count": count, "window": self._window})
+
+    async def _send(self, payload: Any) -> None:
+        await write_window(self._comm, payload, 1)
+
+    async def _receive(self, buffer: Any) -> Any:
+        del buffer
+        return await self._comm.read()
+
+    async def _ping(self, payload: Any) -> Any:
+        return await self._workload.exchange(self._comm, payload)
+
+    async def _stream(self, payload: Any) -> Any:
+        await write_window(self._comm, payload, self._window)
+        return await self._comm.read()
+
+    async def _cross(self, payload: Any) -> Any:
+        _, self._reply = await asyncio.gather(
+            write_window(self._comm, payload, self._window),
+            read_window(self._comm, self._window),
+        )
+        return await self._comm.read()
+
+    async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
+        own = self._backend.transport(self._comm)
+        await self._comm.write({"kind": int(Kind.TRANSPORT)})
+        theirs = await self._comm.read()
+        return own, Transport(theirs["name"], theirs["evidence"])
+
+    async def close(self) -> None:  # noqa: D102
+        await self._comm.close()
+
+    def abort(self) -> None:  # noqa: D102
+        self._comm.abort()
+
+
+class EndpointConversation(Conversation):
+    """The backend's own send and receive, between buffers that stay the same for a size."""
+
+    def __init__(
+        self, endpoint: Endpoint, backend: Backend, workload: PairWorkload, mode: str
+    ) -> None:
+        super().__init__(backend, workload, mode)
+        self._endpoint = endpoint
+        self._acknowledgement: Any = None
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        if self._reply is None or self._reply.shape != payload.shape:
+            self._reply, self._acknowledgement = ~payload, ~payload[:STAMP_BYTES]
+        await super().announce(payload, count)
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        n_rounds = self._endpoint.round_trips(size) if self._kind == Kind.PING else 1
+        return n_rounds * super().messages(size)
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        found = super().checks(payload, answer)
+        if self._kind == Kind.CROSS:
+            # The next window brings the same bytes: it must not find them there already.
+            self._reply[:STAMP_BYTES] ^= 0xFF
+        return found
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        if self._kind == Kind.CROSS:
+            self._reply[:STAMP_BYTES] ^= 0xFF
+        return await super().whole_checks(payload, answer)
+
+    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+        await self._endpoint.send(byte_array(ROUND.pack(size, count, kind, self._window)))
+
+    async def _send(self, payload: Any) -> None:
+        await self._endpoint.send(payload)
+
+    async def _receive(self, buffer: Any) -> Any:
+        await self._endpoint.receive(buffer)
+        return buffer
+
+    async def _ping(self, payload: Any) -> Any:
+        await self._endpoint.ping(payload, self._reply)
+        return self._reply
+
+    async def _stream(self, payload: Any) -> Any:
+        await self._endpoint.send_window(payload, self._window)
+        return await self._receive(self._acknowledgement)
+
+    async def _cross(self, payload: Any) -> Any:
+        await self._endpoint.cross_windows(payload, self._reply, self._window)
+        return await self._receive(self._acknowledgement)
+
+    async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
+        # Both ends are of one kind: the lanes of the one are those of the other.
+        endpoint = self._endpoint
+        carrier = endpoint.carrier if isinstance(endpoint, DirectEndpoint) else endpoint
+        used = self._backend.transport(carrier)
+        return used, used
+
+    async def close(self) -> None:  # noqa: D102
+        # A message of nothing would not be one everywhere.
+        await self._tell(0, 0, Kind.END)
+        await self._endpoint.close()
+
+    def abort(self) -> None:  # noqa: D102
+        self._endpoint.abort()
+
+
+async def open_conversation(
+    layer: str, address: str, backend: Backend, workload: PairWorkload, mode: str
+) -> Conversation:
+    """Connect to the peer that `serve` made, at the layer ``comm``, ``coroutine`` or ``raw``."""
+    if layer == "comm":
+        from distributed.comm import connect
+
+        return CommConversation(await connect(address), backend, workload, mode)
+    endpoint = await endpoints_of(backend, layer).connect(address)
+    if workload.context.device == "gpu":
+        endpoint = on_device(endpoint)
+    return EndpointConversation(endpoint, backend, workload, mode)
+
+
+class Copy(Exchange):
+    """Copies between two buffers of host memory."""
+
+    def __init__(self) -> None:
+        self._copy: Any = None
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        del count
+        if self._copy is None or self._copy.shape != payload.shape:
+            self._copy = ~payload
+
+    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+        source, target = memoryview(payload), memoryview(self._copy)
+        for _ in range(self.messages(payload.nbytes)):
+            target[:] = source
+        return self._copy
+
+    def messages(self, size: int) -> int:  # noqa: D102
+        return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        return [(payload, answer)]
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        return [(payload, answer)]
+
+
+class DeviceCopy(Copy):
+    """Copies from this process's GPU to another one, each complete before the next begins.
+
+    Where the link allows it, the one reads from the other's memory (peer access), as ``cuda_ipc``
+    does between processes.
+
+    Parameters
+    ----------
+    peer
+        The GPU to copy to, as CUDA counts those that this process sees; 0 is its own.
+    """
+
+    def __init__(self, peer: int) -> None:
+        super().__init__()
+        self._peer = peer
+
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        import cupy
+
+        del count
+        if self._copy is None or self._copy.shape != payload.shape:
+            with cupy.cuda.Device(self._peer):
+                self._copy = cupy.zeros(payload.shape, payload.dtype)
+                cupy.cuda.Device().synchronize()
+
+    async def exchange(self, payload: Any) -> Any:  # noqa: D102
+        import cupy
+
+        source, target, here = payload.data, self._copy.data, cupy.cuda.Device()
+        for _ in range(self.messages(payload.nbytes)):
+            # CuPy sees to the peer access.
+            target.copy_from_device(source, payload.nbytes)
+            here.synchronize()
+        return self._copy
+
+    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        import cupy
+
+        return [(payload, cupy.array(answer))]
+
+    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
+        return self.checks(payload, answer)

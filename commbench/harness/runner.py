@@ -1,0 +1,241 @@
+"""Run a plan: one child process group per launch, with a deadline; no printing, no files.
+
+A launch that crashes, hangs, is killed or talks rubbish costs that launch alone: it becomes a
+``Failure``, its processes end, and the plan goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from commbench import backends
+from commbench.errors import UnwritableError
+from commbench.harness.launch import LOG, UNWRITABLE
+from commbench.machine import gpu, process
+from commbench.machine.process import MARK
+from commbench.model import Failure, Launch, LaunchEnd, Record
+from commbench.store import directory
+
+__all__ = ["MARK", "environment", "run_plan", "scratch_of"]
+
+_TICK_SECONDS = 0.5
+_MAX_LINE_BYTES = 1 << 20
+_UNDO_SECONDS = 3.0
+TEMPORARY = "tmp"
+"""The folder of a launch's temporary files in its scratch folder."""
+
+
+def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
+    """Yield the records of every launch as they come, and None while none does.
+
+    Those of ``records.BULK`` don't come: the launch writes them to `run`. Each launch ends with a
+    ``LaunchEnd``. Closing the iterator ends the launch that is running, with all its processes.
+
+    Parameters
+    ----------
+    plan
+        What to run, in this order.
+    run
+        The run's directory, which also takes the processes' logs; those of good launches are
+        removed.
+
+    Raises
+    ------
+    UnwritableError
+        Where `run` can't be written.
+    """
+    for launch in plan:
+        yield from _run(launch, run)
+
+
+def scratch_of(launch: Launch, run: Path) -> Path:
+    """Return the folder of the logs of one launch."""
+    return run / "logs" / f"{launch.case.id}-{launch.index}"
+
+
+def _run(launch: Launch, run: Path) -> Generator[Record | None]:
+    began = time.monotonic()
+    scratch = scratch_of(launch, run)
+    failed = False
+    for record in _stream(launch, run, scratch):
+        failed = failed or isinstance(record, Failure)
+        yield record
+    if not failed:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            scratch.parent.rmdir()
+    yield LaunchEnd(
+        case_id=launch.case.id,
+        launch=launch.index,
+        block=launch.block,
+        position=launch.position,
+        ok=not failed,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None]:
+    def failure(stage: str, message: str) -> Failure:
+        return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
+
+    mark = uuid.uuid4().hex
+    log = scratch / LOG
+    try:
+        (scratch / TEMPORARY).mkdir(parents=True, exist_ok=True)
+        output = log.open("wb")
+    except OSError as error:
+        raise UnwritableError(
+            f"can't write the logs of a launch to {scratch}: {error.strerror}; make room, then go "
+            f"on with --resume {run}"
+        ) from error
+    read_end, write_end = os.pipe()
+    with output, os.fdopen(read_end, "rb", buffering=0) as records:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "commbench.harness.launch"],
+                stdin=subprocess.PIPE, stdout=output, stderr=output,
+                pass_fds=[write_end], start_new_session=True,
+                env={
+                    **environment(launch, scratch),
+                    "COMMBENCH_RECORDS_FD": str(write_end),
+                    "COMMBENCH_SCRATCH": str(scratch),
+                    "COMMBENCH_RUN": str(run),
+                    MARK: mark,
+                },
+            )  # fmt: skip
+        except OSError as error:
+            yield failure("launch", f"the launch can't be started: {error}")
+            return
+        finally:
+            os.close(write_end)
+        try:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps(dataclasses.asdict(launch)).encode() + b"\n")
+                child.stdin.flush()
+            reported = False
+            for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
+                if line is None:
+                    yield None
+                    continue
+                try:
+                    record = directory.decode(line)
+                except ValueError:
+                    yield failure("protocol", f"the launch wrote {line[:80]!r}, not a record")
+                    return
+                reported = reported or isinstance(record, Failure)
+                yield record
+                if isinstance(record, Failure) and record.stage == UNWRITABLE:
+                    raise UnwritableError(record.message)
+            status = child.wait()
+            if status != 0 and not reported:
+                yield failure(
+                    "launch", f"the launch {process.describe_exit(status)}" + process.tail(log)
+                )
+        except TimeoutError:
+            yield failure(
+                "deadline",
+                f"no end after {launch.case.timeout_s:g} s (--timeout)" + process.tail(log),
+            )
+        finally:
+            _end(child, mark)
+            # What is spilled or cached there can be large, and tells nothing of a failure.
+            shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
+
+
+def environment(launch: Launch, scratch: Path) -> dict[str, str]:
+    """Return the environment in which a launch is measured, this process's included."""
+    case = launch.case
+    backend = backends.parse(case.backend)
+    config = {
+        # dask.config reads "__" as a level and treats "_" and "-" alike.
+        "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
+        for key, value in {**backend.dask_config(), **case.cluster.dask_config}.items()
+    }
+    variables = backend.environment(case.cluster.device, scratch)
+    return {
+        # Where no other is set, Dask would leave folders in the system's.
+        "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
+        **os.environ,
+        process.FORWARDED: ",".join([*backend.variables, *variables]),
+        **config,
+        **variables,
+        **gpu.environment(case.cluster, backend.before_cuda),
+        **case.cluster.env,
+    }
+
+
+def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
+    """Yield the lines of `pipe`, and None after every quiet tick, until the end of `child`.
+
+    The end of the pipe does not count: a process that the child left behind may hold it open.
+
+    Raises
+    ------
+    TimeoutError
+        Where the deadline comes first.
+    """
+    rest = b""
+    os.set_blocking(pipe.fileno(), False)
+    ended = os.pidfd_open(child.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while (left := deadline - time.monotonic()) > 0:
+                ready = [key.fileobj for key, _ in selector.select(min(left, _TICK_SECONDS))]
+                if not ready:
+                    yield None
+                elif chunk := pipe.read(1 << 20):
+                    block, end, rest = (rest + chunk).rpartition(b"\n")
+                    yield from block.split(b"\n") if end else ()
+                    if len(rest) > _MAX_LINE_BYTES:
+                        yield rest
+                elif ended in ready:
+                    # A last line without its end was cut short by a death that is reported apart.
+                    return
+                else:
+                    selector.unregister(pipe)
+        raise TimeoutError
+    finally:
+        os.close(ended)
+
+
+def _give_time(child: subprocess.Popen[bytes]) -> None:
+    if child.returncode is not None:
+        return
+    # Not by waiting for it: until then its id is nobody else's, nor is its group's.
+    ended = os.pidfd_open(child.pid)
+    try:
+        gone = select.poll()
+        gone.register(ended, select.POLLIN)
+        gone.poll(_UNDO_SECONDS * 1000)
+    finally:
+        os.close(ended)
+
+
+def _end(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill whatever is left of a launch: its group first, then who carries its mark."""
+    if child.stdin is not None:
+        # The launch takes that for its end, and takes back what it has started elsewhere.
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
+    _give_time(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    process.kill_marked(mark)

@@ -1,0 +1,275 @@
+"""Cases, their parameters complete and checked, the suite that they make, and its plan."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from commbench.errors import SuiteError, UnknownNameError
+from commbench.machine import gpu
+from commbench.model import Case, ClusterSpec, Launch, Suite, registry
+
+if TYPE_CHECKING:
+    import cattrs
+
+    from commbench.workloads.base import PairWorkload, Workload
+
+
+def cases_for(
+    workload: str,
+    backends: Iterable[str],
+    params: Mapping[str, Any],
+    cluster: ClusterSpec,
+    **replication: Any,
+) -> list[Case]:
+    """Return one case per backend, its parameters complete and checked.
+
+    Raises
+    ------
+    UsageError
+        Where a name is unknown, or a number makes no sense.
+    """
+    from commbench.backends import parse
+    from commbench.workloads.base import Context, PairWorkload
+
+    kind = registry.load("workload", workload)
+    filled = structure(dict(params), kind.Params, f"{workload}: params")
+    given = {**kind.defaults, **replication}
+    for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
+        if given.get(key, least) < least:
+            raise SuiteError(f"{key} is {given[key]}; it must be at least {least}")
+    names = tuple(backends)
+    if not names:
+        raise SuiteError("backends is empty; name at least one, for example tcp")
+    if given.get("timeout_s", 1) <= 0:
+        raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
+    if cluster.start_timeout_s <= 0:
+        raise SuiteError(f"start_timeout is {cluster.start_timeout_s} s; it must be above 0")
+    timeout_s = given.get("timeout_s", Case.timeout_s)
+    if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
+        raise SuiteError(
+            f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
+            f"the whole launch {timeout_s:g} s (--timeout); raise the latter above the former"
+        )
+    if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
+        raise SuiteError("a cluster has at least one worker with at least one thread")
+    if cluster.device not in ("cpu", "gpu"):
+        raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
+    for key, value in cluster.dask_config.items():
+        if not isinstance(value, str | int | float | list):
+            raise SuiteError(
+                f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
+                "list of these"
+            )
+    launcher = registry.load("launcher", cluster.launcher)()
+    parsed = [parse(name) for name in names]
+    for backend in parsed:
+        gpu.check(cluster, backend.name)
+    if issubclass(kind, PairWorkload):
+        if cluster.launcher != ClusterSpec.launcher:
+            raise SuiteError(
+                f"{workload} runs between two processes of this host, which it starts itself; the "
+                f"launcher {cluster.launcher} is for workloads on a cluster, such as all-to-all"
+            )
+        if cluster.placement:
+            raise SuiteError(
+                f"{workload} has no cluster to place: its two processes are bound to nothing; "
+                "all-to-all measures each pair of workers that are"
+            )
+    else:
+        for backend in parsed:
+            launcher.check(cluster, backend)
+    context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
+    made = kind(filled, context)
+    if isinstance(made, PairWorkload):
+        _check_mode(made, asdict(filled))
+    return [
+        Case(
+            workload=workload,
+            backend=backend.name,
+            params=asdict(filled),
+            cluster=cluster,
+            **given,
+        )
+        for backend in parsed
+    ]
+
+
+def workload_of(case: Case) -> Workload:
+    """Return the workload of a case, with its parameters."""
+    from commbench.workloads.base import Context
+
+    kind = registry.load("workload", case.workload)
+    params = structure(dict(case.params), kind.Params, case.workload)
+    context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
+    workload: Workload = kind(params, context)
+    return workload
+
+
+def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
+    """Refuse a workload whose numbers would have a wrong name in reports."""
+    from commbench.workloads.base import MODES
+
+    if workload.mode not in MODES:
+        raise UnknownNameError("mode", workload.mode, tuple(MODES))
+    wanted = {"mode": workload.mode} if workload.mode != "latency" else {}
+    for name in (*wanted, *MODES[workload.mode]):
+        if params.get(name, "") in ("", None) or params[name] != wanted.get(name, params[name]):
+            raise SuiteError(
+                f"{workload.name} has the mode {workload.mode}, and its params have no {name} that "
+                "says so to reports: add that as a parameter"
+            )
+
+
+def suite_of(name: str, cases: Iterable[Case]) -> Suite:
+    """Return the suite of `cases`, none of which may ask for the same thing twice."""
+    unique: dict[str, Case] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    for case in cases:
+        if case.id in unique:
+            raise SuiteError(
+                f"{case.workload} over {case.backend} with the same parameters is asked for twice"
+            )
+        unique[case.id] = case
+        _check_running(case.cluster, sizes)
+    if not unique:
+        raise SuiteError(f"the suite {name!r} has no case; add a [[case]] table")
+    return Suite(name=name, cases=tuple(unique.values()))
+
+
+def _check_running(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> None:
+    """Refuse a running cluster that is to be of another size than in the cases before."""
+    size = (cluster.n_workers, cluster.threads_per_worker)
+    if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
+        raise SuiteError(
+            f"the running cluster of {cluster.scheduler} has one size, and the cases ask for "
+            f"{other[0]} workers of {other[1]} threads and for {size[0]} of {size[1]}; measure "
+            "them with a launcher that starts clusters, or make a suite of each size"
+        )
+
+
+def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
+    """Return `content` as an instance of the dataclass `kind`, taking nothing for granted.
+
+    Raises
+    ------
+    SuiteError
+        For an unknown key or a value of another type, naming `where`, the key and what is known.
+    """
+    import cattrs
+
+    try:
+        return _converter().structure(content, kind)
+    except cattrs.BaseValidationError as error:
+        problems = cattrs.transform_error(error, path=where, format_exception=_explain)
+        raise SuiteError("; ".join(problems)) from None
+
+
+@cache
+def _converter() -> cattrs.Converter:
+    import cattrs
+    from cattrs.gen import make_dict_structure_fn
+
+    def items(value: Any, kind: Any) -> tuple[Any, ...]:
+        return tuple(converter.structure(value, GenericAlias(list, get_args(kind)[:1])))  # type: ignore[arg-type]
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (int, float, str, bool):
+        converter.register_structure_hook(kind, _exactly)
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _one_of)
+    # Without it a string would pass for a sequence of characters.
+    converter.register_structure_hook_func(
+        lambda kind: _origin(kind) is tuple, _only_from((list, tuple), "a list", items)
+    )
+    converter.register_structure_hook_factory(
+        is_dataclass,
+        lambda kind: _only_from(Mapping, "a table", make_dict_structure_fn(kind, converter)),
+    )
+    return converter
+
+
+def _origin(kind: Any) -> Any:
+    return get_origin(kind)
+
+
+def _exactly(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value!r}")
+    return kind(value)
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(f"expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
+    return value
+
+
+def _only_from(shape: Any, name: str, structure: Any) -> Any:
+    def hook(value: Any, kind: Any) -> Any:
+        if not isinstance(value, shape):
+            raise TypeError(f"expected {name}, got {value!r}")
+        return structure(value, kind)
+
+    return hook
+
+
+def _explain(error: BaseException, kind: type[Any] | None) -> str:
+    import cattrs
+
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        known = [f.name for f in fields(error.cl)]
+        return "; ".join(
+            str(UnknownNameError("key", key, known)) for key in sorted(error.extra_fields)
+        )
+    if isinstance(error, KeyError):
+        return f"the key {error.args[0]!r} is missing"
+    if isinstance(error, TypeError | ValueError) and error.args:
+        return str(error)
+    return cattrs.v.format_exception(error, kind)
+
+
+def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> list[Launch]:
+    """Return the launches of `suite` in randomised complete blocks.
+
+    Every block runs each case once, in an order of its own, so that a drift of the machine hits
+    all cases alike. `done` counts by case id the launches to leave out.
+
+    Examples
+    --------
+    >>> from commbench.model import Case
+    >>> suite = Suite(name="s", cases=tuple(
+    ...     Case(workload="merge", backend=name, launches=2) for name in ("tcp", "ucx")))
+    >>> [(launch.block, launch.index) for launch in plan(suite, seed=1)]
+    [(0, 0), (0, 0), (1, 1), (1, 1)]
+    """
+    order = random.Random(seed)
+    remaining = {case.id: case.launches - (done or {}).get(case.id, 0) for case in suite.cases}
+    launches: list[Launch] = []
+    for block in range(max(0, *remaining.values(), 0)):
+        cases = [case for case in suite.cases if block < remaining[case.id]]
+        order.shuffle(cases)
+        launches += [
+            Launch(case=case, index=block, block=block, position=position)
+            for position, case in enumerate(cases)
+        ]
+    return launches
+
+
+def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
+    """Return `launches` with indices from ``used[case id]`` on, as a resumed run needs them."""
+    n_blocks = max(used.values(), default=0)
+    return [
+        replace(
+            launch,
+            index=launch.index + used.get(launch.case.id, 0),
+            block=launch.block + n_blocks,
+        )
+        for launch in launches
+    ]

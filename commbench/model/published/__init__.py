@@ -1,0 +1,200 @@
+"""What others have published of such measurements: facts and figures with their sources.
+
+The numbers are in ``figures.toml``. A suite names the figure that it reproduces, and reports and
+plots of its runs show what was published beside what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from commbench.errors import UnknownNameError
+from commbench.model.units import format_bandwidth, format_seconds
+
+UNITS = {
+    "time": "s",
+    "throughput": "B/s",
+    "communication time": "s",
+    "transfer throughput": "B/s",
+    "transfer time": "s",
+    "pair bandwidth": "B/s",
+    "latency": "s",
+    "bandwidth": "B/s",
+}
+"""Every quantity that was published or is set beside it, and its unit: ``docs/suites.md``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A publication."""
+
+    name: str
+    title: str
+    by: str
+    year: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One number of a publication, or a range of them from ``low`` to ``high``.
+
+    In the unit of its ``quantity``; or, where there is an ``over``, how many times better
+    ``backend`` was than that: over / backend for times, backend / over for bandwidths, in the mean
+    over all ``workers`` or from the first to the second of ``message_bytes``. Empty ``workers``,
+    ``workload`` and ``layer`` stand for whatever there is. ``limit`` is the hardware's. ``detail``
+    says more of what was measured, ``note`` what keeps it from being reproduced exactly.
+    """
+
+    quantity: str
+    backend: str
+    low: float
+    high: float
+    device: str
+    over: str = ""
+    limit: float | None = None
+    workload: str = ""
+    layer: str = ""
+    workers: tuple[int, ...] = ()
+    message_bytes: tuple[int, int] | None = None
+    detail: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The number as people read it."""
+        return show_range(self.low, self.high, self.unit)
+
+    @property
+    def unit(self) -> str:
+        """``s``, ``B/s``, or ``ratio``."""
+        return "ratio" if self.over else UNITS[self.quantity]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure or a passage, and the numbers in it.
+
+    ``place`` is where in the source it stands, ``across_hosts`` whether the workers were on
+    several hosts, and each of ``notes`` what keeps it from being reproduced exactly.
+    """
+
+    name: str
+    source: Source
+    place: str
+    title: str
+    hardware: str
+    across_hosts: bool
+    notes: tuple[str, ...]
+    values: tuple[Value, ...]
+
+    @property
+    def setting(self) -> str:
+        """On what it was measured, and when that was published."""
+        return f"{self.hardware}, {self.source.year}"
+
+    @property
+    def citation(self) -> str:
+        """Where it stands."""
+        source = self.source
+        return f"“{source.title}” ({source.by}, {source.year}), {self.place}"
+
+
+def names() -> list[str]:
+    """Return the names of all figures.
+
+    Examples
+    --------
+    >>> "mpi4dask.transpose_ri2" in names()
+    True
+    """
+    return list(_figures())
+
+
+def figure(name: str) -> Figure:
+    """Return the figure of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        Where there is none, with the known ones.
+
+    Examples
+    --------
+    >>> figure("rapids_blog.message_1GB").values[0].text
+    '46.5 GB/s'
+    """
+    if name not in _figures():
+        raise UnknownNameError("published figure", name, names())
+    return _figures()[name]
+
+
+def show(number: float, unit: str) -> str:
+    """Return a number in the unit of a ``Value``; nan is a dash.
+
+    Examples
+    --------
+    >>> show(3.468, "ratio"), show(1234.5, "ratio"), show(0.02, "s"), show(float("nan"), "B/s")
+    ('3.47 ×', '1234 ×', '20.0 ms', '—')
+    """
+    if unit == "s":
+        return format_seconds(number)
+    if unit == "B/s":
+        return format_bandwidth(number)
+    if math.isnan(number):
+        return "—"
+    return f"{number:.3g} ×" if number < 999.5 else f"{number:.0f} ×"
+
+
+def show_range(low: float, high: float, unit: str) -> str:
+    """Return two numbers as a range, or as one where they are shown alike.
+
+    Examples
+    --------
+    >>> show_range(5e9, 10e9, "B/s"), show_range(2.0, 3.0, "ratio"), show_range(1.0, 1.0, "s")
+    ('5.00…10.0 GB/s', '2…3 ×', '1.00 s')
+    """
+    first, last = show(low, unit), show(high, unit)
+    if first == last:
+        return last
+    shared = first.split()[-1] == last.split()[-1]
+    return f"{first.split()[0] if shared else first}…{last}"
+
+
+@cache
+def _figures() -> Mapping[str, Figure]:
+    text = files(__name__).joinpath("figures.toml").read_text(encoding="utf-8")
+    content = tomllib.loads(text)
+    sources = {table["name"]: Source(**table) for table in content["source"]}
+    return {
+        table["name"]: _figure(table, sources[table["name"].partition(".")[0]])
+        for table in content["figure"]
+    }
+
+
+def _figure(table: Mapping[str, Any], source: Source) -> Figure:
+    return Figure(
+        name=table["name"],
+        source=source,
+        place=table["place"],
+        title=table["title"],
+        hardware=table["hardware"],
+        across_hosts=table.get("across_hosts", False),
+        notes=tuple(table.get("notes", ())),
+        values=tuple(_value(value, table["device"]) for value in table["values"]),
+    )
+
+
+def _value(table: Mapping[str, Any], device: str) -> Value:
+    given = {"device": device, **table}
+    if "value" in given:
+        given["low"] = given["high"] = given.pop("value")
+    for key in ("workers", "message_bytes"):
+        if key in given:
+            given[key] = tuple(given[key])
+    return Value(**given)

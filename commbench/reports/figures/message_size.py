@@ -1,0 +1,211 @@
+"""Latency and bandwidth against message size: one line per backend, one row per layer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedFormatter,
+    FixedLocator,
+    LogLocator,
+    NullFormatter,
+    NullLocator,
+)
+
+from commbench import stats
+from commbench.model import LAYERS
+from commbench.model.units import format_bandwidth, format_message_size, format_seconds
+from commbench.reports.figures import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from commbench.analysis.run import Run
+
+ROW_IN = 3.1
+SPARSE_FROM_RATIO = 16
+"""Sizes further apart than this are joined by a dotted line, without a band."""
+LOG_FROM_RATIO = 20
+"""Bandwidths are drawn on a log axis where the best backend's peak is so many times the worst's."""
+
+
+@style.styled
+def plot(run: Run) -> Figure | None:
+    """Return the latency and the bandwidth of the run's ping-pongs, or None without any."""
+    points = run.summaries
+    if points.empty:
+        return None
+    named = style.groups(run, "pair")
+    name_of = {case.id: name for name, cases in named.items() for case in cases}
+    points = points[
+        points.case_id.isin(name_of) & (points.payload_bytes > 0) & (points.median_s > 0)
+    ]
+    if points.empty:
+        return None
+    points = points.assign(group=points.case_id.map(name_of))
+    rows = sorted(points.groupby(["group", "layer"], sort=False), key=lambda row: _depth(row[0][1]))
+    meaning = style.interval(points.confidence)
+    modes = {case.id: stats.mode_of(case) for case in run.suite.cases}
+    figure, (part,) = style.new_figure(
+        [ROW_IN * len(rows)],
+        _title(rows, modes) + f" ({style.launches(points.n_launches)})",
+        _meaning({modes[case_id] for case_id in points.case_id})
+        + " Line = median of the launches' medians"
+        + (f"; band = {meaning}." if meaning else " (one launch allows no interval).")
+        + style.not_shown(run, named, set(points.case_id)),
+    )
+    axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
+    looks = style.looks(run)
+    for (left, right), (_, row) in zip(axes, rows, strict=True):
+        lines = [line for _, line in row.groupby("case_id", sort=False)]
+        for index, line in enumerate(lines):
+            # Where there is one size only, backends stand side by side.
+            aside = index - (len(lines) - 1) / 2 if len(row) == len(lines) else 0
+            look = looks[line.backend.iloc[0]]
+            _draw(left, right, line.sort_values("payload_bytes"), look, 1.15**aside)
+        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
+        _legend(right, row, "latency" if is_latency else "time")
+    for (left, _), ((group, layer), _) in zip(axes, rows, strict=True):
+        if len(rows) > 1:
+            left.set_title(f"layer {layer}" + (f", {group}" if len(named) > 1 else ""))
+    _scale_sizes(axes.flat, points.payload_bytes)
+    _scale_latency(axes[0, 0], points)
+    _scale_bandwidth(axes[0, 1], points)
+    for (left, right), (_, row) in zip(axes, rows, strict=True):
+        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
+        left.set_ylabel("latency (log scale)" if is_latency else "time per message (log scale)")
+        right.set_ylabel(
+            f"bandwidth ({'log scale' if right.get_yscale() == 'log' else 'linear scale'})"
+        )
+    return figure
+
+
+def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]], modes: dict[str, str]) -> str:
+    several = len(rows) > 1
+    which = "layer by layer" if several else f"layer {rows[0][0][1]}"
+    others = sorted({modes[row.case_id.iloc[0]] for _, row in rows} - {"latency"})
+    mode = f", mode {' and '.join(others)}" if others else ""
+    between = "pairs of processes at once" if others == ["multi-pair"] else "two processes"
+    return f"Ping-pong between {between}, {which}{mode}"
+
+
+def _meaning(modes: set[str]) -> str:
+    said = []
+    if modes & set(stats.LATENCY_MODES):
+        said.append(
+            "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
+            "under way at a time."
+        )
+    if "loaded-latency" in modes:
+        said.append("Under load: while large messages stream to the peer over a second connection.")
+    if "multi-pair" in modes:
+        said.append(
+            "Of several pairs at once: time per message = the time in which all pairs streamed ÷ "
+            "the messages of all. Bandwidth, of all pairs together = message size ÷ that time."
+        )
+    if modes - {*stats.LATENCY_MODES, "multi-pair"}:
+        said.append(
+            "In windows of messages: time per message = a window's time ÷ its messages, those of "
+            "both directions if bidirectional. Bandwidth = message size ÷ that time."
+        )
+    return " ".join(said)
+
+
+def _depth(layer: str) -> int:
+    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
+
+
+def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: float) -> None:
+    size = line.payload_bytes.to_numpy()
+    median, low, high = (line[name].to_numpy() for name in ("median_s", "ci_low_s", "ci_high_s"))
+    sure = line.confidence.to_numpy() > 0
+    low, high = np.where(sure, low, np.nan), np.where(sure, high, np.nan)
+    # A line or band over sizes that nobody measured must not look like a measurement.
+    sparse = len(size) < 2 or (size[1:] / size[:-1]).max() > SPARSE_FROM_RATIO
+    for ax, centre, bottom, top in (
+        (left, median, low, high),
+        (right, size / median, size / high, size / low),
+    ):
+        ax.plot(
+            size * shift, centre, ":" if sparse else "-", color=look.colour, marker=look.marker,
+            markersize=4.5, linewidth=1.4, markeredgecolor="white", markeredgewidth=0.5,
+            label=line.backend.iloc[0],
+        )  # fmt: skip
+        if not sure.any():
+            continue
+        if sparse:
+            ax.vlines(size * shift, bottom, top, color=look.colour, alpha=0.5, linewidth=3)
+        else:
+            ax.fill_between(size, bottom, top, color=look.colour, alpha=0.22, linewidth=0)
+
+
+def _legend(ax: Axes, row: pd.DataFrame, what: str) -> None:
+    # The numbers that a reader looks for first stand beside the names.
+    smallest, largest = row.payload_bytes.min(), row.payload_bytes.max()
+    latency = row[row.payload_bytes == smallest].set_index("backend").median_s
+    bandwidth = row[row.payload_bytes == largest].set_index("backend").throughput_Bps
+    handles, backends = ax.get_legend_handles_labels()
+    ax.legend(
+        handles,
+        [
+            f"{style.label(backend)}\n{format_seconds(latency.get(backend, math.nan))}"
+            f" · {format_bandwidth(bandwidth.get(backend, math.nan))}"
+            for backend in backends
+        ],
+        title=f"{what} at {format_message_size(int(smallest))} ·\n"
+        f"bandwidth at {format_message_size(int(largest))}",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.03),
+        alignment="left",
+        labelspacing=0.7,
+    )
+
+
+def _scale_sizes(axes: np.flatiter[np.ndarray], sizes: pd.Series[int]) -> None:
+    smallest, largest = int(sizes.min()), int(sizes.max())
+    ticks = [4**n for n in range(32) if smallest <= 4**n <= largest]
+    if sizes.nunique() <= 8:
+        ticks = sorted(set(sizes))
+    for ax in axes:
+        ax.set_xscale("log", base=2)
+        ax.set_xlim(smallest / 1.6, largest * 1.6)
+        ax.xaxis.set_major_locator(FixedLocator(ticks))
+        ax.xaxis.set_major_formatter(FixedFormatter([format_message_size(size) for size in ticks]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.tick_params(axis="x", rotation=55, labelbottom=True)
+        for text in ax.get_xticklabels():
+            text.set(ha="right", rotation_mode="anchor")
+        ax.set_xlabel("message size (log scale)")
+        ax.grid(visible=True)
+
+
+def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
+    ax.set_yscale("log")
+    sure = points[points.confidence > 0]
+    low = float(np.nanmin([points.median_s.min(), sure.ci_low_s.min()]))
+    high = float(np.nanmax([points.median_s.max(), sure.ci_high_s.max()]))
+    # Without two labelled decades nobody can read a log axis.
+    if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
+        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+    ax.set_ylim(low / 1.25, high * 1.25)
+    ax.yaxis.set_major_locator(LogLocator(numticks=12))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_major_formatter(EngFormatter(unit="s"))
+
+
+def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> None:
+    peaks = points.groupby(["case_id", "layer"]).throughput_Bps.max()
+    if peaks.max() > LOG_FROM_RATIO * peaks.min():
+        ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.yaxis.set_major_locator(LogLocator(numticks=12))
+    else:
+        sure = points[points.confidence > 0]
+        top = (sure.payload_bytes / sure.ci_low_s).max()
+        style.from_zero(ax, "y", float(np.nanmax([peaks.max(), top])))
+    ax.yaxis.set_major_formatter(EngFormatter(unit="B/s"))

@@ -1,0 +1,175 @@
+"""The task stream: what every thread of every worker does, and when transfers come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
+
+from commbench.model.units import format_seconds
+from commbench.reports.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from commbench.analysis.run import Run
+    from commbench.model import Case
+
+MAX_WORKERS = 32
+EDGES_UP_TO = 1000
+"""Bars up to which each has a thin white edge, so that neighbours are told apart."""
+VECTORS_UP_TO = 4000
+"""Bars above which a vector file holds them as a picture, so that it stays small."""
+
+LABELS = {
+    "compute": "compute",
+    "deserialize": "deserialize",
+    "disk": "disk (spill)",
+    "transfer": "receive (the lane below a worker's threads)",
+}
+
+
+@style.styled
+def plot(run: Run) -> Figure | None:
+    """Return one panel per workload and backend, below each other; None without a task stream."""
+    if run.tasks.empty or run.samples.empty:
+        return None
+    groups = style.groups(run, "cluster")
+    blocks: dict[str, list[_Stream]] = {}
+    for name, group in groups.items():
+        streams = [stream for case in group if (stream := _stream(run, case)) is not None]
+        if streams:
+            blocks[name] = streams
+    if not blocks:
+        return None
+    streams = [stream for block in blocks.values() for stream in block]
+    heights = [[stream.height_in for stream in block] for block in blocks.values()]
+    most = max(len(stream.workers) for stream in streams)
+    actions = {action for stream in streams for action in stream.bars.action}
+    figure, parts = style.new_figure(
+        [sum(each) + 0.3 for each in heights],
+        "Task stream of one iteration: the first measured one of the first good launch",
+        "White = idle. Vertical line = end of the iteration. A worker's threads have one lane each,"
+        " its incoming transfers (all senders together) the lane below them."
+        + (f" Only the first {MAX_WORKERS} of {most} workers are shown." * (most > MAX_WORKERS))
+        + style.not_shown(run, groups, {stream.case.id for stream in streams}),
+        [
+            Patch(color=style.ACTIVITIES[action], label=words)
+            for action, words in LABELS.items()
+            if action in actions
+        ],
+    )
+    for part, (name, block), each in zip(parts, blocks.items(), heights, strict=True):
+        part.suptitle(name, x=0.01, ha="left", weight="bold")
+        axes = part.subplots(len(block), 1, squeeze=False, sharex=True, height_ratios=each)[:, 0]
+        longest = max(stream.seconds for stream in block)
+        factor, unit = style.scale(longest, "s")
+        for ax, stream in zip(axes, block, strict=True):
+            _panel(ax, stream, factor)
+        style.from_zero(axes[-1], "x", longest * factor)
+        axes[-1].set_xlabel(f"time since the iteration's start ({unit})")
+    return figure
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One iteration: ``bars`` has worker, lane, action, and start_s and stop_s since its start."""
+
+    case: Case
+    launch: int
+    iteration: int
+    seconds: float
+    workers: list[str]
+    bars: pd.DataFrame
+
+    @property
+    def n_lanes(self) -> int:
+        """The lanes of each worker: its threads', and that of its incoming transfers."""
+        return max(self.case.cluster.threads_per_worker, int(self.bars.lane.max()) + 1) + 1
+
+    @property
+    def height_in(self) -> float:
+        """Inches for the panel: lanes of 0.09 inch while they have room in 3.2 inches."""
+        rows = min(len(self.workers), MAX_WORKERS)
+        return 0.75 + min(max(0.22, 0.09 * self.n_lanes) * rows, 3.2)
+
+
+def _stream(run: Run, case: Case) -> _Stream | None:
+    """Return the first measured iteration of the first good launch that left a task stream."""
+    keys = ["case_id", "launch", "iteration"]
+    samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]
+    if not run.ends.empty:
+        good = run.ends[(run.ends.case_id == case.id) & run.ends.ok.astype(bool)]
+        samples = samples[samples.launch.isin(good.launch)]
+    samples = samples.merge(run.tasks[keys].drop_duplicates(), on=keys)
+    if samples.empty:
+        return None
+    first = samples.sort_values(["launch", "iteration"]).iloc[0]
+    launch, iteration = int(first.launch), int(first.iteration)
+
+    def same(frame: pd.DataFrame) -> pd.DataFrame:
+        here = (frame.launch == launch) & (frame.iteration == iteration)
+        return frame[here & (frame.case_id == case.id)]
+
+    bars = same(run.tasks)[["worker", "thread", "action", "start_s", "stop_s"]]
+    if not run.transfers.empty:
+        received = same(run.transfers)[["dst", "start_s", "stop_s"]]
+        received = received.rename(columns={"dst": "worker"}).assign(action="transfer", thread=-1)
+        bars = pd.concat([bars, received], ignore_index=True)
+    bars = bars.assign(
+        action=bars.action.where(~bars.action.str.startswith("disk"), "disk"),
+        start_s=(bars.start_s - first.started_at_s).clip(lower=0),
+        stop_s=bars.stop_s - first.started_at_s,
+    )
+    bars = bars[bars.action.isin(LABELS) & (bars.stop_s > bars.start_s)]
+    if bars.empty:
+        return None
+    # Threads are numbered by the operating system: what counts is that they are different.
+    threads = bars.thread.where(bars.action != "transfer")
+    lane = threads.groupby(bars.worker).rank(method="dense") - 1
+    return _Stream(
+        case, launch, iteration, float(first.seconds), style.workers(run, [case.id]),
+        bars.assign(lane=lane.fillna(-1)),
+    )  # fmt: skip
+
+
+def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
+    workers, n_lanes = stream.workers[:MAX_WORKERS], stream.n_lanes
+    place = {worker: row for row, worker in enumerate(workers)}
+    bars = stream.bars[stream.bars.worker.isin(place)]
+    # A tenth of each worker's row stays empty above and below, so that workers are told apart.
+    lane = 0.84 / n_lanes
+    top = bars.worker.map(place) + 0.08 + (bars.lane % n_lanes) * lane
+    for action in LABELS:
+        mine = bars.action == action
+        left, right, upper = bars.start_s[mine] * factor, bars.stop_s[mine] * factor, top[mine]
+        lower = upper + lane
+        corners = np.array([[left, upper], [right, upper], [right, lower], [left, lower]])
+        edged = len(bars) <= EDGES_UP_TO
+        ax.add_collection(
+            PolyCollection(
+                list(np.moveaxis(corners, 2, 0)), facecolor=style.ACTIVITIES[action],
+                edgecolor="white" if edged else "none", linewidth=0.3 if edged else 0,
+                rasterized=len(bars) > VECTORS_UP_TO, label=action,
+            ),
+            autolim=False,
+        )  # fmt: skip
+    ax.axvline(stream.seconds * factor, color="black", linewidth=1)
+    ax.set_title(
+        f"{style.label(stream.case.backend, 60)}: {format_seconds(stream.seconds)}"
+        f" (launch {stream.launch}, iteration {stream.iteration})"
+    )
+    ax.set_ylim(len(workers), 0)
+    step = 1 if len(workers) <= 24 else 2
+    names = [style.label(worker, 18 if len(workers) <= 8 else 99) for worker in workers[::step]]
+    ax.set_yticks(np.arange(0, len(workers), step) + 0.5, names)
+    ax.set_ylabel("worker")
+    ax.tick_params(axis="y", length=0)
+    for boundary in range(1, len(workers)):
+        ax.axhline(boundary, color="0.85", linewidth=0.6)
+    ax.grid(visible=True, axis="x")

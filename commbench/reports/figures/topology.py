@@ -1,0 +1,107 @@
+"""What joins each pair of a host's NUMA nodes, GPUs and NICs, as a coloured matrix."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.patches import Patch
+
+from commbench.machine.topology import Host, rank
+from commbench.reports.figures import style
+from commbench.reports.figures.pair_bandwidth import contrast
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = {
+    "X": "#E4E4E4", "NV": "#117733", "PIX": "#88CCEE", "PXB": "#6699CC", "PHB": "#AAAADD",
+    "NODE": "#DDCC77", "SYS": "#CC6677", "same NUMA": "#B8E0A0", "same socket": "#EEDD99",
+    "cross-socket": "#DD9988", "": "#FFFFFF",
+}  # fmt: skip
+_MEANINGS = {
+    "NV": "NV#: # NVLinks", "PIX": "PIX: one PCIe bridge at most", "PXB": "PXB: several",
+    "PHB": "PHB: a host bridge", "NODE": "NODE: between host bridges",
+    "SYS": "SYS: between NUMA nodes", "same NUMA": "own NUMA node",
+    "same socket": "node in the same socket", "cross-socket": "node in another socket",
+    "": "not known",
+}  # fmt: skip
+_MOST_NVLINKS = 18
+"""What a GPU of today has; NV18 is as dark as it gets."""
+_TEXT_UP_TO = 32
+"""Devices up to which the cells have room for their class."""
+
+
+@style.styled
+def draw(host: Host) -> Figure:
+    """Return the matrix of links of `host`; without two devices it says that there is none."""
+    devices = host.devices
+    kinds = sorted(
+        {_kind(host.link(one, other)) for one in devices for other in devices} - {"X"}, key=rank
+    )
+    legend = [Patch(color=_COLOURS[kind], label=_MEANINGS[kind]) for kind in kinds]
+    side = min(7.2, 0.6 + 0.36 * len(devices))
+    cpus = dict.fromkeys(gpu.cpus for gpu in host.gpus if gpu.cpus)
+    near = (
+        f"{', '.join(gpu.name for gpu in host.gpus if gpu.cpus == own)} near CPUs {own}"
+        for own in cpus
+    )
+    nodes = (f"node{node.number} has CPUs {node.cpus}" for node in host.nodes)
+    figure, (part,) = style.new_figure(
+        [side + 0.3 * math.ceil(len(legend) / 4)],
+        f"Links between the devices of {host.name}",
+        "; ".join([*nodes, *near]) + ". Classes as nvidia-smi topo -m names them.",
+    )
+    ax = part.subplots()
+    _matrix(ax, host)
+    if legend:
+        part.legend(handles=legend, loc="outside lower left", ncols=4)
+    return figure
+
+
+def _kind(link: str) -> str:
+    return "NV" if re.fullmatch(r"NV[0-9]+", link) else link
+
+
+def _matrix(ax: Axes, host: Host) -> None:
+    devices = host.devices
+    if len(devices) < 2:
+        ax.text(0.006, 0.5, "Fewer than two GPUs, NICs or NUMA nodes: there is no link to show.")
+        ax.set_axis_off()
+        return
+    n = len(devices)
+    colours = np.array([[_colour(host.link(one, other)) for other in devices] for one in devices])
+    ax.pcolormesh(
+        np.arange(n * n).reshape(n, n), cmap=ListedColormap(colours.reshape(-1, 3)),
+        edgecolors="white", linewidth=1.2 if n <= _TEXT_UP_TO else 0,
+    )  # fmt: skip
+    if n <= _TEXT_UP_TO:
+        for i, one in enumerate(devices):
+            for j, other in enumerate(devices):
+                link = host.link(one, other)
+                text = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
+                ax.text(
+                    j + 0.5, i + 0.5, text.get(link, link), size=7, ha="center", va="center",
+                    color=contrast(colours[i, j]),
+                )  # fmt: skip
+    upright = max(map(len, devices)) > 5 or n > 16
+    ax.set_xticks(np.arange(n) + 0.5, devices, rotation=90 if upright else 0)
+    ax.set_yticks(np.arange(n) + 0.5, devices)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.set(xlim=(0, n), ylim=(n, 0), aspect="equal", anchor="W")
+    ax.spines[:].set(visible=False)
+
+
+def _colour(link: str) -> tuple[float, float, float]:
+    """Return the colour of a class; the more NVLinks, the darker."""
+    red, green, blue = to_rgb(_COLOURS.get(_kind(link), "white"))
+    if not link.startswith("NV"):
+        return red, green, blue
+    share = 0.35 + 0.65 * min(1.0, math.log1p(int(link[2:])) / math.log1p(_MOST_NVLINKS))
+    mixed = (1 - share * (1 - part) for part in (red, green, blue))
+    return tuple(mixed)  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""A run's directory: its formats, each with its writer and reader."""

@@ -1,0 +1,182 @@
+"""The only reader and writer of results.
+
+``<run>/run.json`` holds what was asked and where; ``<run>/samples.jsonl`` the records, one JSON
+object a line, flushed one by one. Those of which there are many lie in parts
+(`commbench.store.parts`), which become one when the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from commbench import model
+from commbench.errors import ResultsError, UnwritableError
+from commbench.model import Manifest, Record
+from commbench.store import parts, records
+from commbench.store.parts import Parts, writing
+from commbench.store.records import decode, decode_launch, encode
+
+__all__ = ["RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_manifest"]
+
+
+class RunStore:
+    """The writer of one run's directory, for as long as the run goes on.
+
+    Raises
+    ------
+    ResultsError
+        From every method, where the disk does not take what it is given; what was written
+        before is kept and readable.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._file: IO[str] | None = None
+
+    @classmethod
+    def create(cls, output: Path, manifest: Manifest) -> RunStore:
+        """Create ``output/manifest.id`` and write what is known before anything is measured."""
+        path = output / manifest.id
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / "run.json").exists():
+                raise ResultsError(
+                    f"{path} holds a run already; to go on with it: commbench run --resume {path}"
+                )
+            _write_whole(path / "run.json", json.dumps(dataclasses.asdict(manifest), indent=1))
+        except OSError as error:
+            raise _not_made(path, error) from error
+        return cls(path, manifest)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunStore:
+        """Go on with a run that was interrupted."""
+        return cls(path, read_manifest(path))
+
+    def append(self, record: Record) -> None:
+        """Write `record` and hand it to the operating system before returning."""
+        path = self.path / "samples.jsonl"
+        try:
+            with writing(self.path, path):
+                if self._file is None:
+                    self._file = _open_for_append(path)
+                self._file.write(records.encode(record) + "\n")
+                self._file.flush()
+        except UnwritableError:
+            self.close()
+            raise
+
+    def parts(self, name: str) -> Parts:
+        """Return a writer of parts whose names begin with `name`."""
+        return Parts(self.path, name)
+
+    def close(self) -> None:
+        """Close the file; ``append`` opens it again."""
+        if self._file is not None:
+            # Every record was flushed; what is left is one that the disk has refused.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a report or figure next to the records and return its path."""
+        path = self.path / name
+        with writing(self.path, path):
+            path.parent.mkdir(exist_ok=True)
+            _write_whole(path, text)
+        return path
+
+    def write_figure(self, name: str, images: Mapping[str, bytes]) -> None:
+        """Write ``figures/<name>.<suffix>`` for each of `images`, given by suffix."""
+        folder = self.path / "figures"
+        with writing(self.path, folder):
+            folder.mkdir(exist_ok=True)
+            for suffix, image in images.items():
+                (folder / f"{name}.{suffix}").write_bytes(image)
+
+    def finish(self) -> None:
+        """Close the file, and make one part of all of a kind."""
+        self.close()
+        for kind in records.BULK:
+            parts.merge(self.path, kind)
+
+
+def _open_for_append(path: Path) -> IO[str]:
+    file = path.open("a", encoding="utf-8")
+    if file.tell():
+        with path.open("rb") as written:
+            written.seek(-1, os.SEEK_END)
+            # A line that a crash cut short must not swallow the first one that follows it.
+            if written.read() != b"\n":
+                file.write("\n")
+    return file
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _not_made(path: Path, error: OSError) -> UnwritableError:
+    return UnwritableError(
+        f"can't make {path}: {error.strerror or error}; choose another --output, or make room"
+    )
+
+
+def new_run_id(name: str, output: Path) -> str:
+    """Claim a directory in `output`, named after the time in UTC and the suite; return its name."""
+    stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
+    number = 1
+    while True:
+        candidate = stem if number == 1 else f"{stem}-{number}"
+        try:
+            (output / candidate).mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _not_made(output / candidate, error) from error
+        else:
+            return candidate
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return what ``path/run.json`` says.
+
+    Raises
+    ------
+    ResultsError
+        Where there is none, or it is damaged, foreign or of another schema version.
+    """
+    import cattrs
+
+    file = path / "run.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultsError(
+            f"{path} holds no run: {file} is missing; give a directory that `commbench run` made"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultsError(f"can't read {file}: {error}") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != model.SCHEMA_VERSION:
+        raise ResultsError(
+            f"{file} has schema version {version!r}, this commbench reads "
+            f"{model.SCHEMA_VERSION}; use the commbench that wrote it"
+        )
+    try:
+        return cattrs.Converter(forbid_extra_keys=True).structure(content, Manifest)
+    except cattrs.BaseValidationError as error:
+        raise ResultsError(
+            f"{file} is damaged: {'; '.join(cattrs.transform_error(error))}"
+        ) from None

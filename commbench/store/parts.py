@@ -1,0 +1,352 @@
+"""Records in large numbers, in parts: Parquet files that a launch writes into its run's directory.
+
+Each kind of these records has a folder. The name of a part ends in its state: ``.open.parquet``
+until what it is about has been verified, then ``.parquet``, or ``.failed.parquet`` where it was
+wrong. Only closed parts are read; `merge` makes one of those of a kind.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commbench.errors import ResultsError, UnwritableError
+from commbench.model import Record
+from commbench.store.records import BULK, FIELDS, KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Batch", "Parts", "all_records", "closed", "damage_named", "merge", "read", "schema",
+    "texts", "writing",
+]  # fmt: skip
+
+FLUSH_ROWS = 50_000
+FLUSH_SECONDS = 10.0
+"""Rows, and seconds since the last ones, after which a part is written."""
+_MERGED_ROWS = 1_000_000
+"""Rows of a merged part that are in memory together."""
+_OPEN, _CLOSED, _FAILED = ".open.parquet", ".parquet", ".failed.parquet"
+_MERGED = "merged"
+_REPLACES = b"commbench.replaces"
+"""The key of a merged part's metadata for the names of the parts that it was made of."""
+
+
+def schema(kind: str) -> pa.Schema:
+    """Return the names and types of the columns of a table of records of this `kind`.
+
+    The texts of pairs of workers are kept once each, but for the evidence.
+    """
+    import pyarrow as pa
+
+    fields = FIELDS[kind]
+    text = pa.dictionary(pa.int32(), pa.string()) if "dst" in fields else pa.string()
+    types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": text}
+    columns = {name: types[kept] for name, kept in fields.items()}
+    return pa.schema(columns | {name: pa.string() for name in {"evidence"} & columns.keys()})
+
+
+def texts(columns: pa.Schema) -> list[str]:
+    """Return the names of the columns whose texts are kept once each."""
+    import pyarrow as pa
+
+    return [field.name for field in columns if pa.types.is_dictionary(field.type)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one `kind`: by the name of each field one value, or the list of their values.
+
+    Examples
+    --------
+    >>> from commbench.model import WireBytes
+    >>> batch = Batch.of(WireBytes, case_id="c", launch=0, iteration=1, src="a", dst=["b", "c"],
+    ...                  nbytes=[5, 6], n_messages=1)
+    >>> [(record.dst, record.nbytes) for record in batch.records()]
+    [('b', 5), ('c', 6)]
+    """
+
+    kind: str
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, kind: type[Any], **columns: Any) -> Batch:
+        """Return a batch with these columns."""
+        return cls(kind.__name__, columns)
+
+    def table(self) -> pa.Table:
+        """Return the records as a table with the `schema` of their kind.
+
+        Raises
+        ------
+        ValueError
+            Where a value does not fit, or the lists are not of one length.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
+        wanted = schema(self.kind)
+        try:
+            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
+            table = pa.Table.from_arrays(arrays, schema=wanted)
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            is_float = pa.types.is_floating(column.type)
+            if is_float and not pc.all(pc.is_finite(column), min_count=0).as_py():
+                raise ValueError(f"a {self.kind} has a {name} that is not a finite number")
+        return _checked(table, wanted)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records themselves."""
+        for row in self.table().to_pylist():
+            yield KINDS[self.kind](**row)
+
+
+def _array(values: Any, n_rows: int, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind):
+        # Half of a surrogate pair, as a file name can have it, is no text to anybody else.
+        several = isinstance(values, list)
+        texts = list(dict.fromkeys(values)) if several else [values]
+        numbers = dict(zip(texts, range(len(texts)), strict=True))
+        codes = [numbers[text] for text in values] if several else [0] * n_rows
+        sound = [text.encode(errors="replace").decode() for text in texts]
+        array = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(sound, "str"))
+        return array.cast(kind)
+    array = pa.array(values if isinstance(values, list) else [values] * n_rows)
+    # Arrow would cut a float down to an int, and take a bool or digits for one.
+    fits = array.type == kind or (pa.types.is_floating(kind) and pa.types.is_integer(array.type))
+    if not fits and len(array):
+        raise ValueError(f"{array.type} where {kind} should be")
+    return array.cast(kind)
+
+
+def _checked(found: Any, wanted: pa.Schema) -> Any:
+    """Return rows from a file, a table or a batch of one, with the columns of `wanted`."""
+    found.validate(full=True)
+    rows = found.select(wanted.names).cast(wanted)
+    if any(column.null_count for column in rows.columns):
+        raise ValueError("it has rows that lack a value")
+    return rows
+
+
+class Parts:
+    """Writes the records of one region of a launch.
+
+    Parameters
+    ----------
+    run
+        The run's directory.
+    name
+        What the names of the parts begin with.
+
+    Raises
+    ------
+    UnwritableError
+        From every method, where the disk refuses a part.
+    """
+
+    def __init__(self, run: Path, name: str) -> None:
+        self._run, self._name = run, name
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._n_rows = 0
+        self._flushed_at = time.monotonic()
+        self._written: list[Path] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take records, and write a part once there are many, or the last one is old."""
+        self.add_table(batch.kind, batch.table())
+
+    def add_table(self, kind: str, table: pa.Table) -> None:
+        """Take the records in a table with the `schema` of their kind."""
+        self._tables.setdefault(kind, []).append(table)
+        self._n_rows += len(table)
+        late = time.monotonic() - self._flushed_at > FLUSH_SECONDS
+        if self._n_rows >= FLUSH_ROWS or late:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was taken as open parts."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        taken, self._tables = self._tables, {}
+        for kind, tables in taken.items():
+            folder = self._run / BULK[kind]
+            # A name that comes again would pass for a part that was merged.
+            path = folder / f"{self._name}-{time.time_ns()}{_OPEN}"
+            with writing(self._run, folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    pq.write_table(pa.concat_tables(tables).unify_dictionaries(), path)
+                except OSError:
+                    path.unlink(missing_ok=True)
+                    raise
+            self._written.append(path)
+        self._n_rows = 0
+        self._flushed_at = time.monotonic()
+
+    def close(self) -> None:
+        """Write what is left; what all parts are about has been verified."""
+        self.flush()
+        self._end(_CLOSED)
+
+    def fail(self) -> None:
+        """Write what is left, if the disk takes it; what all parts are about is wrong."""
+        with suppress(UnwritableError):
+            self.flush()
+            self._end(_FAILED)
+
+    def _end(self, state: str) -> None:
+        for path in self._written:
+            with writing(self._run, path):
+                path.rename(path.with_name(path.name.removesuffix(_OPEN) + state))
+        self._written.clear()
+
+
+@contextmanager
+def writing(run: Path, path: Path) -> Iterator[None]:
+    """Raise UnwritableError where the disk refuses `path`, a file of the run in `run`."""
+    try:
+        yield
+    except OSError as error:
+        raise UnwritableError(
+            f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
+            f"{run}; make room, then go on with commbench run --resume {run}"
+        ) from error
+
+
+def closed(run: Path, kind: str) -> list[Path]:
+    """Return the closed parts of a kind, without those that a merged part replaces.
+
+    Raises
+    ------
+    ResultsError
+        Where a merged part can't be read.
+    """
+    parts = _on_disk(run, kind)
+    merged = [path for path in parts if path.name.startswith(_MERGED)]
+    replaced = {name for path in merged for name in _replaces(path)}
+    return [path for path in parts if path.name not in replaced]
+
+
+def _on_disk(run: Path, kind: str) -> list[Path]:
+    found = sorted((run / BULK[kind]).glob(f"*{_CLOSED}"))
+    return [path for path in found if not path.name.endswith((_OPEN, _FAILED))]
+
+
+def _replaces(path: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    with damage_named(path):
+        replaced = json.loads((pq.read_schema(path).metadata or {}).get(_REPLACES, b"[]"))
+        if not isinstance(replaced, list) or path.name in replaced:
+            raise ValueError(f"it replaces {str(replaced)[:40]}, which are no other parts")
+        return replaced
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Raise ResultsError for whatever goes wrong where a file is damaged."""
+    import pyarrow as pa
+
+    damage = (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
+    try:
+        yield
+    except (*damage, pa.ArrowException) as error:
+        raise ResultsError(f"can't read {path}: {error}") from error
+
+
+def read(path: Path, kind: str) -> pa.Table:
+    """Return the records in one part.
+
+    Raises
+    ------
+    ResultsError
+        Where it can't be read.
+    """
+    import pyarrow.parquet as pq
+
+    wanted = schema(kind)
+    with damage_named(path), pq.ParquetFile(path, read_dictionary=texts(wanted)) as file:
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            columns = map(group.column, range(group.num_columns))
+            # Arrow reads as many rows as are said to be there, and ignores the rest.
+            if {each.num_values for each in columns if each.path_in_schema in wanted.names} != {
+                group.num_rows
+            }:
+                raise ValueError("its columns have not as many rows as it says")
+        return _checked(file.read(wanted.names), wanted)
+
+
+def all_records(run: Path) -> Iterator[Record]:
+    """Yield the records in all closed parts of the run in `run`."""
+    for kind in BULK:
+        for path in closed(run, kind):
+            for row in read(path, kind).to_pylist():
+                yield KINDS[kind](**row)
+
+
+def merge(run: Path, kind: str) -> None:
+    """Make one part of all closed ones of a kind, unless one of them is damaged.
+
+    Raises
+    ------
+    UnwritableError
+        Where the disk refuses it.
+    """
+    try:
+        found = closed(run, kind)
+        merged = [_merged(run, kind, found)] if len(found) > 1 else found
+    except UnwritableError:
+        raise
+    except ResultsError:
+        return
+    # A crash before the end of this does not make a record count twice.
+    for path in {*_on_disk(run, kind)} - {*merged}:
+        with writing(run, path):
+            path.unlink()
+
+
+def _merged(run: Path, kind: str, found: list[Path]) -> Path:
+    """Write one part of the `found` ones, and return its path."""
+    import pyarrow.parquet as pq
+
+    merged = [path.stem for path in found if path.name.startswith(_MERGED)]
+    last = max((int(stem.removeprefix(f"{_MERGED}-")) for stem in merged), default=0)
+    path: Path = run / BULK[kind] / f"{_MERGED}-{last + 1}{_CLOSED}"
+    temporary = path.with_suffix(".part")
+    wanted = schema(kind).with_metadata({_REPLACES: json.dumps([part.name for part in found])})
+    with writing(run, temporary):
+        try:
+            with pq.ParquetWriter(temporary, wanted) as file:
+                for table in _together(read(part, kind) for part in found):
+                    file.write_table(table.cast(wanted))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of `tables` in tables of at least ``_MERGED_ROWS``, but for the last."""
+    import pyarrow as pa
+
+    some: list[pa.Table] = []
+    for table in tables:
+        some.append(table)
+        if sum(map(len, some)) >= _MERGED_ROWS:
+            yield pa.concat_tables(some).unify_dictionaries()
+            some = []
+    if some:
+        yield pa.concat_tables(some).unify_dictionaries()

@@ -1,0 +1,150 @@
+"""Records as lines of JSON, on their way through a pipe or in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from commbench import model
+from commbench.errors import ResultsError
+from commbench.model import Record
+
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(model.Record)}
+FIELDS = {
+    name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
+}
+"""The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
+TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
+"""The kind of the records in each table of a run."""
+BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
+"""The kinds of which there may be millions, and the folder of each (`commbench.store.parts`)."""
+
+_JSON = json.JSONEncoder(separators=(",", ":"))
+_MAX_NOTES = 5
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int and -(2**63) <= value < 2**63,
+    "float": lambda value: math.isfinite(value) if type(value) is float else _FITS["int"](value),
+    "bool": lambda value: type(value) is bool,
+    "str": lambda value: type(value) is str,
+}
+_NOUNS = {"int": "an int", "float": "a finite number", "bool": "a bool", "str": "a str"}
+
+
+def encode(record: Record) -> str:
+    """Return `record` as one line of JSON, its kind first."""
+    return _JSON.encode({"record": type(record).__name__, **vars(record)})
+
+
+def decode(line: str | bytes) -> Record:
+    """Return the record that ``encode`` made a line of.
+
+    Raises
+    ------
+    ValueError
+        Where the line is anything else.
+    """
+    fields = parse(line)
+    record: Record = KINDS[fields.pop("record")](**fields)
+    return record
+
+
+def decode_launch(content: Any) -> model.Launch:
+    """Return the launch that ``dataclasses.asdict`` took apart."""
+    import cattrs
+
+    return cattrs.Converter(forbid_extra_keys=True).structure(content, model.Launch)
+
+
+def parse(line: str | bytes) -> dict[str, Any]:
+    """Return the fields of the record in `line`, and its kind under ``"record"``.
+
+    Raises
+    ------
+    ValueError
+        Where the line is anything else, or a value is not of its field's type.
+    """
+    try:
+        fields: Any = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    kind = fields.get("record") if isinstance(fields, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError("not a commbench record")
+    if fields.keys() - {"record"} != FIELDS[kind].keys():
+        raise ValueError(f"not the fields of a {kind}")
+    for name, wanted in FIELDS[kind].items():
+        value = fields[name]
+        if not _FITS[wanted](value):
+            raise ValueError(f"{name} is {_short(value)}, not {_NOUNS[wanted]}")
+        if wanted == "str" and not value.isascii():
+            # Half of a surrogate pair, as a file name can have it, is no text to anybody else.
+            fields[name] = value.encode(errors="replace").decode()
+    return dict(fields)
+
+
+def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """Return the fields of the records in the file `path`, as ``parse`` does.
+
+    Parameters
+    ----------
+    notes
+        Takes a sentence about each line that is left out.
+
+    Raises
+    ------
+    ResultsError
+        Where the file exists but can't be read.
+    """
+    found: list[dict[str, Any]] = []
+    bad = _BadLines(path.name)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    bad.ends_cut = True
+                elif line != b"\n":
+                    try:
+                        fields = parse(line)
+                        if fields["record"] in BULK:
+                            raise ValueError(f"a {fields['record']} has no place here")
+                        found.append(fields)
+                    except ValueError as error:
+                        bad.add(number, error)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ResultsError(f"can't read {path}: {error}") from error
+    notes += bad.notes()
+    return found
+
+
+class _BadLines:
+    """The lines of a file that are left out, of which the first few are described."""
+
+    def __init__(self, name: str) -> None:
+        self.ends_cut = False
+        self._name = name
+        self._described: list[str] = []
+        self._n_more = 0
+
+    def add(self, number: int, error: ValueError) -> None:
+        if len(self._described) < _MAX_NOTES:
+            self._described.append(f"{self._name} line {number} is left out: {error}")
+        else:
+            self._n_more += 1
+
+    def notes(self) -> Iterator[str]:
+        yield from self._described
+        if self._n_more:
+            yield f"{self._name}: {self._n_more} more lines are left out"
+        if self.ends_cut:
+            yield f"{self._name} ends in a line that was cut short; it is left out"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

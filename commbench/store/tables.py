@@ -1,0 +1,83 @@
+"""The records of a run as pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commbench.store import parts, records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
+"""The types of a frame's columns, by the types of the records' fields."""
+_WORKERS = ("src", "dst")
+
+
+def rows(run: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the fields of the records in lines, by kind, from the directory of a run.
+
+    Parameters
+    ----------
+    notes
+        Takes a sentence about each line that is left out.
+
+    Raises
+    ------
+    ResultsError
+        Where the file exists but can't be read.
+    """
+    found: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in records.KINDS if kind not in records.BULK
+    }
+    for fields in records.read(run / "samples.jsonl", notes):
+        found[fields.pop("record")].append(fields)
+    return found
+
+
+def frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
+    """Return the records in the closed parts of a kind; texts that repeat are categoricals."""
+    import pandas as pd
+    import pyarrow as pa
+
+    wanted = parts.schema(kind)
+    tables = [wanted.empty_table(), *(parts.read(path, kind) for path in parts.closed(run, kind))]
+    table = pa.concat_tables(tables).unify_dictionaries()
+    del tables
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    del table
+    texts = parts.texts(wanted)
+    # Senders and receivers have the same categories, so that they can be compared.
+    workers = {
+        name for column in _WORKERS if column in texts for name in frame[column].cat.categories
+    }
+    for name in texts:
+        words = sorted(workers if name in _WORKERS else frame[name].cat.categories)
+        frame[name] = frame[name].cat.set_categories(pd.Index(words, dtype="str"))
+    # What reading took beyond the result is kept otherwise.
+    pa.default_memory_pool().release_unused()
+    return frame
+
+
+def frame_of_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
+    """Return records of one kind, as their fields, as a frame."""
+    import pandas as pd
+
+    # An empty frame must have the types of a full one, or what is computed from it fails.
+    dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
+    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
+
+
+def renamed(texts: pd.Series[Any], names: Mapping[str, str]) -> Any:
+    """Return what `names` has for each of `texts`; categories stay categories, fewer maybe."""
+    import pandas as pd
+
+    if not isinstance(texts.dtype, pd.CategoricalDtype):
+        return texts.map(names).astype("str")
+    renamed = texts.cat.categories.map(names)
+    if renamed.is_unique and not renamed.hasnans:
+        return texts.cat.rename_categories(renamed)
+    codes, distinct = pd.factorize(renamed)
+    return pd.Categorical.from_codes(codes[texts.cat.codes], distinct)

@@ -1,0 +1,191 @@
+"""Two environments measured block by block, in an order that is shuffled anew for each block.
+
+A block is one ``commbench run`` of one launch per case in each environment, by that environment's
+own commbench and Python. What the blocks of a side have measured becomes one run, whose block
+numbers are those of the other side's: the two can be compared pair by pair.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from commbench.errors import UnwritableError, UsageError
+from commbench.model import LaunchEnd, Manifest, Record
+from commbench.store import directory, parts, records
+
+SIDES = ("base", "head")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One side's part of a block that has been measured, and the run that it was added to.
+
+    ``ok`` says whether all of its launches ended well, ``notes`` what of it couldn't be read.
+    """
+
+    number: int
+    side: str
+    run: Path
+    seconds: float
+    ok: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is to be measured: ``pythons`` by side, and the arguments of ``commbench run``."""
+
+    pythons: Mapping[str, Path]
+    arguments: tuple[str, ...]
+    launches: int
+    seed: int
+    output: Path
+    command: str
+
+
+def measure(experiment: Experiment) -> Generator[Block]:
+    """Measure block by block and yield each side's part as it has been added to the side's run.
+
+    What is running ends when the iterator is interrupted; both runs are complete by then.
+
+    Raises
+    ------
+    UsageError
+        Where an environment can't measure at all, with what its commbench said.
+    UnwritableError
+        Where the output can't be written.
+    """
+    for side, python in experiment.pythons.items():
+        if not os.access(python, os.X_OK) or python.is_dir():
+            raise UsageError(f"--{side} {python} is no Python; give an environment's bin/python")
+    stores: dict[str, directory.RunStore] = {}
+    try:
+        experiment.output.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=experiment.output, prefix=".ab-")
+    except OSError as error:
+        raise UnwritableError(
+            f"can't write to {experiment.output}: {error.strerror or error}; "
+            "choose another --output"
+        ) from error
+    with scratch as folder:
+        try:
+            for number, side in _order(experiment):
+                began = time.monotonic()
+                path = _run(experiment, side, number, Path(folder) / f"{number}-{side}")
+                if side not in stores:
+                    stores[side] = _store(experiment, side, directory.read_manifest(path))
+                ok, notes = _add(path, stores[side], number)
+                shutil.rmtree(path.parent, ignore_errors=True)
+                seconds = time.monotonic() - began
+                yield Block(number, side, stores[side].path, seconds, ok, tuple(notes))
+        finally:
+            for side_store in stores.values():
+                side_store.finish()
+
+
+def _order(experiment: Experiment) -> Iterator[tuple[int, str]]:
+    dice = random.Random(experiment.seed)
+    for number in range(experiment.launches):
+        sides = list(SIDES)
+        dice.shuffle(sides)
+        for side in sides:
+            yield number, side
+
+
+def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
+    """Run one block's part and return its run."""
+    command: list[str | Path] = [
+        experiment.pythons[side], "-m", "commbench.cli", "run", *experiment.arguments,
+        "--launches", "1", "--seed", str(experiment.seed + number), "--output", output,
+    ]  # fmt: skip
+    # What lies in the current folder or on PYTHONPATH would be measured on both sides.
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+            env={**environ, "PYTHONSAFEPATH": "1"}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            status = child.wait()
+        except KeyboardInterrupt:
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGINT)
+            child.wait()
+            raise
+        said.seek(0)
+        complaint = said.read().strip()
+    runs = sorted(output.iterdir()) if output.exists() else []
+    if status not in (0, 1) or len(runs) != 1:
+        raise UsageError(
+            f"the commbench of --{side} {experiment.pythons[side]} can't measure this; it ended "
+            f"with status {status} and said: {complaint or 'nothing'}"
+        )
+    return runs[0]
+
+
+def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunStore:
+    """Return the store of all blocks of a side, described as its first block is."""
+    cases = tuple(replace(case, launches=experiment.launches) for case in first.suite.cases)
+    # Both sides are started from one folder: whose commit it has, nobody knows.
+    git = {**(first.environment.get("git") or {}), "working_directory": None}
+    name = f"{first.suite.name}-{side}"
+    run = replace(
+        first,
+        id=directory.new_run_id(name, experiment.output),
+        suite=replace(first.suite, cases=cases),
+        environment={**first.environment, "git": git},
+        seed=experiment.seed,
+        command=experiment.command,
+    )
+    return directory.RunStore.create(experiment.output, run)
+
+
+def _add(path: Path, into: directory.RunStore, number: int) -> tuple[bool, list[str]]:
+    """Add the records of the run in `path` as those of one block; return whether all is well."""
+    notes: list[str] = []
+    ok = True
+    for fields in records.read(path / "samples.jsonl", notes):
+        record: Record = records.KINDS[fields.pop("record")](**{**fields, "launch": number})
+        if isinstance(record, LaunchEnd):
+            record = replace(record, block=number)
+            ok = ok and record.ok
+        into.append(record)
+    block = into.parts(f"block-{number}")
+    for kind in records.BULK:
+        for part in parts.closed(path, kind):
+            table = parts.read(part, kind)
+            column = table.schema.get_field_index("launch")
+            launches = [number] * len(table)
+            block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
+    block.close()
+    logs = path / "logs"
+    if logs.exists():
+        with suppress(OSError):
+            shutil.move(logs, into.path / "logs" / f"block-{number}")
+    return ok, notes
+
+
+def arguments_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments of ``commbench run``, unless they make no sense within a block.
+
+    Raises
+    ------
+    UsageError
+        For an option that is about launches: how many there are, an A/B decides.
+    """
+    for option in ("--resume", "--rigorous", "--output", "--launches", "--seed"):
+        if any(text == option or text.startswith(f"{option}=") for text in given):
+            own = option in ("--output", "--launches", "--seed")
+            hint = f"write it before {given[0]}" if own else "leave it out"
+            raise UsageError(f"{option} is not for the runs within an A/B; {hint}")
+    return tuple(given)

