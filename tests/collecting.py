@@ -18,6 +18,7 @@ import builders
 import simulated
 
 from commbench.harness import transfers
+from commbench.harness.measure import traffic
 from commbench.model import Case, ClusterSpec
 from commbench.store import directory, emitter, parts
 from commbench.store.parts import Batch
@@ -91,14 +92,14 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
         n_read, n_written, cpu_s = client.run_on_scheduler(simulated.told)
         own_cpu_s, began = time.process_time(), time.monotonic()
         with emit.region() as keep:
-            for record in transfers.collect(counting, names, **where):
+            for record in traffic.fetches(counting, names, **where):
                 keep(record)
                 n_records += len(record.columns["src"]) if isinstance(record, Batch) else 0
             ended = time.monotonic()
         stored, own_cpu_s = time.monotonic(), time.process_time() - own_cpu_s
         n_read_after, n_written_after, cpu_after_s = client.run_on_scheduler(simulated.told)
         again = time.monotonic()
-        nothing = list(transfers.collect(client, names, **where))
+        nothing = list(traffic.fetches(client, names, **where))
         return {
             "n_workers": len(names), "n_records": n_records, "n_left": len(nothing) - len(names),
             "collect_s": ended - began, "disk_s": stored - began,

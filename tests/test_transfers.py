@@ -15,6 +15,7 @@ from distributed import wait
 from processes import until
 
 from commbench.harness import transfers
+from commbench.harness.measure import traffic
 from commbench.model import LogCount, TransferRecord
 from commbench.workloads.placement import settle
 
@@ -49,7 +50,7 @@ def forget_log(dask_worker):
 
 def collect(cluster):
     """Return the records and the counts, by worker, since the last collection."""
-    found = expanded(transfers.collect(cluster.client, cluster.names, **WHERE))
+    found = expanded(traffic.fetches(cluster.client, cluster.names, **WHERE))
     assert {(item.case_id, item.launch, item.iteration) for item in found} == {("a case", 3, 2)}
     counts = {item.worker: item for item in found if isinstance(item, LogCount)}
     return [item for item in found if isinstance(item, TransferRecord)], counts
@@ -135,7 +136,7 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
             sizes.extend(len(text) for text in answer.values() if isinstance(text, str))
             return answer
 
-    collected = expanded(transfers.collect(Counting(), cluster.names, **WHERE))
+    collected = expanded(traffic.fetches(Counting(), cluster.names, **WHERE))
     found = [item for item in collected if isinstance(item, TransferRecord)]
     assert len(found) == count
     assert [record.nbytes for record in found] == list(range(count))

@@ -19,6 +19,7 @@ from processes import BACKEND
 
 from commbench import backends
 from commbench.harness import transfers, wire
+from commbench.harness.measure import traffic
 from commbench.workloads.placement import settle
 
 MB = 10**6
@@ -123,13 +124,13 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
         wait(x)
         settle(client, x)
         counted(cluster)
-        list(transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0))
+        list(traffic.fetches(client, cluster.names, case_id="", launch=0, iteration=0))
         with dask.config.set({"array.rechunk.method": "p2p"}):
             shuffled = client.persist(x.rechunk((2000, 500)))
         wait(shuffled)
         between = {pair: n for pair, (n, _) in counted(cluster).items() if pair[0] != pair[1]}
         records = expanded(
-            transfers.collect(client, cluster.names, case_id="", launch=0, iteration=0)
+            traffic.fetches(client, cluster.names, case_id="", launch=0, iteration=0)
         )
         # A block that was stolen before it was shuffled is fetched in the usual way, and logged.
         logged = sum(getattr(record, "nbytes", 0) for record in records)

@@ -1,25 +1,19 @@
-"""Collect every worker's incoming transfer log, complete and without bounding memory.
+"""Every worker's incoming transfer log, complete.
 
 Dask keeps the last 1,000 entries and does not tell what it dropped. This plugin puts an
 unbounded log in the place of the bounded one, and counts what became of every fetch, so that
 entries can be checked against ``transfer_incoming_count_total``.
+
+Like `wire` and `spill` this module imports nothing of commbench: it may be sent by value.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
-
-from commbench.model import LogCount, TransferRecord
-from commbench.store.parts import Batch
-
-CHUNK = 20_000
-"""Log entries that all workers together send at a time: bounds memory on the way and here."""
 
 
 class TransferLog(WorkerPlugin):  # type: ignore[misc]
@@ -105,65 +99,3 @@ def forget(dask_worker: Any) -> None:
     """Forget what was logged and counted so far; runs on a worker."""
     count(dask_worker)
     dask_worker.transfer_incoming_log.clear()
-
-
-def collect(
-    client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
-) -> Iterator[LogCount | Batch]:
-    """Yield all that the workers logged since the last collection: counts first, then transfers.
-
-    Parameters
-    ----------
-    client
-        A connected client of a cluster with ``TransferLog`` registered.
-    names
-        The worker's name by its address.
-    """
-    where: dict[str, Any] = {"case_id": case_id, "launch": launch, "iteration": iteration}
-    counts = client.run(count, workers=list(names))
-    for address, name in names.items():
-        yield LogCount(**where, worker=name, **counts[address])
-    for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
-        columns = json.loads(answer)
-        senders = [names.get(who, who) for who in columns.pop("senders")]
-        src = [senders[place] for place in columns.pop("sender")]
-        yield Batch.of(
-            TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
-        )
-
-
-def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the workers' entries by address; while one message is used, the next is on its way."""
-    with ThreadPoolExecutor(1) as asker:
-        on_its_way: Future[dict[str, str]] | None = None
-        for addresses in portions(n_entries):
-            last = on_its_way
-            on_its_way = asker.submit(client.run, drain, CHUNK, workers=addresses)
-            if last is not None:
-                yield from last.result().items()
-        if on_its_way is not None:
-            yield from on_its_way.result().items()
-
-
-def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[str]]:
-    """Yield which workers to ask together for up to `most` entries each, and `most` in all.
-
-    Examples
-    --------
-    >>> list(portions({"a": 1, "b": 0, "c": 4, "d": 2}, most=3))
-    [['c'], ['a', 'c'], ['d']]
-    """
-    some: list[str] = []
-    room = most
-    for address, n_left in n_entries.items():
-        while n_left > most:
-            yield [address]
-            n_left -= most
-        if n_left > room:
-            yield some
-            some, room = [], most
-        if n_left:
-            some.append(address)
-            room -= n_left
-    if some:
-        yield some

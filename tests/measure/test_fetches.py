@@ -9,8 +9,8 @@ import processes
 import pytest
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness import transfers, wire
-from commbench.harness.measure import fetcher, fetches
+from commbench.harness import wire
+from commbench.harness.measure import fetcher, fetches, traffic
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -237,7 +237,7 @@ def test_links_and_the_idle_cost_are_told(exchange):
 
 def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
     """Where a message holds no more than one worker's fetches, none is lost by that."""
-    monkeypatch.setattr(transfers, "CHUNK", 1)
+    monkeypatch.setattr(traffic, "CHUNK", 1)
     records = measure(work(sizes=(1000,)))
     found = [(r.iteration, r.channel, r.src, r.dst) for r in of(records, TransferRecord)]
     assert sorted(found) == [

@@ -193,7 +193,7 @@ def _collect(
     }
     # First of all: collecting makes messages of its own, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
-    yield from transfers.collect(client, names, **common)
+    yield from traffic.fetches(client, names, **common)
     for columns in _tasks(client, n_tasks_before):
         workers = [names[address] for address in columns.pop("worker")]
         yield Batch.of(TaskRecord, **common, worker=workers, **columns)
@@ -230,14 +230,14 @@ def _forget_tasks(dask_scheduler: Any) -> int:
 def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
     """Yield the tasks from this `number` on, which come in messages of bounded size."""
     while True:
-        following, columns = json.loads(client.run_on_scheduler(_tasks_from, number))
+        following, columns = json.loads(client.run_on_scheduler(_tasks_from, number, traffic.CHUNK))
         if following == number:
             return
         number = following
         yield columns
 
 
-def _tasks_from(number: int, dask_scheduler: Any) -> str:
+def _tasks_from(number: int, most: int, dask_scheduler: Any) -> str:
     # By number, not by time: a worker's clock, as the scheduler corrects it, is off by
     # milliseconds, and a task of the preparation would pass for one of the iteration.
     from dask.utils import key_split
@@ -245,7 +245,7 @@ def _tasks_from(number: int, dask_scheduler: Any) -> str:
     stream = dask_scheduler.plugins["task-stream"]
     n_gone = stream.index - len(stream.buffer)
     first = max(number, n_gone) - n_gone
-    tasks = list(islice(stream.buffer, first, first + transfers.CHUNK))
+    tasks = list(islice(stream.buffer, first, first + most))
     bars = [(task, bar) for task in tasks for bar in task["startstops"]]
     columns = {
         "worker": [task["worker"] for task, _ in bars],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness import transfers, wire
+from commbench.harness import wire
 from commbench.harness.measure import clocks, fetcher, instruments, traffic
 from commbench.harness.measure.conditions import measure_idle
 from commbench.launchers.base import RunningCluster
@@ -219,7 +219,7 @@ class _Exchange:
         self, receivers: Sequence[_Member]
     ) -> Iterator[tuple[_Member, dict[str, list[Any]]]]:
         """Yield what each of the `receivers` fetched, which comes in messages of bounded size."""
-        n_at_once = max(1, transfers.CHUNK // len(self._members))
+        n_at_once = max(1, traffic.CHUNK // len(self._members))
         for first in range(0, len(receivers), n_at_once):
             some = receivers[first : first + n_at_once]
             addresses = [member.address for member in some]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from commbench.backends.base import Backend
-from commbench.harness import wire
+from commbench.harness import transfers, wire
 from commbench.harness.measure import places
 from commbench.launchers.base import RunningCluster
 from commbench.model import (
     Launch,
+    LogCount,
     NetworkCounter,
     Record,
     Setting,
+    TransferRecord,
     TransportUsed,
     WireBytes,
     WorkerAddress,
 )
 from commbench.store.parts import Batch
 
+CHUNK = 20_000
+"""Log entries that all workers together send at a time: bounds memory on the way and here."""
 _UCX_VARIABLES = ("UCX_", "UCXPY_")
 _PAIRS = 100_000
 """Pairs of workers that one message tells of at most, if any worker can be told of at all."""
@@ -43,6 +49,68 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
             case_id=launch.case.id, launch=launch.index, iteration=iteration,
             host="local", interface=name, nbytes=nbytes - before.get(name, 0),
         )  # fmt: skip
+
+
+def fetches(
+    client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
+) -> Iterator[LogCount | Batch]:
+    """Yield all fetches that workers logged since the last call: counts first, then transfers.
+
+    Parameters
+    ----------
+    client
+        A connected client of a cluster with ``TransferLog`` registered.
+    names
+        The worker's name by its address.
+    """
+    where: dict[str, Any] = {"case_id": case_id, "launch": launch, "iteration": iteration}
+    counts = client.run(transfers.count, workers=list(names))
+    for address, name in names.items():
+        yield LogCount(**where, worker=name, **counts[address])
+    for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
+        columns = json.loads(answer)
+        senders = [names.get(who, who) for who in columns.pop("senders")]
+        src = [senders[place] for place in columns.pop("sender")]
+        yield Batch.of(
+            TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
+        )
+
+
+def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the workers' entries by address; while one message is used, the next is on its way."""
+    with ThreadPoolExecutor(1) as asker:
+        on_its_way: Future[dict[str, str]] | None = None
+        for addresses in portions(n_entries):
+            last = on_its_way
+            on_its_way = asker.submit(client.run, transfers.drain, CHUNK, workers=addresses)
+            if last is not None:
+                yield from last.result().items()
+        if on_its_way is not None:
+            yield from on_its_way.result().items()
+
+
+def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[str]]:
+    """Yield which workers to ask together for up to `most` entries each, and `most` in all.
+
+    Examples
+    --------
+    >>> list(portions({"a": 1, "b": 0, "c": 4, "d": 2}, most=3))
+    [['c'], ['a', 'c'], ['d']]
+    """
+    some: list[str] = []
+    room = most
+    for address, n_left in n_entries.items():
+        while n_left > most:
+            yield [address]
+            n_left -= most
+        if n_left > room:
+            yield some
+            some, room = [], most
+        if n_left:
+            some.append(address)
+            room -= n_left
+    if some:
+        yield some
 
 
 def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:

@@ -1,0 +1,57 @@
+"""What runs in workers may be sent by value, to workers that have neither commbench nor pyarrow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from commbench.harness import spill, transfers, wire
+
+MODULES = (transfers, wire, spill)
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """Have the modules pickled by value."""
+    for module in MODULES:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in MODULES:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_workers_without_commbench_are_observed(cluster: Any, by_value: None) -> None:
+    """Their transfers, what they wrote to each other and what they spilled are read."""
+    client, missing = cluster.client, ("commbench", "pyarrow")
+
+    def hide(names: tuple[str, ...]) -> None:
+        for name in [each for each in sys.modules if each.partition(".")[0] in names]:
+            del sys.modules[name]
+        sys.modules.update(dict.fromkeys(names))
+
+    def unhide(names: tuple[str, ...]) -> None:
+        for name in names:
+            del sys.modules[name]
+
+    one, other = sorted(cluster.names)
+    client.run(hide, missing)
+    try:
+        client.register_plugin(transfers.TransferLog())
+        client.register_plugin(wire.WireMeter())
+        x = client.submit(np.ones, 10**6, workers=[one])
+        assert client.submit(np.sum, x, workers=[other]).result() == 10**6
+        counts = client.run(transfers.count)
+        assert counts[other]["n_logged"] == 1
+        assert json.loads(client.run(transfers.drain, 10)[other])["nbytes"] == [8 * 10**6]
+        assert client.run(wire.take)[one][0][1] > 8 * 10**6
+        assert client.run(spill.written)[one].n_values == 0
+    finally:
+        client.run(unhide, missing)
+        for plugin in (transfers.TransferLog, wire.WireMeter):
+            client.unregister_worker_plugin(plugin.name)
