@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
 from commbench.harness.suite import cases_for, plan, read_suite, shift, suite_of
-from commbench.model import Case, ClusterSpec, Suite
+from commbench.model import Case, ClusterSpec, Suite, registry
+from commbench.workloads.pingpong import PingPong
 
 MERGE = '[[case]]\nworkload = "merge"\n'
 
@@ -311,3 +312,27 @@ def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
     except SuiteError as error:
         message = str(error)
     assert isinstance(found, suite.SuiteFile) != ("my.toml" in message)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("message-rate", "has the mode message-rate, and reports would take it for latency"),
+        ("eager", "unknown mode 'eager'"),
+    ],
+)
+def test_a_pair_whose_mode_reports_can_t_know_is_refused(
+    monkeypatch: pytest.MonkeyPatch, mode: str, said: str
+) -> None:
+    """Its numbers would have the name of others."""
+
+    class Rates(PingPong):
+        """A ping-pong that always does the same, whatever its parameters say."""
+
+    monkeypatch.setattr(Rates, "mode", mode)
+    load = registry.load
+    monkeypatch.setattr(
+        registry, "load", lambda kind, name: Rates if name == "rates" else load(kind, name)
+    )
+    with pytest.raises(UsageError, match=said):
+        cases_for("rates", ["tcp"], {}, ClusterSpec())

@@ -117,13 +117,13 @@ def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
 
     if workload.mode not in MODES:
         raise UnknownNameError("mode", workload.mode, tuple(MODES))
-    wanted = {"mode": workload.mode} if workload.mode != "latency" else {}
-    for name in (*wanted, *MODES[workload.mode]):
-        if params.get(name, "") in ("", None) or params[name] != wanted.get(name, params[name]):
-            raise SuiteError(
-                f"{workload.name} has the mode {workload.mode}, and its params have no {name} that "
-                "says so to reports: add that as a parameter"
-            )
+    said = params.get("mode", "latency")
+    missing = [name for name in MODES[workload.mode] if name not in params]
+    if said != workload.mode or missing:
+        raise SuiteError(
+            f"{workload.name} has the mode {workload.mode}, and reports would take it for {said}: "
+            f"its params need mode{''.join(f', {name}' for name in MODES[workload.mode])}"
+        )
 
 
 def suite_of(name: str, cases: Iterable[Case]) -> Suite:
