@@ -17,7 +17,7 @@ class NannyCluster(RunningCluster):
             threads_per_worker=spec.threads_per_worker,
             protocol=protocol,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address=":0",
             preload=of_workers(spec, preload),
         )
         try:
