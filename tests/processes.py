@@ -70,7 +70,7 @@ class Process:
         if "-m commbench.launchers.bound -m dask worker" in text:
             return f"worker {self.arguments[self.arguments.index('--name') + 1]}"
         for module, role in (
-            ("commbench.cli.main", "orchestrator"),
+            ("commbench.cli", "orchestrator"),
             ("commbench.harness.launch", "launch"),
             ("commbench.harness.measure.peer", "peer"),
         ):
