@@ -96,14 +96,10 @@ def test_the_id_does_not_depend_on_the_order_of_keys(params: list[str], env: lis
 
 
 def test_every_field_of_a_case_was_judged() -> None:
-    """A new field of Case or ClusterSpec needs a decision whether it changes the id."""
+    """A new field of Case needs a decision whether it changes the id; ClusterSpec's say it."""
     judged = {*REPLICATION, "workload", "backend", "params", "cluster"}
     assert {field.name for field in dataclasses.fields(Case)} == judged
-    assert {field.name for field in dataclasses.fields(ClusterSpec)} == {
-        "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
-        "launcher_options", "scheduler", "start_timeout_s",
-        "placement", "workers_per_gpu", "rmm_pool", "rmm_async", "rmm_managed",
-    }  # fmt: skip
+    assert all("info" in field.metadata for field in dataclasses.fields(ClusterSpec))
 
 
 def test_a_launch_survives_its_way_to_the_child_process() -> None:
