@@ -28,15 +28,22 @@ _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Wai
 _SMALL, _MIDDLE = 8192, 1 << 20
 
 
-class MpiEndpoint(Endpoint):
-    """``Isend`` and ``Irecv`` on a tag of their own, beside a connection of ``mpi://``."""
+class _BesideComm(Endpoint):
+    """What an endpoint has of the connection of ``mpi://`` that it was made with."""
 
-    def __init__(self, comm: Any, endpoint: MPIEndpoint) -> None:
+    def __init__(self, comm: Any) -> None:
         self._comm = comm
-        self._endpoint = endpoint
         self.extra_info = comm.extra_info
         self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
+
+
+class MpiEndpoint(_BesideComm):
+    """``Isend`` and ``Irecv`` on a tag of their own, beside a connection of ``mpi://``."""
+
+    def __init__(self, comm: Any, endpoint: MPIEndpoint) -> None:
+        super().__init__(comm)
+        self._endpoint = endpoint
 
     @classmethod
     async def beside(cls, comm: Any) -> MpiEndpoint:
@@ -68,15 +75,12 @@ class _Line(ctypes.Structure):
     )
 
 
-class BlockingMpiEndpoint(Endpoint):
+class BlockingMpiEndpoint(_BesideComm):
     """``MPI_Send`` and ``MPI_Recv`` on tags of their own, beside a connection of ``mpi://``."""
 
     def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._tag = receive_tag
-        self.extra_info = comm.extra_info
-        self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
-        self.local_address, self.peer_address = comm.local_address, comm.peer_address
         mpi, channel = runtime().mpi, comm.channel
         (library,) = loaded("libmpi")
         functions = ctypes.CDLL(library)

@@ -126,3 +126,6 @@ def test_broken_records_are_no_section_s_problem(installed: Any, run: Run) -> No
     installed(Section(title="Fetches", position=25, tables=unreadable))
     with pytest.raises(ResultsError):
         terminal.render(run)
+    installed(Section(title="Fetches", position=25, tables=lambda _: [], page_matrices=unreadable))
+    with pytest.raises(ResultsError):
+        html.render(run)

@@ -271,7 +271,7 @@ def test_auto_takes_the_gpus_that_are_left_visible(
 def test_auto_binds_to_the_cpus_of_this_machine() -> None:
     """On whatever machine the tests run, to CPUs that the process may use."""
     if not this_host().nodes:
-        pytest.skip("the kernel tells of no NUMA nodes")
+        pytest.skip("the kernel shows no NUMA nodes")
     for place in files.place("auto", 2, "cpu"):
         check((place,), this_host())
         assert place.cpus

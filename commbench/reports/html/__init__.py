@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -61,30 +62,27 @@ def render(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[Part]:
-    drawings = {drawing.name: drawing for drawing in drawing.drawn(run)}
+    drawings = {each.name: each for each in drawing.drawn(run)}
     sections = parts.sections()
     others = drawings.keys() - {name for section in sections for name in section.figures}
     rest = Section(
         title=_MORE_FIGURES, position=_MORE_FIGURES_POSITION, tables=lambda _run: (),
         figures=tuple(name for name in drawings if name in others),
     )  # fmt: skip
-    ids = {"warnings"}
+    n_named = Counter({"warnings": 1})
     for section in sorted([*sections, rest], key=lambda section: section.position):
         name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
-        same = sum(each.rstrip("-0123456789") == name for each in ids)
+        n_named[name] += 1
         part = Part(
-            f"{name}-{same + 1}" if same else name,
+            f"{name}-{n_named[name]}" if n_named[name] > 1 else name,
             section.title,
             # The first section that names a figure has it.
             [drawings.pop(name) for name in section.figures if name in drawings],
             [],
             parts.safe_tables(section, run, page=True),
         )
-        ids.add(part.id)
-        try:
+        with parts.guarded(section.title, part.tables):
             part.matrices = list(section.page_matrices(run))
-        except Exception as error:  # noqa: BLE001 - it may be a third party's
-            part.tables.append(parts.problem(section.title, error))
         if part.figures or part.matrices or part.tables:
             yield part
 

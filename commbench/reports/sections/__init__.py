@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
@@ -13,9 +14,9 @@ from commbench.reports.sections.provenance import heading
 __all__ = [
     "Section",
     "Table",
+    "guarded",
     "heading",
     "printable",
-    "problem",
     "safe_tables",
     "sections",
     "tables",
@@ -35,37 +36,43 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def safe_tables(section: Section, run: Run, *, page: bool = False) -> list[Table]:
-    """Return the tables of a section; if that fails, one that says so: it must not cost the rest.
+    """Return the tables of a section; if that fails, one that says so.
 
     `page` is true for those of the HTML page.
     """
     make = section.page_tables if page and section.page_tables else section.tables
-    try:
-        found = list(make(run))
-        if bad := [table for table in found if not isinstance(table, Table)]:
+    found: list[Table] = []
+    with guarded(section.title, found):
+        made = list(make(run))
+        if bad := [table for table in made if not isinstance(table, Table)]:
             raise TypeError(f"expected tables, got {bad[0]!r}")
-        cells = (cell for table in found for row in table.rows for cell in row)
+        cells = (cell for table in made for row in table.rows for cell in row)
         if strange := [cell for cell in cells if not isinstance(cell, str)]:
             raise TypeError(f"expected text in a cell, got {strange[0]!r}")
-    except ResultsError:
-        raise
-    except Exception as error:  # noqa: BLE001 - it may be a third party's
-        return [problem(section.title, error)]
+        found += made
     return found
 
 
-def _load(name: str) -> Section:
+@contextmanager
+def guarded(title: str, tables: list[Table]) -> Iterator[None]:
+    """Add a table that says so where a section fails in the block: it must not cost the rest.
+
+    Records that can't be read are no section's problem.
+    """
     try:
+        yield
+    except ResultsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it may be a third party's
+        text = f"this section could not be made: {error!r}"
+        tables.append(Table(title, ("problem",), ((text,),), text_columns=frozenset({"problem"})))
+
+
+def _load(name: str) -> Section:
+    problems: list[Table] = []
+    with guarded(name, problems):
         section = registry.load("section", name)
         if not isinstance(section, Section):
             raise TypeError(f"expected a Section, got {section!r}")
-    except Exception as error:  # noqa: BLE001 - it may be a third party's
-        table = problem(name, error)
-        return Section(title=name, position=1000, tables=lambda _run: [table])
-    return section
-
-
-def problem(title: str, error: Exception) -> Table:
-    """Return a table that says why a section is not there."""
-    text = f"this section could not be made: {error!r}"
-    return Table(title, ("problem",), ((text,),), text_columns=frozenset({"problem"}))
+        return section
+    return Section(title=name, position=1000, tables=lambda _run: problems)
