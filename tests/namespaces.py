@@ -46,7 +46,7 @@ class Cluster(LocalCluster):
                 f"worker {index}", "ip", "netns", "exec", namespace, *BOUND, "-m", "dask",
                 "worker", "--name", str(index), "--no-nanny", "--nthreads",
                 str(spec.threads_per_worker), "--memory-limit",
-                str(memory_limit(spec.n_workers)), *common, address,
+                memory_limit(spec), *common, address,
             )
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))

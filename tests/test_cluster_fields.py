@@ -12,8 +12,9 @@ import click
 import dask
 import pytest
 
+from commbench import backends
 from commbench.analysis.run import Run
-from commbench.errors import SuiteError
+from commbench.errors import SuiteError, UsageError
 from commbench.harness import cluster_options, runner
 from commbench.harness.suite import cases_for
 from commbench.launchers.local import LocalLauncher
@@ -28,7 +29,7 @@ from commbench.workloads.pingpong import PingPong
 class Larger(ClusterSpec):
     """A cluster with one more field."""
 
-    memory_limit: str = _field("", "--memory-limit", "Of each worker.", none="none")
+    disk_limit: str = _field("", "--disk-limit", "Of each worker.", none="none")
 
 
 @pytest.fixture
@@ -46,23 +47,23 @@ def parsed(options: dict[str, click.Parameter], *arguments: str) -> dict[str, An
 
 def test_a_new_field_has_an_option(options: dict[str, click.Parameter]) -> None:
     """With its help and default; for a suite it has none."""
-    assert options["memory_limit"].to_info_dict()["help"] == "Of each worker."
+    assert options["disk_limit"].to_info_dict()["help"] == "Of each worker."
     assert cluster_options.cluster(parsed(options)) == Larger()
-    given = parsed(options, "--memory-limit", "4GB", "--device", "cpu", "--workers", "3")
-    assert cluster_options.cluster(given) == Larger(n_workers=3, memory_limit="4GB")
+    given = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
+    assert cluster_options.cluster(given) == Larger(n_workers=3, disk_limit="4GB")
     in_suites = {option.name: option for option in cluster_options.of_suite()}
-    assert in_suites["memory_limit"].default is None
+    assert in_suites["disk_limit"].default is None
 
 
 def test_a_new_field_is_part_of_what_is_measured() -> None:
     """It has a word in labels, and changes the id of a case where it is given, and only there."""
     plain, limited = (
         Case(workload="merge", backend="tcp", cluster=cluster)
-        for cluster in (Larger(), Larger(memory_limit="4GB"))
+        for cluster in (Larger(), Larger(disk_limit="4GB"))
     )
     assert plain.id == Case(workload="merge", backend="tcp").id != limited.id
-    assert limited.cluster.words()["memory_limit"] == "4GB"
-    assert plain.cluster.words()["memory_limit"] == ""
+    assert limited.cluster.words()["disk_limit"] == "4GB"
+    assert plain.cluster.words()["disk_limit"] == ""
 
 
 def test_a_pair_takes_no_options_of_a_cluster() -> None:
@@ -73,7 +74,7 @@ def test_a_pair_takes_no_options_of_a_cluster() -> None:
 
 WHOLE = ClusterSpec(
     n_workers=3, threads_per_worker=2, device="gpu", launcher="mine", hosts=("a", "b"),
-    env={"A": "1"}, dask_config={"distributed.comm.compression": "zlib"},
+    memory_limit="4GB", env={"A": "1"}, dask_config={"distributed.comm.compression": "zlib"},
     launcher_options={"queue": "short"}, placement=(Placement(cpus="0"),),
     workers_per_gpu=2, rmm_pool="1GB", rmm_async=True, rmm_managed=True,
 )  # fmt: skip
@@ -83,7 +84,7 @@ def test_the_order_of_words_stays() -> None:
     """Histories of asv and names in pyperf rest on it."""
     assert settings_of(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
         "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
-        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, A=1, "
+        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, memory_limit=4GB, A=1, "
         "distributed.comm.compression=zlib, iterations=3, warmups=1"
     )
 
@@ -107,8 +108,11 @@ def test_cases_that_differ_in_one_field_have_names_of_their_own(
 def test_dask_s_configuration_reaches_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process of the cluster has what the suite says."""
-    spec = ClusterSpec(dask_config={"distributed.worker.memory.spill": 0.25, "mine.name": "x-y"})
+    """Every process of the cluster has what the suite says, and each worker its memory."""
+    spec = ClusterSpec(
+        dask_config={"distributed.worker.memory.spill": 0.25, "mine.name": "x-y"},
+        memory_limit="300 MB",
+    )
     case = Case(workload="merge", backend="tcp", cluster=spec)
     launch = Launch(case=case, index=0, block=0, position=0)
     for name, value in runner.environment(launch, tmp_path).items():
@@ -120,6 +124,16 @@ def test_dask_s_configuration_reaches_the_workers(
     with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
         assert set(cluster.client.run(config).values()) == {(0.25, "x-y")}
         assert cluster.client.run_on_scheduler(config) == (0.25, "x-y")
+        workers = cluster.client.scheduler_info()["workers"].values()
+        assert {worker["memory_limit"] for worker in workers} == {300_000_000}
+
+
+@pytest.mark.parametrize("text", ["lots", "0", "-1GB", "nan", "1.5.2GB"])
+def test_a_memory_limit_that_makes_no_sense_is_refused(text: str) -> None:
+    """Before anything starts, with what to write."""
+    spec = ClusterSpec(memory_limit=text)
+    with pytest.raises(UsageError, match=f"memory limit of '{text}' makes no sense.*10GB.* 0.5"):
+        LocalLauncher().check(spec, backends.parse("tcp"))
 
 
 def test_what_dask_s_configuration_can_t_hold_is_refused() -> None:

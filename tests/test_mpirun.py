@@ -135,6 +135,8 @@ def test_mpich_goes_to_the_hosts(told):
     assert arguments[:4] == ["-hosts", "head:1,node1:2,node2:1", "-n", "4"]
     assert "--interface" not in arguments
     assert arguments[arguments.index("--memory-limit") + 1] == "0.5"
+    limited = told("HYDRA build details:", n_workers=3, hosts=HOSTS, memory_limit="4GB")
+    assert limited[limited.index("--memory-limit") + 1] == "4000000000"
 
 
 @needs_mpi

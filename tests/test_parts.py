@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import builders
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_store import any_record
 
+from commbench.errors import ResultsError
 from commbench.model import Record, TransferRecord, WireBytes
 from commbench.store import parts
 from commbench.store.parts import Batch, Parts, all_records, closed, merge
@@ -145,3 +147,27 @@ def test_merging_leaves_a_damaged_part_to_be_named(tmp_path: Path) -> None:
     assert {"a.parquet", "b.parquet"} <= set(names(tmp_path))
     assert len(closed(tmp_path, "TransferRecord")) == 2
     assert len(names(tmp_path)) == 2
+
+
+def test_a_column_added_later_has_its_default(tmp_path: Path) -> None:
+    """Parts of an older version are read; one that lacks what has no default is damaged."""
+    with_it, without = (Parts(tmp_path, name) for name in ("a", "b"))
+    for each in (with_it, without):
+        each.add(batch(1, 2))
+        each.close()
+    older, path = pq.read_table(closed(tmp_path, "TransferRecord")[1]), tmp_path / "transfers"
+    (part,) = path.glob("b*.parquet")
+    pq.write_table(older.drop_columns("channel"), part)
+    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
+    merge(tmp_path, "TransferRecord")
+    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
+    pq.write_table(older.drop_columns("src"), path / "c.parquet")
+    with pytest.raises(ResultsError, match="src"):
+        list(all_records(tmp_path))
+
+
+def test_a_batch_may_lack_what_has_a_default() -> None:
+    """Who collects records gives what there is."""
+    columns = {name: value for name, value in vars(TRANSFER).items() if name != "channel"}
+    (record,) = Batch.of(TransferRecord, **{**columns, "nbytes": [TRANSFER.nbytes]}).records()
+    assert record == TRANSFER

@@ -26,6 +26,7 @@ _FOREIGN: dict[str, Any] = {
     "scheduler": "tcp://a:1",
     "launcher_options": {"a": "1"},
     "placement": (Placement(cpus="0"),) * ClusterSpec.n_workers,
+    "memory_limit": "1GB",
 }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import cpu, gpu, process
 from commbench.model import ClusterSpec, Placement, registry
+from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -112,8 +113,8 @@ class Launcher(ABC):
     name: ClassVar[str]
     """The entry point's name."""
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Those of the spec's ``hosts``, ``scheduler``, ``launcher_options`` and ``placement`` that it
-    looks at."""
+    """Those of the spec's ``hosts``, ``scheduler``, ``launcher_options``, ``placement`` and
+    ``memory_limit`` that it looks at."""
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:
@@ -130,12 +131,14 @@ class Launcher(ABC):
             With what is wrong and what to do.
         """
         del backend
-        for field in ("hosts", "scheduler", "launcher_options", "placement"):
+        for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
             if getattr(spec, field) and field not in self.takes:
                 raise UsageError(
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
                     f"--launcher {' or '.join(_takers(field))}"
                 )
+        if spec.memory_limit:
+            parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
 
     def script(
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]

@@ -55,6 +55,11 @@ class JobLauncher(Launcher):
         """Return the directives that put what a job prints into the folder `logs`."""
 
     def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        if spec.memory_limit:
+            raise UsageError(
+                f"the launcher {self.name} takes no --memory-limit: the workers of a job share the "
+                "memory that it asks for; say --launcher-option memory=8GB"
+            )
         super().check(spec, backend)
         if importlib.util.find_spec("dask_jobqueue") is None:
             raise UnavailableError(

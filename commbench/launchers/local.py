@@ -22,6 +22,7 @@ from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, bound_to, of_workers
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
+from commbench.model.units import parse_memory
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
 _CLOSE_SECONDS = 5.0
@@ -57,7 +58,7 @@ class LocalCluster(RunningCluster):
                 f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
                 "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
                 "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
-                "--memory-limit", str(memory_limit(spec.n_workers)), *preloads,
+                "--memory-limit", memory_limit(spec), *preloads,
                 **gpus[index], **bound_to(places[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
@@ -130,7 +131,7 @@ class LocalLauncher(Launcher):
     """Start every process on this host."""
 
     name = "local"
-    takes = frozenset({"placement"})
+    takes = frozenset({"placement", "memory_limit"})
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
@@ -157,9 +158,17 @@ def preload_options(modules: Sequence[str]) -> list[str]:
     return [word for module in modules for word in ("--preload", module)]
 
 
-def memory_limit(n_workers: int) -> int:
-    """Return the bytes of memory of each worker: an equal share of this machine's."""
+def memory_limit(spec: ClusterSpec) -> str:
+    """Return what ``--memory-limit`` of each worker is: by default an equal share of this host's.
+
+    Examples
+    --------
+    >>> [memory_limit(ClusterSpec(memory_limit=text)) for text in ("4 GB", "50e-2")]
+    ['4000000000', '0.5']
+    """
     # What Dask sees as this machine's memory: the cgroup's limit where there is one.
     from distributed.system import MEMORY_LIMIT
 
-    return int(MEMORY_LIMIT // n_workers)
+    if spec.memory_limit:
+        return str(parse_memory(spec.memory_limit, "a memory limit", "--memory-limit"))
+    return str(int(MEMORY_LIMIT // spec.n_workers))

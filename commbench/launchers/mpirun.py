@@ -46,7 +46,8 @@ class MpirunCluster(LocalCluster):
         mpiexec, contact = _mpiexec(), self._scratch / "scheduler.json"
         crowd = _crowd(spec)
         # Other hosts have other memories: each worker has its share of its own host's.
-        share = str(1 / max(crowd.values())) if crowd else str(memory_limit(spec.n_workers))
+        by_host = bool(crowd) and not spec.memory_limit
+        share = str(1 / max(crowd.values())) if by_host else memory_limit(spec)
         # Without an interface Dask takes the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
         rank: list[str | Path] = [
@@ -84,7 +85,7 @@ class MpirunLauncher(Launcher):
     """One ``mpiexec`` for the scheduler and all workers."""
 
     name = "mpirun"
-    takes = frozenset({"hosts", "launcher_options"})
+    takes = frozenset({"hosts", "launcher_options", "memory_limit"})
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102

@@ -30,6 +30,7 @@ from commbench.launchers.local import nanny_environment
 from commbench.launchers.surroundings import handed_on, without_paths_in
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
+from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -78,7 +79,7 @@ class SshCluster(RunningCluster):
                 f"worker {index}", host, address,
                 {
                     "name": str(index), "nthreads": self._spec.threads_per_worker,
-                    "memory_limit": 1 / crowd[host],
+                    "memory_limit": self._memory_limit(crowd[host]),
                     "preload": of_workers(self._spec, self._preload),
                 },
                 self._gpu(places[:index].count(host), crowd[host]),
@@ -98,6 +99,12 @@ class SshCluster(RunningCluster):
         members.watch(self)
         for name in self._ends:
             self._submit(self._follow(name))
+
+    def _memory_limit(self, n_workers: int) -> int | float:
+        """Return the limit of each of the `n_workers` on a host, in bytes or as a share."""
+        if self._spec.memory_limit:
+            return parse_memory(self._spec.memory_limit, "a memory limit", "--memory-limit")
+        return 1 / n_workers
 
     def _gpu(self, number: int, n_workers: int) -> Mapping[str, str]:
         """Return the variables that give worker `number` of the `n_workers` on a host its GPU."""
@@ -222,7 +229,7 @@ class SshLauncher(Launcher):
     """Start every process over SSH."""
 
     name = "ssh"
-    takes = frozenset({"hosts", "launcher_options"})
+    takes = frozenset({"hosts", "launcher_options", "memory_limit"})
 
     def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().check(spec, backend)

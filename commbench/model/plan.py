@@ -18,7 +18,7 @@ _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env
 """Fields that are in the id of every case. Others are in it where they don't have their default:
 so ids stay when a field is added.
 """
-_LAST = ("workers_per_gpu", "env", "dask_config")
+_LAST = ("workers_per_gpu", "memory_limit", "env", "dask_config")
 """Fields that come last in labels: histories of asv and names in pyperf rest on the order."""
 
 
@@ -77,6 +77,7 @@ class ClusterSpec:
     scheduler. ``placement`` has what each worker is bound to, in the order of their names; where it
     is empty, none is. RMM gives workers on GPUs their memory: from a pool of at first ``rmm_pool``
     (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or managed.
+    ``memory_limit`` is that of each worker (bytes or a share of its host's memory, as text).
     """
 
     n_workers: int = _field(2, "--workers", "Worker processes.", of="size")
@@ -91,6 +92,11 @@ class ClusterSpec:
         (), "--hosts",
         "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
         of_one_launcher=True,
+    )  # fmt: skip
+    memory_limit: str = _field(
+        "", "--memory-limit",
+        "Memory of each worker, from which Dask derives when it spills: 4GB, or 0.5 of its host's.",
+        metavar="SIZE", none="an equal share",
     )  # fmt: skip
     env: Mapping[str, str] = _field({}, of="")
     dask_config: Mapping[str, Any] = _field({}, of="")

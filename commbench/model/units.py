@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 
 from commbench.errors import UsageError
@@ -54,6 +55,36 @@ def parse_bytes(text: str) -> int:
     if number.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(number)
+
+
+def parse_memory(text: str, what: str, option: str) -> int | float:
+    """Return the bytes that `text` names, or the share of a memory where that is up to 1.
+
+    Parameters
+    ----------
+    what, option
+        What it is the size of, and how the user gave it, for the error.
+
+    Raises
+    ------
+    UsageError
+        Where it is neither.
+
+    Examples
+    --------
+    >>> parse_memory("10GB", "a pool", "--pool"), parse_memory("0.5", "a pool", "--pool")
+    (10000000000, 0.5)
+    """
+    with suppress(ValueError):
+        if 0 < (share := float(text)) <= 1:
+            return share
+    with suppress(UsageError):
+        if (nbytes := parse_bytes(text)) > 0:
+            return nbytes
+    raise UsageError(
+        f"{what} of {text!r} makes no sense; give bytes, for example 10GB, or a share of the "
+        f"memory that there is, for example 0.5 ({option})"
+    )
 
 
 def parse_seconds(text: str) -> float:

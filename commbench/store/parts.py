@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record
-from commbench.store.records import BULK, FIELDS, KINDS
+from commbench.store.records import BULK, DEFAULTS, FIELDS, KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 __all__ = [
     "Batch", "Parts", "all_records", "closed", "damage_named", "merge", "read", "schema",
@@ -63,6 +64,8 @@ def texts(columns: pa.Schema) -> list[str]:
 class Batch:
     """Records of one `kind`: by the name of each field one value, or the list of their values.
 
+    Fields that are not given have their default.
+
     Examples
     --------
     >>> from commbench.model import WireBytes
@@ -93,8 +96,9 @@ class Batch:
 
         n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
         wanted = schema(self.kind)
+        columns = DEFAULTS[self.kind] | dict(self.columns)
         try:
-            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
+            arrays = [_array(columns[field.name], n_rows, field.type) for field in wanted]
             table = pa.Table.from_arrays(arrays, schema=wanted)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error
@@ -267,17 +271,15 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, kind: str) -> pa.Table:
-    """Return the records in one part.
+    """Return the records in one part; a column that it lacks has its field's default.
 
     Raises
     ------
     ResultsError
         Where it can't be read.
     """
-    import pyarrow.parquet as pq
-
     wanted = schema(kind)
-    with damage_named(path), pq.ParquetFile(path, read_dictionary=texts(wanted)) as file:
+    with damage_named(path), _opened(path, wanted) as file:
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)
             columns = map(group.column, range(group.num_columns))
@@ -286,7 +288,19 @@ def read(path: Path, kind: str) -> pa.Table:
                 group.num_rows
             }:
                 raise ValueError("its columns have not as many rows as it says")
-        return _checked(file.read(wanted.names), wanted)
+        table = file.read(wanted.names)
+        for name in DEFAULTS[kind].keys() - set(table.column_names):
+            values = _array(DEFAULTS[kind][name], len(table), wanted.field(name).type)
+            table = table.append_column(name, values)
+        return _checked(table, wanted)
+
+
+def _opened(path: Path, wanted: pa.Schema) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    repeated = [name for name in texts(wanted) if name in metadata.schema.names]
+    return pq.ParquetFile(path, metadata=metadata, read_dictionary=repeated)
 
 
 def all_records(run: Path) -> Iterator[Record]:

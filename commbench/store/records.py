@@ -18,6 +18,13 @@ FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {
+        f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING
+    }
+    for name, kind in KINDS.items()
+}
+"""What records of each kind have in the fields that were added after they were written."""
 TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
 """The kind of the records in each table of a run."""
 BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
@@ -62,6 +69,8 @@ def decode_launch(content: Any) -> model.Launch:
 def parse(line: str | bytes) -> dict[str, Any]:
     """Return the fields of the record in `line`, and its kind under ``"record"``.
 
+    A field that the line lacks has its default, if it has one.
+
     Raises
     ------
     ValueError
@@ -74,6 +83,7 @@ def parse(line: str | bytes) -> dict[str, Any]:
     kind = fields.get("record") if isinstance(fields, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError("not a commbench record")
+    fields = DEFAULTS[kind] | fields
     if fields.keys() - {"record"} != FIELDS[kind].keys():
         raise ValueError(f"not the fields of a {kind}")
     for name, wanted in FIELDS[kind].items():

@@ -260,6 +260,9 @@ def test_without_memory_and_without_dask_jobqueue(monkeypatch: pytest.MonkeyPatc
     """What is missing is named, and where to say or get it."""
     with pytest.raises(UsageError, match=r"memory per job.*memory=8GB, or in jobqueue\.yaml"):
         suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
+    limited = replace(spec("slurm"), memory_limit="1GB")
+    with pytest.raises(UsageError, match=r"takes no --memory-limit.*--launcher-option memory=8GB"):
+        suite.cases_for("merge", ("tcp",), {}, limited)
     monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match=r"commbench\[jobqueue\]"):
         suite.cases_for("merge", ("tcp",), {}, spec("lsf"))

@@ -78,7 +78,8 @@ def test_the_environment_of_the_case_goes_along(
     monkeypatch.setenv("DASK_DISTRIBUTED__ADMIN__TICK__LIMIT", "'7s'")
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("ODD", "a 'quoted' $word\tand more")
-    asked = replace(spec, env={"ODD": "overridden by the process's own"})
+    odd = {"ODD": "overridden by the process's own"}
+    asked = replace(spec, env=odd, memory_limit="300MB")
     with SshLauncher().start(asked, "tcp", tmp_path) as cluster:
         for environ in cluster.client.run(lambda: dict(os.environ)).values():
             assert environ["UCX_TLS"] == "tcp,sm"
@@ -88,6 +89,8 @@ def test_the_environment_of_the_case_goes_along(
             # A folder of this host's, and what is nobody's business.
             assert not {"UCX_LOG_FILE", "DASK_TEMPORARY_DIRECTORY", "SECRET"} & set(environ)
         assert sorted(cluster.names.values()) == ["0", "1"]
+        workers = cluster.client.scheduler_info()["workers"].values()
+        assert {worker["memory_limit"] for worker in workers} == {300_000_000}
         assert len(cluster.adopted) == 3
         assert not cluster.elsewhere
         adopted = cluster.adopted

@@ -9,7 +9,7 @@ from commbench.errors import UsageError
 from commbench.machine import environment
 from commbench.machine.gpu import visible
 from commbench.model import ClusterSpec
-from commbench.model.units import parse_bytes
+from commbench.model.units import parse_memory
 
 PACKAGES = {
     "cupy": "the arrays are CuPy's",
@@ -22,34 +22,14 @@ _ELSEWHERE = "run on a machine with GPUs, or with the device cpu"
 
 
 def pool_size(text: str) -> int | float:
-    """Return the bytes that `text` names, or the share of the GPU's memory where that is up to 1.
+    """Return the bytes of an RMM pool, or its share of the GPU's memory.
 
     Raises
     ------
     UsageError
-        Where it is neither.
-
-    Examples
-    --------
-    >>> pool_size("10GB"), pool_size("0.5")
-    (10000000000, 0.5)
+        Where `text` is neither.
     """
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if 0 < share <= 1:
-        return share
-    try:
-        nbytes = parse_bytes(text)
-    except UsageError:
-        nbytes = 0
-    if nbytes < 1:
-        raise UsageError(
-            f"an RMM pool of {text!r} makes no sense; give bytes, for example 10GB, or a share of "
-            "the GPU's memory, for example 0.5 (--rmm-pool)"
-        )
-    return nbytes
+    return parse_memory(text, "an RMM pool", "--rmm-pool")
 
 
 def check(spec: ClusterSpec, backend: str) -> None:
