@@ -57,8 +57,9 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 	  echo "$$name is missing; on Debian: apt-get install chromium chromium-driver"; exit 2; }; done
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
-count:  ## Lines and modules, by folder
+count:  ## Lines and modules, by folder, and words that names and docstrings should not have
 	@$(PYTHON) tests/count.py
+	@$(PYTHON) tests/words.py
 
 notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 	$(BIN)/python notebooks/execute.py

@@ -48,7 +48,7 @@ class MpiEndpoint(_BesideComm):
     @classmethod
     async def beside(cls, comm: Any) -> MpiEndpoint:
         """Agree on tags over `comm`; both ends must call this."""
-        return cls(comm, await MPIEndpoint.beside(comm))
+        return cls(comm, await MPIEndpoint.from_comm(comm))
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
         await self._endpoint.send(buffer)

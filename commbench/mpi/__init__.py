@@ -1,28 +1,34 @@
 """The ``mpi://`` communication backend for ``dask.distributed``.
 
 Importing this package imports neither Dask nor MPI. Dask finds the backend through the entry
-point ``distributed.comm.backends``: install the package and say ``protocol="mpi"``.
+point ``distributed.comm.backends``: install the package and pass ``protocol="mpi"``.
 
-One message goes through the modules like this::
+A message passes through these modules:
 
-    comm       distributed's Comm: serializes, and hands frames to its channel
-    wire       frames <-> one header message and the large frames
-    channel    sends, counts, drains, closes, survives a dead peer
-    inbox      finds what arrives on the channel's tag and puts it together
-    outbox     hands messages to MPI, and knows which have not left yet
-    engine     polls MPI for every channel of an event loop, and rests when nothing is due
-    transfers  what MPI has not completed, and the large receives that wait to be posted
-    line       the TCP connection beside each channel: handshake, doorbell, liveness, close
+=================  ==============================================================================
+``comm``           distributed's ``Comm``: serializes, and passes frames to its channel
+``channel``        one connection: counts messages, drains, closes; its states are drawn there
+``sender``         posts the sends of a channel
+``receiver``       probes for messages on the tag of a channel and receives them
+``wire``           the format: one header, then each large frame
+``engine``         polls MPI for all channels of an event loop; sleeps when nothing is due
+``spin_policy``    how long to poll before sleeping
+``transfers``      requests that MPI has not completed, and large receives not posted yet
+``buffers``        recycled receive buffers; ``device``: GPU memory
+``control``        the TCP connection of a channel: handshake, doorbell, liveness, close
+=================  ==============================================================================
 
-and a connection comes to be like this::
+and a connection is made by these:
 
-    backend    connector and listener of the address mpi://host:port
-    handshake  the messages of two processes before they talk MPI
-    introduction  which mode both have in common
-    pairing    the one communicator that two processes share: who leads, and who proves what
-    connect    MPI_Comm_connect in a thread, whatever the peer does meanwhile
-    pairs      the processes that this one has met; ``shared_memory`` is released when they die
-    runtime    MPI itself, started at the first use: ``pmi`` lets it start without mpiexec,
-               ``libraries`` refuses a second one, ``ucx`` is what UCX may use, ``survival``
-               outlives killed peers
+=================  ==============================================================================
+``backend``        connector and listener of ``mpi://host:port``
+``handshake``      the messages that two processes exchange over TCP before they use MPI
+``pairing``        the communicator that two processes share: roles, and proofs of identity
+``connect``        ``MPI_Comm_connect`` in a thread
+``pairs``          the known peers; their ``shared_memory`` is detached when they die
+``runtime``        MPI, initialized at the first use; ``pmi``: without ``mpiexec``;
+                   ``libraries``: refuses a second MPI or UCX; ``ucx``: devices and transports
+``peer_failure``   keeps UCX from aborting when a peer dies
+``receive_queue``  keeps UCX's queue in shared memory working when a sender dies
+=================  ==============================================================================
 """

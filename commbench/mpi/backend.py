@@ -1,4 +1,4 @@
-"""``mpi://host:port``: connect, listen, and what distributed wants of a backend.
+"""The connector, listener and backend of ``mpi://host:port`` addresses.
 
 The address is that of a TCP listener, with all of tcp's rules for hosts, ports and interfaces.
 """
@@ -29,11 +29,10 @@ from tornado import netutil
 from commbench.mpi import device
 from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
+from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello, RefusedError
-from commbench.mpi.introduction import introduce
-from commbench.mpi.line import Line
-from commbench.mpi.pairing import share_communicator
+from commbench.mpi.pairing import introduce, share_communicator
 from commbench.mpi.pairs import release_dead_soon
 from commbench.mpi.runtime import runtime
 
@@ -49,31 +48,31 @@ def _key() -> bytes:
 
 
 async def _establish(
-    line: Line, *, connects: bool, local: str, peer: str, deserialize: bool
+    control: Control, *, connects: bool, local: str, peer: str, deserialize: bool
 ) -> MPIComm:
-    own = runtime()
-    tag, gpu_memory = own.tags.allocate(), device.path()
+    mpi = runtime()
+    tag, gpu_memory = mpi.tags.allocate(), device.path()
     hello = Hello(
-        process=own.process, mode=own.mode, library=own.library, world=own.world, rank=own.rank,
-        host=own.host, pid=own.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
+        process=mpi.process, mode=mpi.mode, library=mpi.library, world=mpi.world, rank=mpi.rank,
+        host=mpi.host, pid=mpi.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
     )  # fmt: skip
-    line.on_closed = release_dead_soon
+    control.on_closed = release_dead_soon
     try:
-        theirs, mode = await introduce(line, own, hello, connects=connects)
-        pair = await share_communicator(own, hello, theirs, mode, line)
+        theirs, mode = await introduce(control, mpi, hello, connects=connects)
+        pair = await share_communicator(mpi, hello, theirs, mode, control)
     except BaseException:
-        own.tags.release(tag)
+        mpi.tags.release(tag)
         raise
     channel = Channel(
-        Engine.of(asyncio.get_running_loop()),
-        line,
+        Engine.for_loop(asyncio.get_running_loop()),
+        control,
         pair.communicator,
         pair.rank,
         peer_pid=theirs.pid,
         send_tag=theirs.tag,
         receive_tag=tag,
-        mpi=own.mpi,
-        release=lambda: own.tags.release(tag),
+        mpi=mpi.mpi,
+        release=lambda: mpi.tags.release(tag),
     )
     return MPIComm(
         channel,
@@ -81,7 +80,7 @@ async def _establish(
         peer_address=PREFIX + peer,
         deserialize=deserialize,
         mode=mode,
-        library=own.library,
+        library=mpi.library,
         gpu_memory=device.agreed(gpu_memory, theirs.gpu_memory),
     )
 
@@ -110,41 +109,41 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
         Raises
         ------
         UnavailableError
-            Where this process can't have MPI.
+            If MPI can't be used in this process.
         FatalCommClosedError
-            Where the two processes can't be paired, whatever the number of attempts.
+            If the two processes can't connect, however often they try.
         CommClosedError
-            Where the peer can't be reached, or goes away.
+            If the peer can't be reached, or goes away.
         """
         self._check_encryption(address, connection_args)
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
-        line = Line(loop, key=_key())
+        control = Control(loop, key=_key())
         try:
-            await loop.create_connection(lambda: line, host, port)
-            runtime(parse_host_port(line.local_address)[0])
+            await loop.create_connection(lambda: control, host, port)
+            runtime(parse_host_port(control.local_address)[0])
             return await _establish(
-                line,
+                control,
                 connects=True,
-                local=line.local_address,
+                local=control.local_address,
                 peer=address,
                 deserialize=deserialize,
             )
         except RefusedError as error:
-            line.abort()
+            control.abort()
             raise FatalCommClosedError(f"{PREFIX}{address} refuses: {error}") from error
         except OSError as error:
-            line.abort()
+            control.abort()
             if isinstance(error, CommClosedError):
                 raise
             raise CommClosedError(f"in {self}: {type(error).__name__}: {error}") from error
         except BaseException:
-            line.abort()
+            control.abort()
             raise
 
 
 class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
-    """Listens on a TCP port for peers that want to talk MPI."""
+    """Listens on a TCP port for peers that connect over MPI."""
 
     prefix = PREFIX
     encrypted = False
@@ -177,7 +176,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         Raises
         ------
         UnavailableError
-            Where this process can't have MPI.
+            If MPI can't be used in this process.
         """
         runtime(self.ip)
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
@@ -193,37 +192,37 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         self._bound = min(sockets, key=lambda sock: sock.family).getsockname()[:2]
         self._servers = [
             await loop.create_server(
-                lambda: Line(loop, self._on_line, key), sock=sock, backlog=backlog
+                lambda: Control(loop, self._on_control, key), sock=sock, backlog=backlog
             )
             for sock in sockets
         ]
 
     def stop(self) -> None:
-        """Accept no more; what has not finished its handshake is refused."""
+        """Stop listening, and refuse connections whose handshake is not complete."""
         servers, self._servers = self._servers, None
         for server in servers or ():
             server.close()
         for task in self._handshakes:
             task.cancel()
 
-    def _on_line(self, line: Line) -> None:
+    def _on_control(self, control: Control) -> None:
         if self._servers is None:
-            line.abort()
+            control.abort()
             return
         loop = asyncio.get_running_loop()
-        handshake = loop.create_task(self._shake_hands(line))
+        handshake = loop.create_task(self._shake_hands(control))
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._handshakes.discard)
-        task = loop.create_task(self._handle(line, handshake))
+        task = loop.create_task(self._handle(control, handshake))
         self._handlers.add(task)
         task.add_done_callback(self._handlers.discard)
 
-    async def _handle(self, line: Line, handshake: asyncio.Task[MPIComm | None]) -> None:
+    async def _handle(self, control: Control, handshake: asyncio.Task[MPIComm | None]) -> None:
         try:
             comm = await handshake
         except asyncio.CancelledError:
-            # Where the listener has stopped before the handshake began.
-            line.abort()
+            # The listener has stopped before the handshake began.
+            control.abort()
             return
         if comm is None:
             return
@@ -234,36 +233,36 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
             return
         await self.comm_handler(comm)
 
-    async def _shake_hands(self, line: Line) -> MPIComm | None:
+    async def _shake_hands(self, control: Control) -> MPIComm | None:
         timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
         try:
             comm = await asyncio.wait_for(
                 _establish(
-                    line,
+                    control,
                     connects=False,
-                    local=line.local_address,
-                    peer=line.peer_address,
+                    local=control.local_address,
+                    peer=control.peer_address,
                     deserialize=self.deserialize,
                 ),
                 timeout,
             )
         except FatalCommClosedError as error:
-            logger.warning("Refused %s: %s", line.peer_address, error)
-            line.close()
+            logger.warning("Refused %s: %s", control.peer_address, error)
+            control.close()
             return None
         except (asyncio.CancelledError, OSError) as error:
-            logger.info("No mpi:// connection from %s: %r", line.peer_address, error)
+            logger.info("No mpi:// connection from %s: %r", control.peer_address, error)
         except Exception:
-            # A peer that is not what it seems costs its own connection alone.
-            logger.exception("No mpi:// connection from %s", line.peer_address)
+            # Any fault of the peer must only cost this connection.
+            logger.exception("No mpi:// connection from %s", control.peer_address)
         else:
             comm.allow_offload = self.allow_offload
             return comm
-        line.abort()
+        control.abort()
         return None
 
     def get_host_port(self) -> tuple[str, int]:
-        """Return what this listens on.
+        """Return the host and the port that this listens on.
 
         Raises
         ------
@@ -276,7 +275,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
 
     @property
     def listen_address(self) -> str:
-        """The address, where ``0.0.0.0`` may stand for all interfaces."""
+        """The address listened on; ``0.0.0.0`` means all interfaces."""
         return PREFIX + str(unparse_host_port(*self.get_host_port()))
 
     @property
@@ -289,7 +288,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
 
 
 class MPIBackend(BaseTCPBackend):  # type: ignore[misc]
-    """What distributed asks for when it meets ``mpi://``."""
+    """The backend that distributed's registry has for ``mpi://``."""
 
     _connector_class = MPIConnector
     _listener_class = MPIListener

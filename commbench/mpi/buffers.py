@@ -1,7 +1,7 @@
-"""Receive buffers, recycled when the last that refers to them is gone.
+"""Receive buffers, reused when the last reference to them is gone.
 
-Fresh memory costs more than the transfer: the kernel zeroes every page at its first use. A Dask
-worker pays that for each buffer above 128 KiB, for its allocator gives freed memory back at once
+Fresh memory costs more than the transfer, because the kernel zeroes every page at its first use. A
+Dask worker pays this for each buffer above 128 KiB: its allocator returns freed memory at once
 (``MALLOC_TRIM_THRESHOLD_``).
 """
 
@@ -21,29 +21,29 @@ __all__ = ["BUFFERS", "Buffers"]
 
 
 _UNSHARED = 2
-"""The references to a buffer of which there is one: that, and the one asked with."""
+"""``sys.getrefcount`` of a buffer with a single reference."""
 
 
 class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
-    """A view of a buffer that lives as long as anything made of it: its end frees the buffer.
+    """A view of a buffer; when it and all arrays made of it are gone, the buffer is free.
 
-    An array made of a view refers to the owner of the view's memory, and not to the view, where
-    that owner is an array itself. So the owner must be none.
+    NumPy makes an array of a view refer to the view's base instead, if that is an array itself. So
+    the base must not be an array.
     """
 
 
 class Buffers:
-    """Lends buffers, and keeps those that are free for a while.
+    """A pool of buffers.
 
-    Any thread may drop the last reference to a buffer, in the middle of anything: so there is no
-    lock here, only operations that are atomic.
+    Any thread may drop the last reference to a buffer at any point, so this uses no lock, only
+    atomic operations.
 
     Parameters
     ----------
     max_free
-        Bytes to keep for later at most.
+        The bytes of free buffers to keep at most.
     keep_s
-        Seconds to keep them.
+        How long to keep a free buffer, in seconds.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Buffers:
     """
 
     SMALL = 128 * 1024
-    """Below that the allocator recycles by itself."""
+    """Smaller buffers are left to the allocator, which reuses them."""
 
     def __init__(self, max_free: int = 256 * 2**20, keep_s: float = 5.0) -> None:
         self._max_free = max_free
@@ -74,7 +74,7 @@ class Buffers:
         Raises
         ------
         MemoryError
-            Where there is not that much memory.
+            If there is not that much memory.
         """
         if nbytes < self.SMALL:
             return np.empty(nbytes, np.uint8).data
@@ -82,7 +82,7 @@ class Buffers:
         memory = None
         with suppress(KeyError, IndexError):
             memory = self._free[size].pop()[1]
-        # A garbage collector tells the end of what it collects before a finalizer may revive it.
+        # The garbage collector calls this before a finalizer may resurrect the view.
         if memory is None or sys.getrefcount(memory) > _UNSHARED:
             memory = _map(size)
         lease = _Lease((nbytes,), np.uint8, buffer=memory)
@@ -98,14 +98,14 @@ class Buffers:
 
     @property
     def n_free_bytes(self) -> int:
-        """How much is kept for later."""
+        """The bytes of all free buffers."""
         return sum(size * len(free) for size, free in list(self._free.items()))
 
     def trim(self) -> None:
-        """Let go of what nobody has wanted for a while."""
+        """Free buffers that were not used for `keep_s`."""
         oldest = time.monotonic() - self._keep_s
         for free in list(self._free.values()):
-            # The oldest are on the left, unless another thread is quicker.
+            # The oldest are on the left. Another thread may pop the last one first.
             with suppress(IndexError):
                 while free[0][0] < oldest:
                     free.popleft()
@@ -123,7 +123,7 @@ def _map(size: int) -> mmap.mmap:
 
 
 def _size_class(nbytes: int) -> int:
-    """Return the next of four sizes per power of two.
+    """Return the next larger size class, of which there are four per power of two.
 
     Examples
     --------
@@ -135,4 +135,4 @@ def _size_class(nbytes: int) -> int:
 
 
 BUFFERS = Buffers()
-"""Those of this process."""
+"""The pool of this process."""

@@ -1,13 +1,34 @@
-"""One connection over MPI: messages each way, an orderly end, and a peer that may die.
+"""One connection over MPI: messages each way, an orderly close, and a peer that may die.
 
-Both ends count messages. So each knows, whatever the order in which MPI and the line deliver:
-whether one is still under way when the peer rests or closes, and whether all has arrived, so that
-the tag may be used again.
+Both ends count messages. So each knows, in any order in which MPI and the TCP connection deliver,
+whether a message is still under way when the peer goes idle or closes, and when all have arrived,
+so that the tag may be used again::
 
-MPI can't take a send back. After a close or an abort the channel therefore lingers: it receives
-and drops what the peer had already sent, until both ends have said CLOSE and every message has
-arrived. Only a dead peer leaves something behind: sends that it never received stay with the
-engine, and their buffers with them.
+                 read() while messages are frequent: send POLLING
+      ┌──────┐ ─────────────────────────────────────────────► ┌─────────┐
+    ─►│ IDLE │                                                │ POLLING │
+      └──────┘ ◄───────────────────────────────────────────── └─────────┘
+          │      no message within the spin time: send IDLE         │
+          │                                                         │
+          └───────────────────────┬─────────────────────────────────┘
+                                  │  close(), or CLOSE received and all messages read: send CLOSE
+                                  ▼
+                            ┌───────────┐
+                            │ LINGERING │
+                            └───────────┘
+                                  │  CLOSE sent and received, all messages received, all sends done
+                                  ▼
+                              ┌───────┐
+                              │ ENDED │
+                              └───────┘
+
+While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
+message has arrived. From every state, the loss of the TCP connection or a failure of MPI leads to
+ENDED: at once, or `GRACE_S` later if the peer has closed and messages are still under way.
+
+A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
+receives and drops what the peer had already sent. If the peer has died, sends that it never
+received stay with the engine, with their buffers.
 """
 
 from __future__ import annotations
@@ -17,33 +38,33 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from commbench.mpi.control import Control, Record
 from commbench.mpi.engine import Engine
-from commbench.mpi.inbox import Inbox
-from commbench.mpi.line import Line, Record
-from commbench.mpi.outbox import ChannelClosedError, Outbox
-from commbench.mpi.patience import Patience
+from commbench.mpi.receiver import Receiver
+from commbench.mpi.sender import ChannelClosedError, Sender
+from commbench.mpi.spin_policy import SpinPolicy
 
 __all__ = ["Channel", "ChannelClosedError"]
 
 GRACE_S = 1.0
-"""How long to look for the announced messages of a peer that closed, and whose line is gone."""
+"""How long to wait for announced messages after the peer has closed and gone away."""
 
 
 class Channel:
-    """One end.
+    """One end of a connection.
 
     Parameters
     ----------
     engine
-        Of the event loop that the channel lives in.
-    line
-        Connected to the peer, its handshake done.
+        The engine of the channel's event loop.
+    control
+        The TCP connection to the peer, after the handshake.
     communicator, rank
-        Where the peer is.
+        The peer's communicator and rank.
     peer_pid
-        The process at the other end.
+        The peer's process id.
     send_tag, receive_tag
-        As the peer and this end have allocated them.
+        The tags that the peer and this end have allocated.
     mpi
         The module ``mpi4py.MPI``.
     release
@@ -54,13 +75,13 @@ class Channel:
     engine, communicator, rank
         As given.
     send, flush
-        The outbox's, without a call in between.
+        Those of the sender.
     """
 
     def __init__(
         self,
         engine: Engine,
-        line: Line,
+        control: Control,
         communicator: Any,
         rank: int,
         peer_pid: int,
@@ -70,27 +91,27 @@ class Channel:
         release: Callable[[], None],
     ) -> None:
         self.engine = engine
-        self._line = line
+        self._control = control
         self.communicator = communicator
         self.rank = rank
         self._release = release
 
-        self._outbox = Outbox(
+        self._sender = Sender(
             engine,
-            line,
+            control,
             communicator,
             rank,
             send_tag,
             mpi,
-            on_left=self._settle,
+            on_drained=self._close_if_done,
             on_failure=self._fail,
         )
-        self.send = self._outbox.send
-        self.flush = self._outbox.flush
+        self.send = self._sender.send
+        self.flush = self._sender.flush
 
         self._n_received = 0
         self._n_announced = 0
-        self._inbox = Inbox(
+        self._receiver = Receiver(
             engine,
             communicator,
             rank,
@@ -102,8 +123,8 @@ class Channel:
         )
         self._message: list[memoryview] | None = None
         self._reader: asyncio.Future[None] | None = None
-        self._patience = Patience()
-        self._told_rest = True
+        self._spin_policy = SpinPolicy()
+        self._announced_idle = True
         self.spin_until = 0.0
 
         self._closing = False
@@ -111,7 +132,7 @@ class Channel:
         self._lost: str | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._ended: str | None = None
-        line.attach(self)
+        control.attach(self)
 
     # -- receiving
 
@@ -124,50 +145,50 @@ class Channel:
             Where there is none left to come.
         """
         assert self._reader is None, "already reading"
-        await self.engine.breathe()
-        if self._message is None and not self._inbox.busy and not self._closing:
-            self._look()
+        await self.engine.yield_to_loop()
+        if self._message is None and not self._receiver.busy and not self._closing:
+            self._probe()
         if self._message is None:
-            await self._wait()
+            await self._wait_for_message()
         message, self._message = self._message, None
         if message is None:
-            raise ChannelClosedError(self._why_no_more() or "the connection is closed")
+            raise ChannelClosedError(self._end_reason() or "the connection is closed")
         if self._peer_closed:
-            self._settle()
+            self._close_if_done()
         return message
 
-    async def _wait(self) -> None:
+    async def _wait_for_message(self) -> None:
         began = time.perf_counter()
-        if self._patience.immediate and not self._told_rest:
-            self.engine.look_now(self)
+        if self._spin_policy.immediate and not self._announced_idle:
+            self.engine.spin(self)
         if self._message is None:
-            if (reason := self._why_no_more()) is not None:
+            if (reason := self._end_reason()) is not None:
                 raise ChannelClosedError(reason)
             self._reader = self.engine.loop.create_future()
             try:
-                if not self._inbox.busy:
+                if not self._receiver.busy:
                     self._watch()
                 await self._reader
             finally:
                 self._reader = None
                 if not self._closing:
-                    self.engine.ignore(self)
-        self._patience.learn(time.perf_counter() - began)
+                    self.engine.unwatch(self)
+        self._spin_policy.update(time.perf_counter() - began)
 
     def _watch(self) -> None:
         if self._lost is not None:
-            self._give_grace(self._lost)
+            self._start_grace(self._lost)
         if self.expects():
-            self.engine.listen(self)
-        elif not (patience_s := self._patience.seconds):
-            self.rest()
+            self.engine.watch(self)
+        elif not (spin_s := self._spin_policy.spin_s):
+            self.go_idle()
         else:
-            if self._told_rest:
-                self._told_rest = False
-                self._line.record(Record.LOOK, self._n_received)
-            self.engine.listen(self, patience_s)
+            if self._announced_idle:
+                self._announced_idle = False
+                self._control.record(Record.POLLING, self._n_received)
+            self.engine.watch(self, spin_s)
 
-    def _why_no_more(self) -> str | None:
+    def _end_reason(self) -> str | None:
         if self._ended is not None:
             return self._ended
         if self._peer_closed and not self.expects():
@@ -175,9 +196,9 @@ class Channel:
         return "the connection is closed" if self._closing else None
 
     def poll(self) -> bool:
-        """Look for a message; return whether to go on looking."""
-        self._look()
-        if self._ended is not None or self._inbox.busy:
+        """Probe for a message; return whether to keep polling."""
+        self._probe()
+        if self._ended is not None or self._receiver.busy:
             return False
         return self._message is None or self._closing
 
@@ -185,16 +206,16 @@ class Channel:
         """Return whether the peer has announced more than has arrived."""
         return self._n_received < self._n_announced
 
-    def rest(self) -> None:
-        """Have the peer ring for every message."""
-        if not self._told_rest:
-            self._told_rest = True
-            self._line.record(Record.REST, self._n_received)
-        self.engine.rest(self)
+    def go_idle(self) -> None:
+        """Tell the peer to ring for every message, and stop polling."""
+        if not self._announced_idle:
+            self._announced_idle = True
+            self._control.record(Record.IDLE, self._n_received)
+        self.engine.make_idle(self)
 
-    def _look(self) -> None:
-        if not self._inbox.busy and self._message is None and self._ended is None:
-            self._inbox.look()
+    def _probe(self) -> None:
+        if not self._receiver.busy and self._message is None and self._ended is None:
+            self._receiver.probe()
 
     def _on_message(self, frames: list[memoryview]) -> None:
         self._n_received += 1
@@ -216,82 +237,84 @@ class Channel:
     @property
     def closed(self) -> bool:
         """Whether nothing more can be read."""
-        return self._closing or (self._message is None and self._why_no_more() is not None)
+        return self._closing or (self._message is None and self._end_reason() is not None)
 
     def close(self) -> None:
-        """Send no more, and drop what still arrives."""
+        """Close: send no more, and drop what still arrives."""
         if self._closing:
             return
         self._closing = True
         self._message = None
         self._wake_reader()
         if self._ended is None:
-            self._outbox.close()
-            self._line.record(Record.CLOSE, self._outbox.n_sent)
+            self._sender.close()
+            self._control.record(Record.CLOSE, self._sender.n_sent)
             self._linger()
 
     def on_record(self, record: Record, count: int) -> None:
-        """React to what the peer says."""
-        self.engine.take_breath(time.perf_counter())
-        if record in (Record.REST, Record.LOOK):
-            outbox = self._outbox
-            outbox.peer_rests = record is Record.REST
-            if outbox.peer_rests and count < outbox.n_sent:
-                self._line.record(Record.RING, outbox.n_sent)
+        """Handle a record from the peer."""
+        self.engine.note_loop_ran(time.perf_counter())
+        if record in (Record.IDLE, Record.POLLING):
+            sender = self._sender
+            sender.peer_is_idle = record is Record.IDLE
+            if sender.peer_is_idle and count < sender.n_sent:
+                self._control.record(Record.DOORBELL, sender.n_sent)
             return
         self._n_announced = max(self._n_announced, count)
         if record is Record.CLOSE:
             self._peer_closed = True
-            self._outbox.close()
+            self._sender.close()
             if self._n_received >= count:
                 self._wake_reader()
         if self._closing:
             self._linger()
-        elif self._reader is not None and not self._inbox.busy and self.expects() and self.poll():
-            self.engine.listen(self)
-        self._settle()
+        elif (
+            self._reader is not None and not self._receiver.busy and self.expects() and self.poll()
+        ):
+            self.engine.watch(self)
+        self._close_if_done()
 
     def _linger(self) -> None:
-        if not self._inbox.busy and self.expects() and self._ended is None:
-            self.engine.listen(self)
-        self._settle()
+        if not self._receiver.busy and self.expects() and self._ended is None:
+            self.engine.watch(self)
+        self._close_if_done()
 
-    def _settle(self) -> None:
-        # Where the peer has closed and nothing is left to read, this end closes, too.
+    def _close_if_done(self) -> None:
+        # If the peer has closed and nothing is left to read, this end closes, too.
         if self._ended is not None or not self._peer_closed or self.expects():
             return
-        if self._message is not None or self._inbox.busy:
+        if self._message is not None or self._receiver.busy:
             return
         if not self._closing:
             self.close()
-        elif self._outbox.empty:
+        elif self._sender.empty:
             self._end("the connection is closed")
-            self._line.close()
+            self._control.close()
 
     def on_lost(self, reason: str) -> None:
-        """Take note that the line is gone: the peer died, or both ends have closed."""
+        """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
         if self._peer_closed and self.expects():
-            # Its last messages may lie in shared memory still, and their reader be busy.
+            # Its last messages may still be in shared memory.
             self._lost = reason
             if self._reader is not None or self._closing:
-                self._give_grace(reason)
+                self._start_grace(reason)
         else:
             self._end(reason)
 
-    def _give_grace(self, reason: str) -> None:
+    def _start_grace(self, reason: str) -> None:
         self._grace = self.engine.loop.call_later(GRACE_S, self._end, reason)
 
     def _fail(self, reason: str) -> None:
         self._end(reason)
-        self._line.abort()
+        self._control.abort()
 
     def _end(self, reason: str) -> None:
         if self._ended is not None:
             return
         self._ended = reason
-        self.engine.ignore(self)
-        if not self._inbox.busy:
+        self.engine.unwatch(self)
+        if not self._receiver.busy:
             self._release()
-        self._inbox.give_up()
-        self._outbox.give_up(reason)
+        self._receiver.abandon()
+        self._sender.abandon(reason)
         self._wake_reader()

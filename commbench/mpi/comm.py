@@ -20,13 +20,13 @@ __all__ = ["MPIComm"]
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 10.0
-"""How long an orderly close waits for a peer that doesn't read."""
+"""How long `close` waits for a peer that does not read."""
 
 _ON_GPUS = ("cuda", "dask", "pickle", "error")
-"""Serializers that leave GPU memory where it is; those that distributed has for UCX."""
+"""Serializers that keep GPU memory on the GPU, as distributed uses them for UCX."""
 
 UNSPLIT = 2**62
-"""Of any size: frames that Dask has not split need not be merged, which would copy them."""
+"""A frame size that is never reached: merging frames that Dask has split would copy them."""
 
 
 class MPIComm(Comm):  # type: ignore[misc]
@@ -35,13 +35,13 @@ class MPIComm(Comm):  # type: ignore[misc]
     Parameters
     ----------
     channel
-        What carries it; the comm closes it.
+        The channel that carries it; closed with the comm.
     local_address, peer_address
         With ``mpi://``.
     deserialize
         Whether `read` deserializes what was marked with ``to_serialize``.
     mode
-        How the two processes came together: ``"elastic"``, ``"world"`` or ``"self"``.
+        How the two processes are connected: ``"elastic"``, ``"world"`` or ``"self"``.
     library
         The MPI library.
     gpu_memory
@@ -96,7 +96,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         Raises
         ------
         CommClosedError
-            Where none will come.
+            If the connection is closed.
         """
         try:
             frames = await self.channel.receive()
@@ -104,7 +104,7 @@ class MPIComm(Comm):  # type: ignore[misc]
             self.abort()
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
-            # Cancelled in the middle of a message: nobody could tell what the next one is.
+            # Cancelled in the middle of a message: the rest of it would pass for the next one.
             self.abort()
             raise
         if len(frames) > wire.MANY:
@@ -126,7 +126,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         Raises
         ------
         CommClosedError
-            Where the connection is closed.
+            If the connection is closed.
         """
         if self.channel.closed:
             raise CommClosedError(f"in {self}: the connection is closed")
@@ -155,20 +155,20 @@ class MPIComm(Comm):  # type: ignore[misc]
             raise
 
     def _send_marked(self, frames: list[Any]) -> int:
-        """Send frames, of which some may lie in GPU memory."""
-        on_device = {place for place, frame in enumerate(frames) if device.is_device(frame)}
+        """Send frames, some of which may be in GPU memory."""
+        on_device = {index for index, frame in enumerate(frames) if device.is_device(frame)}
         return self.channel.send(
             [
-                device.outgoing(frame) if place in on_device
+                device.outgoing(frame) if index in on_device
                 else frame if type(frame) is bytes
                 else ensure_memoryview(frame)
-                for place, frame in enumerate(frames)
+                for index, frame in enumerate(frames)
             ],
             on_device,
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Close after everything written has left this process."""
+        """Close once everything written has left this process."""
         self._finalizer.detach()
         self.channel.close()
         with contextlib.suppress(asyncio.TimeoutError):

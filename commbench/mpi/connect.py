@@ -1,21 +1,22 @@
-"""MPI_Comm_connect in a thread: two processes that were started apart come to a communicator.
+"""``MPI_Comm_connect`` in a thread: make a communicator of two processes started separately.
 
-Both call it, with the port of the other and a tag of their own. Nobody calls ``MPI_Comm_accept``:
-MPICH 5.0 waits in it with a lock that every other call of MPI needs, so that a peer which dies at
-that moment stops all traffic. In connect it gives that lock away between polls, once its first
-message to the peer has left: within a host at once, while the peer's queue has room.
+Both ends call it, each with the port of the other and a common tag. Neither calls
+``MPI_Comm_accept``: MPICH 5.0 waits in it with a lock that every other MPI call needs, so that a
+peer which dies at that moment stops all traffic. In connect, MPICH releases the lock between polls
+once its first message to the peer has left: within a host at once, while the peer's queue has room.
 
-What can go wrong in ``MPI_Comm_connect``, and what is done about it:
+What can fail in ``MPI_Comm_connect``, and how it is handled:
 
-- The peer dies before: MPICH takes no note that it could not attach the peer's memory, and uses an
-  endpoint that does not exist. So that memory is attached first, and kept until the call returns.
-- The peer dies or stops in it: each of three waits ends after `CONNECT_TIMEOUT_S`, in a thread.
-- The peer is late: after a time-out MPICH leaves a receive behind, whose buffer is on the stack of
-  the thread that called. So that thread stays, and lets MPI receive, until the peer can send no
-  more: until both ends have sent FAILED, or the connection is gone.
-- The first message does not leave in time: MPICH never gives the slot of that call back, of which
-  it has 100. So a process has `MAX_LOST` such failures, and then refuses to meet others.
-- The port is damaged: UCX may crash on it. The HMAC of the handshake's messages finds that.
+- The peer dies before the call: MPICH ignores that it could not attach the peer's memory, and uses
+  an endpoint that does not exist. So that memory is attached first, until the call returns.
+- The peer dies or stops in the call: each of its three waits times out after `CONNECT_TIMEOUT_S`,
+  in a thread.
+- The peer is late: after a time-out MPICH leaves a receive posted, whose buffer is on the stack of
+  the calling thread. So that thread stays, and lets MPI receive, until the peer can send no more:
+  until both ends have sent FAILED, or the TCP connection is gone.
+- The first message does not leave in time: MPICH then leaks one of the 100 slots that it has for
+  such calls. So a process refuses to connect after `MAX_LOST` of these failures.
+- The port is damaged: UCX may crash on it. The HMAC of the handshake's messages detects that.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from commbench.mpi.runtime import Runtime
 __all__ = ["CALLS", "CONNECT_TIMEOUT_S", "TAG_BITS", "check_port", "free", "start_connect"]
 
 CONNECT_TIMEOUT_S = 1
-"""How long MPI waits in connect: a process that answers over TCP gets there in milliseconds."""
+"""The time-out of MPI's waits in connect: a process that answers over TCP needs milliseconds."""
 MAX_PEERS = 1000
-"""The number of processes that one can meet in its life: MPICH 5.0 aborts at the 1,024th world."""
+"""The number of peers in the life of a process: MPICH 5.0 aborts at the 1,024th world."""
 MAX_CALLS = 32
-"""The number of processes to meet at once: MPICH 5.0 crashes where it connects to 100."""
+"""The number of concurrent calls: MPICH 5.0 crashes at 100."""
 MAX_LOST = 60
-"""The number of slots, of these 100, that a process may lose."""
+"""The number of slots, of these 100, that a process may leak."""
 MAX_KEPT = 256
-"""The number of failed calls whose peers have not said yet that they send no more."""
+"""The number of failed calls whose peers have not confirmed yet that they send no more."""
 LATE_S = 0.2
-"""How long MPI takes to find what a peer had sent before it said that it sends no more."""
+"""How long MPI may need to receive what the peer sent before it confirmed that."""
 TAG_BITS = 27
 
 _REMEDY = "start it anew, or start all processes with one mpiexec (dask-mpi), or use tcp://"
@@ -67,7 +68,7 @@ def check_port(port: str, tag: int) -> bool:
 
 
 class Calls:
-    """Counts calls of MPI_Comm_connect, and what MPICH and this process keep of them."""
+    """Counts calls of ``MPI_Comm_connect``, and the resources that they keep."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,14 +78,14 @@ class Calls:
         self.n_kept = 0
 
     def begin(self) -> None:
-        """Count a call that is about to begin, if there may be one.
+        """Count the start of a call, if one is allowed.
 
         Raises
         ------
         FatalCommClosedError
-            Where this process can meet no other any more, with what to do about it.
+            If this process can't connect any more, with what to do about it.
         OSError
-            Where it can later.
+            If it can later.
         """
         with self._lock:
             if self.n_worlds >= MAX_PEERS:
@@ -104,69 +105,69 @@ class Calls:
                 or self.n_worlds + self.n_running >= MAX_PEERS
                 or n_open >= MAX_KEPT
             ):
-                raise OSError("too many processes meet at once")
+                raise OSError("too many processes connect at once")
             self.n_running += 1
 
     def end(self, error: Exception | None = None) -> None:
-        """Count the end of a call, or that there was none."""
+        """Count a call that failed, or was not made."""
         with self._lock:
             self.n_running -= 1
-            # Where MPICH could not send to the peer, it never gives the slot of the call back.
+            # If MPICH can't send to the peer, it leaks the slot of the call.
             self.n_lost += "establish_peer_conn" in str(error)
 
-    def met(self) -> None:
+    def succeed(self) -> None:
         """Count a call that made a communicator."""
         with self._lock:
             self.n_running -= 1
             self.n_worlds += 1
 
-    def kept(self, change: int) -> None:
-        """Count a thread that stays after its call, or ends."""
+    def count_kept(self, change: int) -> None:
+        """Count a thread that stays after its call (1), or ends (-1)."""
         with self._lock:
             self.n_kept += change
 
 
 CALLS = Calls()
-"""Those of this process."""
+"""The calls of this process."""
 
 
 def start_connect(
-    own: Runtime, port: str, tag: int, segments: frozenset[int], over: threading.Event
+    local: Runtime, port: str, tag: int, segments: frozenset[int], peer_done: threading.Event
 ) -> Future[Any]:
-    """Call MPI in a thread, which ends what ``CALLS.begin`` began.
+    """Call ``MPI_Comm_connect`` in a thread; return a future of the communicator or an OSError.
 
-    Return what will be a communicator, or an OSError.
+    The end of the call is counted in `CALLS`, as its begin must have been.
 
     Parameters
     ----------
-    own
+    local
         MPI in this process.
     port, tag
-        The peer's port, and the tag that both have agreed on.
+        The peer's port, and the tag that both ends use.
     segments
-        The peer's shared memory, where it is on this host.
-    over
-        To be set once the peer sends nothing more over MPI, where the call failed.
+        The peer's System V segments, if it is on this host.
+    peer_done
+        The caller sets it when the peer sends nothing more over MPI, if the call failed.
 
     Raises
     ------
     OSError
-        Where no thread can be started.
+        If no thread can be started.
     """
     call: Future[Any] = Future()
 
     def run() -> None:
         try:
             with shared_memory.attached(segments):
-                communicator = _connect(own, _TAG.sub(f"tag#{tag}$", port, count=1))
+                communicator = _connect(local, _TAG.sub(f"tag#{tag}$", port, count=1))
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-            CALLS.kept(1)
+            CALLS.count_kept(1)
             CALLS.end(error)
             call.set_result(OSError(f"MPI could not connect two processes: {error}"))
-            _take_what_is_late(own, over)
-            CALLS.kept(-1)
+            _drain_late_messages(local, peer_done)
+            CALLS.count_kept(-1)
         else:
-            CALLS.met()
+            CALLS.succeed()
             call.set_result(communicator)
 
     try:
@@ -177,15 +178,15 @@ def start_connect(
     return call
 
 
-def _take_what_is_late(own: Runtime, over: threading.Event) -> None:
-    """Have MPI receive what the peer of a failed call sends, until `over` and a while longer.
+def _drain_late_messages(local: Runtime, peer_done: threading.Event) -> None:
+    """Let MPI receive what the peer of a failed call sends, until `LATE_S` after `peer_done`.
 
-    MPICH receives that into the stack of this thread, which therefore must not end before. A test
-    of a request makes it look at what has arrived, which a probe does not always.
+    MPICH receives it into the stack of this thread, which therefore must not end before. Testing a
+    request makes MPI progress; probing does not always.
     """
-    with own.lock:
-        request = own.own.Irecv((bytearray(1), own.mpi.BYTE), 0, _NO_TAG)
-    while not over.wait(0.05):
+    with local.lock:
+        request = local.self_comm.Irecv((bytearray(1), local.mpi.BYTE), 0, _NO_TAG)
+    while not peer_done.wait(0.05):
         request.Test()
     until = time.monotonic() + LATE_S
     while time.monotonic() < until:
@@ -195,16 +196,16 @@ def _take_what_is_late(own: Runtime, over: threading.Event) -> None:
     request.Wait()
 
 
-def _connect(own: Runtime, port: str) -> Any:
+def _connect(local: Runtime, port: str) -> Any:
     # Collective calls on one communicator must follow each other, and several may meet at once.
-    with own.lock:
-        alone = own.own.Dup()
-        info = own.mpi.Info.Create({"timeout": str(CONNECT_TIMEOUT_S)})
+    with local.lock:
+        alone = local.self_comm.Dup()
+        info = local.mpi.Info.Create({"timeout": str(CONNECT_TIMEOUT_S)})
     try:
         communicator = alone.Connect(port, info=info)
-        communicator.Set_errhandler(own.mpi.ERRORS_RETURN)
+        communicator.Set_errhandler(local.mpi.ERRORS_RETURN)
     finally:
-        with own.lock:
+        with local.lock:
             free(info)
             free(alone)
     return communicator

@@ -1,17 +1,16 @@
-"""GPU memory over MPI: as it is where the library is CUDA-aware, else by pinned host memory.
+"""GPU memory over MPI: directly if the library is CUDA-aware, else through pinned host memory.
 
 =========  ======================================================================================
-path       what a frame in GPU memory takes
+path       how a frame in GPU memory travels
 =========  ======================================================================================
-direct     MPI reads from and writes to the GPU's memory
+direct     MPI reads from and writes to GPU memory
 staged     copied to pinned host memory, sent, and copied to the GPU from pinned host memory
-host       Dask's own serialization, which copies to host memory, too: one of the ends has not
-           loaded CuPy, which cuDF does, too, and may have no GPU at all
+host       Dask serializes it, which copies it to host memory: one of the ends has not loaded CuPy
+           (cuDF loads it), and may have no GPU
 =========  ======================================================================================
 
-GPUs work behind the back of their processes: what is to be sent has to be complete before, and
-what was copied has to be there before a frame is handed out. The whole device is waited for, since
-nobody tells which stream a frame was made in.
+GPUs work asynchronously: a frame must be complete before it is sent, and a copy before the frame is
+returned. The stream in which a frame was made is unknown, so this synchronizes the whole device.
 """
 
 from __future__ import annotations
@@ -33,59 +32,59 @@ DIRECT, STAGED, HOST = "direct", "staged", "host"
 _CUDA = 0
 """``MPIX_GPU_SUPPORT_CUDA``."""
 _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
-"""Variables by which Cray MPICH and MVAPICH2 are told to take GPU memory."""
+"""Variables that make Cray MPICH and MVAPICH2 accept GPU memory."""
 
 
 def path() -> str:
-    """Return what this process does with GPU memory, once MPI has been initialised."""
+    """Return the path of this process, once MPI has been initialized."""
     # Not RMM: Dask's workers import that wherever it is installed.
     if "cupy" not in sys.modules:
         return HOST
     return DIRECT if is_cuda_aware() else STAGED
 
 
-def agreed(own: str, theirs: str) -> str:
-    """Return the path between two ends, each of which has one.
+def agreed(local: str, peer: str) -> str:
+    """Return the path between two ends, given the path of each.
 
     Examples
     --------
     >>> agreed(DIRECT, STAGED), agreed(STAGED, HOST)
     ('staged', 'host')
     """
-    return next(name for name in (HOST, STAGED, DIRECT) if name in (own, theirs))
+    return next(name for name in (HOST, STAGED, DIRECT) if name in (local, peer))
 
 
 @functools.cache
 def is_cuda_aware() -> bool:
-    """Return whether the MPI library of this process says that it takes GPU memory."""
-    found = loaded("libmpi")
-    return _says_aware(ctypes.CDLL(found[0])) if found else False
+    """Return whether the MPI library of this process reports that it accepts GPU memory."""
+    paths = loaded("libmpi")
+    return _reports_cuda(ctypes.CDLL(paths[0])) if paths else False
 
 
-def _says_aware(library: Any) -> bool:
-    # MPICH and those made of it.
+def _reports_cuda(library: Any) -> bool:
+    # MPICH and its derivatives.
     if (ask := getattr(library, "MPIX_GPU_query_support", None)) is not None:
         supported = ctypes.c_int(0)
         return ask(_CUDA, ctypes.byref(supported)) == 0 and bool(supported.value)
-    # Open MPI and those made of it.
+    # Open MPI and its derivatives.
     if (ask := getattr(library, "MPIX_Query_cuda_support", None)) is not None:
         return bool(ask())
     return any(os.environ.get(name, "0") not in ("", "0") for name in _SWITCHES)
 
 
 def is_device(frame: Any) -> bool:
-    """Return whether `frame` lies in GPU memory."""
+    """Return whether `frame` is in GPU memory."""
     return hasattr(frame, "__cuda_array_interface__")
 
 
 def pinned(nbytes: int) -> Any:
-    """Return a NumPy array of `nbytes` bytes of pinned host memory, which CuPy recycles."""
+    """Return a NumPy array of `nbytes` bytes of pinned host memory from CuPy's pool."""
     import cupyx
 
     return cupyx.empty_pinned((nbytes,), "u1")
 
 
-def _bytes_of(frame: Any) -> Any:
+def _as_bytes(frame: Any) -> Any:
     import cupy
 
     return cupy.asarray(frame).reshape(-1).view("u1")
@@ -98,25 +97,25 @@ def _wait() -> None:
 
 
 def copy_down(frame: Any, target: Any) -> None:
-    """Copy GPU memory to the NumPy array `target`, and wait for that."""
-    _bytes_of(frame).get(out=target)
+    """Copy GPU memory to the NumPy array `target`, and synchronize."""
+    _as_bytes(frame).get(out=target)
     _wait()
 
 
 def copy_up(source: Any, frame: Any) -> None:
-    """Copy the NumPy array `source` to GPU memory, and wait for that."""
-    _bytes_of(frame).set(source)
+    """Copy the NumPy array `source` to GPU memory, and synchronize."""
+    _as_bytes(frame).set(source)
     _wait()
 
 
 def outgoing(frame: Any) -> Any:
-    """Return what MPI is to send for a frame in GPU memory: bytes, complete when this returns."""
+    """Return the buffer that MPI sends for a frame in GPU memory; it is complete."""
     if frame.__cuda_array_interface__["shape"] == (0,):
         return b""
     _wait()
     if path() == DIRECT:
-        return _bytes_of(frame)
-    source = _bytes_of(frame)
+        return _as_bytes(frame)
+    source = _as_bytes(frame)
     host = pinned(source.nbytes)
     copy_down(source, host)
     return memoryview(host)
@@ -133,7 +132,7 @@ class Incoming:
     Attributes
     ----------
     buffer
-        What MPI is to fill.
+        The buffer that MPI receives into.
     """
 
     __slots__ = ("_host", "_memory", "buffer")
@@ -144,9 +143,9 @@ class Incoming:
         self._memory = rmm.DeviceBuffer(size=nbytes)
         self._host: Any = None
         if nbytes and path() == DIRECT:
-            # It may have been freed by kernels that still run.
+            # Kernels that still run may use it, although it was freed.
             _wait()
-            self.buffer: Any = _bytes_of(self._memory)
+            self.buffer: Any = _as_bytes(self._memory)
         elif nbytes:
             self._host = pinned(nbytes)
             self.buffer = memoryview(self._host)
@@ -154,7 +153,7 @@ class Incoming:
             self.buffer = memoryview(bytearray())
 
     def finish(self) -> Any:
-        """Return the frame, now that all has arrived: RMM's buffer, as Dask expects it."""
+        """Return the frame, once all of it has arrived, as the RMM buffer that Dask expects."""
         if self._host is not None:
             copy_up(self._host, self._memory)
         return self._memory

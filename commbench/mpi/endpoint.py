@@ -1,4 +1,4 @@
-"""Messages from buffer to buffer, for those who need no framing: MPI's own, but awaitable."""
+"""Awaitable MPI messages from buffer to buffer, without framing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["MPIEndpoint"]
 
 
 class MPIEndpoint:
-    """One end of a pair, on tags of its own beside a connection.
+    """One end of a pair, on separate tags of a connection's communicator.
 
-    It notices no dead peer: the connection does, for whoever reads from it.
+    It does not detect a dead peer: reading from the connection does.
 
     Parameters
     ----------
     comm
-        A connection between the two processes, which must stay open.
+        A connection between the two processes; it must stay open.
     send_tag, receive_tag
-        As the two ends have agreed.
+        The tags that the two ends have agreed on.
     """
 
     def __init__(self, comm: MPIComm, send_tag: int, receive_tag: int) -> None:
@@ -30,22 +30,22 @@ class MPIEndpoint:
         self._rank, self._send_tag, self._receive_tag = channel.rank, send_tag, receive_tag
 
     @classmethod
-    async def beside(cls, comm: MPIComm) -> MPIEndpoint:
-        """Agree on tags over `comm`; both ends must call this."""
+    async def from_comm(cls, comm: MPIComm) -> MPIEndpoint:
+        """Agree on tags over `comm` and return this end; both ends must call this."""
         receive_tag = runtime().tags.allocate()
         await comm.write({"tag": receive_tag})
         return cls(comm, (await comm.read())["tag"], receive_tag)
 
     async def send(self, buffer: Any) -> None:
-        """Send the bytes of a contiguous buffer; it may change when this returns."""
+        """Send a contiguous buffer; it may be modified when this returns."""
         request = self._isend(buffer, self._rank, self._send_tag)
         await self._complete(request, buffer, receives=False)
 
     async def receive(self, buffer: Any) -> None:
-        """Fill a contiguous buffer with the next message, which has just its size."""
+        """Receive the next message into a contiguous buffer of exactly its size."""
         request = self._irecv(buffer, self._rank, self._receive_tag)
         await self._complete(request, buffer, receives=True)
 
     def close(self) -> None:
-        """Give the tag back; both ends must have received all that was sent to them."""
+        """Release the tag; both ends must have received everything sent to them."""
         runtime().tags.release(self._receive_tag)

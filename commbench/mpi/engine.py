@@ -1,8 +1,8 @@
-"""The progress engine: one per event loop, over all its channels.
+"""The progress engine: one per event loop, for all its channels.
 
-MPI moves nothing unless it is called. While a conversation is hot the engine calls it at every
-turn of the event loop; then it backs off; and when nothing is due but messages that the peer may
-or may not send, it tells the peers that it rests, stops, and waits for their doorbell.
+MPI progresses only while it is called. The engine calls it in every iteration of the event loop
+while messages follow each other closely; then less and less often. Once nothing is pending, it
+tells the peers to ring (`Record.IDLE`), stops, and waits for a doorbell.
 """
 
 from __future__ import annotations
@@ -17,44 +17,42 @@ from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 from commbench.mpi.buffers import BUFFERS
-from commbench.mpi.patience import SOON_S
-from commbench.mpi.transfer import Transfer
-from commbench.mpi.transfers import MAX_UNADMITTED, MOVED_S, SLICE_S, Transfers
+from commbench.mpi.spin_policy import SOON_S
+from commbench.mpi.transfers import MAX_UNADMITTED, MOVED_S, SLICE_S, Transfer, Transfers
 
-__all__ = ["Engine", "Listening"]
+__all__ = ["Engine", "Watched"]
 
-EXPECT_S = 2e-3
-"""How long to look at every turn for a message that the peer has announced."""
-BREATH_S = 1e-3
-"""So often at least the event loop has its turn."""
-LOOK_S = 20e-6
-"""How long a coroutine tests a request before it lets the event loop go on: a few turns of it."""
+ANNOUNCED_SPIN_S = 2e-3
+"""How long to poll in every iteration of the loop for a message that the peer has announced."""
+MAX_HOLD_S = 1e-3
+"""The longest time that coroutines receive messages without letting the event loop run."""
+TEST_S = 20e-6
+"""How long a coroutine tests a request before it awaits: a few iterations of the loop."""
 CONTENDED_S = 1e-3
-CALM_S = 10e-3
-"""Where yielding the core took longer than that, others want it: for this long, don't spin.
-
-Who sleeps until the doorbell is woken at once; who yields waits until the others' time is up.
+BACK_OFF_S = 10e-3
+"""If yielding the core lasted longer than the first, other processes want it: for the second, don't
+spin. A process that sleeps is woken by the doorbell at once; one that yields waits for its turn.
 """
 FIRST_DELAY_S = 1e-3
 """The event loop's clock has steps of 1 ms."""
 MAX_DELAY_S = 20e-3
 SAFETY_S = 0.5
-"""While channels rest, MPI is called so often: for what libraries below have left to do."""
+"""The period of calls to MPI while all channels are idle: libraries below may need progress."""
 
 
-class Listening(Protocol):
-    """A channel, as the engine sees it."""
+class Watched(Protocol):
+    """What the engine polls for: a channel."""
 
     spin_until: float
 
     def poll(self) -> bool:
-        """Look for a message; return whether to go on looking."""
+        """Probe for a message; return whether to keep polling."""
 
     def expects(self) -> bool:
-        """Return whether a message is known to be under way."""
+        """Return whether the peer has announced a message that has not arrived."""
 
-    def rest(self) -> None:
-        """Tell the peer that nobody looks any more, and the engine."""
+    def go_idle(self) -> None:
+        """Tell the peer to ring, and the engine to stop polling."""
 
 
 class Engine:
@@ -62,22 +60,22 @@ class Engine:
 
     _engines: ClassVar[dict[asyncio.AbstractEventLoop, Engine]] = {}
     _orphans: ClassVar[deque[Transfer]] = deque()
-    """What closed event loops have left, for the next engine that comes along."""
+    """Transfers of closed event loops; the next engine that runs adopts them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._transfers = Transfers()
         self._parked: list[Transfer] = []
-        self._listening: dict[Listening, None] = {}
-        self._resting: weakref.WeakSet[Listening] = weakref.WeakSet()
+        self._watched: dict[Watched, None] = {}
+        self._idle: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._handle: asyncio.Handle | None = None
         self._sleeping = True
         self._delay = 0.0
         self._contended_until = 0.0
-        self._breathe_at = self._care_at = 0.0
+        self._yield_at = self._parked_at = 0.0
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Engine:
+    def for_loop(cls, loop: asyncio.AbstractEventLoop) -> Engine:
         """Return the engine of `loop`."""
         engine = cls._engines.get(loop)
         if engine is None:
@@ -90,11 +88,11 @@ class Engine:
         return engine
 
     def _retire(self) -> None:
-        """Let go of a closed event loop, and leave to other engines what MPI has not completed."""
+        """Drop a closed event loop, and leave its incomplete transfers to other engines."""
         for transfer in (*self._transfers, *self._parked):
             transfer.forget()
             self._orphans.append(transfer)
-        for collection in (self._transfers, self._parked, self._listening):
+        for collection in (self._transfers, self._parked, self._watched):
             collection.clear()
         self._handle, self._sleeping = None, True
         if (loop := self._loop()) is not None:
@@ -108,7 +106,7 @@ class Engine:
         return loop
 
     def start(self, transfer: Transfer) -> None:
-        """See `transfer` to its end, which may be now."""
+        """Progress `transfer` until it is complete."""
         if transfer.advance():
             transfer.finish()
             return
@@ -116,40 +114,40 @@ class Engine:
         self._wake()
 
     def admit(self, transfer: Transfer) -> None:
-        """Post a receive when its turn comes, and see it to its end."""
+        """Post a receive, at once or when others are complete, and progress it."""
         if transfer.nbytes > MAX_UNADMITTED:
             self._transfers.wait(transfer)
             self._wake()
         elif transfer.post():
             self.start(transfer)
 
-    async def breathe(self) -> None:
-        """Let the event loop go on, where its coroutines have not for a while.
+    async def yield_to_loop(self) -> None:
+        """Let the event loop run if it has not for `MAX_HOLD_S`.
 
-        Messages that are always there at once would otherwise keep it from everything else.
+        A stream of messages that have all arrived already would otherwise starve it.
         """
-        if time.perf_counter() > self._breathe_at:
+        if time.perf_counter() > self._yield_at:
             await asyncio.sleep(0)
-            self.take_breath(time.perf_counter())
+            self.note_loop_ran(time.perf_counter())
 
-    def take_breath(self, now: float) -> None:
-        """Take note that the event loop goes on; to be told in its callbacks."""
-        self._breathe_at = now + BREATH_S
+    def note_loop_ran(self, now: float) -> None:
+        """Record that the event loop runs; to be called in its callbacks."""
+        self._yield_at = now + MAX_HOLD_S
 
     async def complete(self, request: Any, buffer: Any, *, receives: bool) -> None:
-        """Wait for one request of MPI, which reads or writes the array `buffer`.
+        """Await one MPI request on `buffer`.
 
         Raises
         ------
         mpi4py.MPI.Exception
-            Where MPI says so.
+            If the request failed.
         """
-        await self.breathe()
+        await self.yield_to_loop()
         until = 0.0
         while not request.Test():
             now = time.perf_counter()
             if not until:
-                until = now + LOOK_S
+                until = now + TEST_S
             elif now > until:
                 break
         else:
@@ -164,33 +162,33 @@ class Engine:
         await done
 
     def park(self, transfer: Transfer) -> None:
-        """Keep a transfer whose peer is gone, and its buffers: it may never complete."""
+        """Keep a transfer and its buffers though its peer is gone: it may never complete."""
         self._transfers.drop(transfer)
         if not transfer.advance():
             self._parked.append(transfer)
             self._wake()
 
-    def listen(self, channel: Listening, patience_s: float = EXPECT_S) -> None:
-        """Look for messages to `channel` until its `poll` says no, or it rests."""
-        channel.spin_until = time.perf_counter() + patience_s
-        self._listening[channel] = None
-        self._resting.discard(channel)
+    def watch(self, channel: Watched, spin_s: float = ANNOUNCED_SPIN_S) -> None:
+        """Poll for messages to `channel` until its `poll` returns False, or it goes idle."""
+        channel.spin_until = time.perf_counter() + spin_s
+        self._watched[channel] = None
+        self._idle.discard(channel)
         self._wake()
 
-    def rest(self, channel: Listening) -> None:
-        """Don't look for messages to `channel`: its peer rings for each."""
-        self._listening.pop(channel, None)
-        self._resting.add(channel)
+    def make_idle(self, channel: Watched) -> None:
+        """Stop polling for `channel`: its peer rings for each message."""
+        self._watched.pop(channel, None)
+        self._idle.add(channel)
         if self._handle is None:
             self._schedule(spin=False)
 
-    def look_now(self, channel: Listening) -> None:
-        """Look for a message to `channel` for `SOON_S` without a turn of the event loop.
+    def spin(self, channel: Watched) -> None:
+        """Poll for a message to `channel` for up to `SOON_S`, without the event loop.
 
-        Such a turn costs about 10 µs, and another one until the reader goes on. So this is for
-        answers that are known to come that soon, while the engine has nothing else to do.
+        An iteration of the event loop takes about 10 µs, and it takes two to wake a reader. This is
+        for answers that come about that soon, while the engine has nothing else to do.
         """
-        if self._listening or self._transfers.any:
+        if self._watched or self._transfers.any:
             return
         now = time.perf_counter()
         until = now + SOON_S
@@ -198,10 +196,10 @@ class Engine:
             self._yield_core(now)
             now = time.perf_counter()
 
-    def ignore(self, channel: Listening) -> None:
-        """Stop looking."""
-        self._listening.pop(channel, None)
-        self._resting.discard(channel)
+    def unwatch(self, channel: Watched) -> None:
+        """Forget `channel`."""
+        self._watched.pop(channel, None)
+        self._idle.discard(channel)
 
     def _wake(self) -> None:
         self._delay = 0.0
@@ -212,59 +210,59 @@ class Engine:
                 self._retire()
                 return
             self._sleeping = False
-            self._handle = loop.call_soon(self._turn)
+            self._handle = loop.call_soon(self._step)
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         self._sleeping = False
         spin = False
         try:
-            spin = self._look()
+            spin = self._progress()
         finally:
             self._schedule(spin)
 
-    def _look(self) -> bool:
-        """Call MPI for all that is due; return whether to do so again at the next turn."""
-        # What is called below may start and end transfers and channels.
+    def _progress(self) -> bool:
+        """Call MPI for all that is due; return whether to do so in the next iteration, too."""
+        # The calls below may start and end transfers and channels.
         moved = progressed = False
         self._transfers.admit()
         if self._transfers:
             moved, progressed = self._transfers.advance(self._delay)
         now = time.perf_counter()
-        self.take_breath(now)
-        if now > self._care_at or self._orphans:
-            moved = self._care(now) or moved
+        self.note_loop_ran(now)
+        if now > self._parked_at or self._orphans:
+            moved = self._progress_parked(now) or moved
         calm = now > self._contended_until
         spin = False
-        for channel in list(self._listening):
+        for channel in list(self._watched):
             if time.perf_counter() - now > SLICE_S:
                 spin = True
                 break
-            # Behind the others, which have their turn first where the time is up.
-            self._listening.pop(channel, None)
-            self._listening[channel] = None
+            # To the end of the queue: if the time is up, the others come first next time.
+            self._watched.pop(channel, None)
+            self._watched[channel] = None
             if not channel.poll():
-                self._listening.pop(channel, None)
+                self._watched.pop(channel, None)
                 progressed = True
             elif channel.spin_until > now and (calm or channel.expects()):
                 # MPI needs more than one call to find what the peer has rung for.
                 spin = True
             elif not channel.expects():
-                channel.rest()
-        # Now, for what has arrived may have begun a transfer.
+                channel.go_idle()
+        # Only now: what has arrived may have started a transfer.
         spin = spin or moved or (calm and any(t.spin_until > now for t in self._transfers))
         if spin and not moved and not progressed:
             self._yield_core(now)
         return spin
 
-    def _care(self, now: float) -> bool:
-        """See to what nobody waits for; return whether data moved."""
-        with suppress(IndexError):  # Another thread's engine may be quicker.
+    def _progress_parked(self, now: float) -> bool:
+        """Progress parked transfers, and trim buffers; return whether data moved."""
+        with suppress(IndexError):  # Another thread's engine may pop the last one first.
             while self._orphans:
                 self._parked.append(self._orphans.popleft())
         began = time.perf_counter()
         self._parked = [transfer for transfer in self._parked if not transfer.advance()]
         moved = time.perf_counter() - began > MOVED_S * (1 + len(self._parked))
-        self._care_at = now if moved else now + SAFETY_S
+        self._parked_at = now if moved else now + SAFETY_S
         BUFFERS.trim()
         return moved
 
@@ -273,28 +271,28 @@ class Engine:
         os.sched_yield()
         yielded = time.perf_counter()
         if yielded - now > CONTENDED_S:
-            self._contended_until = yielded + CALM_S
+            self._contended_until = yielded + BACK_OFF_S
 
     def _schedule(self, spin: bool) -> None:
         loop = self.loop
         if spin:
             self._delay = 0.0
-            self._handle = loop.call_soon(self._turn)
-        elif self._transfers.any or self._listening:
+            self._handle = loop.call_soon(self._step)
+        elif self._transfers.any or self._watched:
             self._sleeping = True
             self._delay = min(max(self._delay * 1.5, FIRST_DELAY_S), MAX_DELAY_S)
-            self._handle = loop.call_later(self._delay, self._turn)
-        elif self._resting or self._parked or BUFFERS.n_free_bytes:
+            self._handle = loop.call_later(self._delay, self._step)
+        elif self._idle or self._parked or BUFFERS.n_free_bytes:
             self._sleeping = True
-            self._handle = loop.call_later(SAFETY_S, self._check)
+            self._handle = loop.call_later(SAFETY_S, self._safety_step)
         else:
             self._sleeping = True
             self._handle = None
 
-    def _check(self) -> None:
-        # Correct without it: every message is rung for. It lets MPI finish what it still owes
-        # the peers, such as the set-up of a connection.
+    def _safety_step(self) -> None:
+        # Not needed to receive: the peers ring for every message. MPI may have other work to
+        # progress, such as setting up a connection.
         self._sleeping = False
-        for channel in list(self._resting):
+        for channel in list(self._idle):
             channel.poll()
-        self._turn()
+        self._step()

@@ -1,4 +1,4 @@
-"""The messages that two processes exchange over TCP before they talk MPI.
+"""The messages that two processes exchange over TCP before they use MPI.
 
 A message is ``b"DMPI"``, the version, the kind and the length of its body (at most 4 KiB), the body
 (a JSON object), and an HMAC of all that. Everything else ends the connection. The key of the HMAC
@@ -11,12 +11,12 @@ is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC i
     follower → leader      PROOF: one for each communicator that it shares with the leader
     leader → follower      READY with its proof, where one of these is right: done
 
-The leader is the process with the smaller name. Where the two share no communicator yet
+The leader is the process with the smaller name. If the two share no communicator yet
 (:mod:`commbench.mpi.pairing`)::
 
-    leader → follower      AGAIN, where they meet over another connection: PROOF follows
-    leader → follower      MEET with its MPI port
-    follower → leader      COMING with its MPI port
+    leader → follower      RETRY, if they connect over another TCP connection: PROOF follows
+    leader → follower      CONNECT with its MPI port
+    follower → leader      CONNECTING with its MPI port
                            both connect over MPI and agree on a key
     follower → leader      READY with its proof
     leader → follower      READY with its proof
@@ -63,16 +63,16 @@ class Kind(enum.IntEnum):
     HELLO = 1
     REFUSE = 2
     PROOF = 3
-    AGAIN = 4
-    MEET = 5
-    COMING = 6
+    RETRY = 4
+    CONNECT = 5
+    CONNECTING = 6
     READY = 7
-    """The last message: records follow (:mod:`commbench.mpi.line`)."""
+    """The last message: records follow (:mod:`commbench.mpi.control`)."""
     FAILED = 8
 
 
 class ProtocolError(OSError):
-    """The peer sent what this protocol does not have."""
+    """The peer violated the protocol."""
 
 
 class RefusedError(OSError):
@@ -106,7 +106,7 @@ def fields(body: dict[str, Any], **types: type) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hello:
-    """One end of a connection introduces itself.
+    """The content of HELLO: who is at one end of a connection.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Hello:
     tag
         The tag on which this end receives.
     gpu_memory
-        What this end does with GPU memory, as in :mod:`commbench.mpi.device`.
+        The path of GPU memory at this end, as in :mod:`commbench.mpi.device`.
     nonce
         Random, and new for each connection.
     """
@@ -159,7 +159,7 @@ class Hello:
 
 
 def shortened(reason: str) -> str:
-    """Return `reason` as REFUSE and FAILED have room for it."""
+    """Return `reason` in ASCII, cut to the size that REFUSE and FAILED allow."""
     return reason[:500].encode("ascii", "replace").decode()
 
 
@@ -205,7 +205,7 @@ def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
     if magic != MAGIC:
         raise ProtocolError(f"not an mpi:// peer: it began with {magic!r}")
     if version != VERSION:
-        raise ProtocolError(f"the peer speaks version {version} of mpi://, this end {VERSION}")
+        raise ProtocolError(f"the peer has version {version} of mpi://, this end {VERSION}")
     if kind not in Kind._value2member_map_ or length > MAX_BODY:
         raise ProtocolError(f"a message of kind {kind} and {length} B")
     return Kind(kind), length
@@ -221,7 +221,7 @@ def decode_body(message: bytes | bytearray, key: bytes = b"") -> dict[str, Any]:
 
     Examples
     --------
-    >>> decode_body(encode(Kind.MEET, {"tag": 7}, b"key"), b"key")
+    >>> decode_body(encode(Kind.CONNECT, {"tag": 7}, b"key"), b"key")
     {'tag': 7}
     """
     content, code = message[:-MAC_BYTES], message[-MAC_BYTES:]

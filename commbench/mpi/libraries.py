@@ -1,4 +1,4 @@
-"""Which communication libraries this process has loaded: two of a kind must not meet."""
+"""The MPI and UCX libraries that this process has loaded; there must not be two of a kind."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def loaded(stem: str, maps: str | None = None) -> list[str]:
     if maps is None:
         source = Path("/proc/self/maps")
         maps = source.read_text(errors="replace") if source.exists() else ""
-    found = re.findall(rf"\s(/\S*/{stem}(?:_abi)?(?:-[0-9a-f]+)?\.so[.0-9]*)$", maps, re.MULTILINE)
-    return sorted(set(found))
+    paths = re.findall(rf"\s(/\S*/{stem}(?:_abi)?(?:-[0-9a-f]+)?\.so[.0-9]*)$", maps, re.MULTILINE)
+    return sorted(set(paths))
 
 
 def check_before_loading_mpi() -> None:
-    """Refuse to load MPI into a process where it would meet its double.
+    """Refuse to load MPI into a process that has loaded another MPI or UCX.
 
-    MPICH's wheel brings its own UCX under the soname that ucxx's has: whichever comes second
+    MPICH's wheel contains a UCX with the same soname as that of ucxx: the second one to be loaded
     silently gets the other's.
 
     Raises
     ------
     UnavailableError
-        With the path of the library that is in the way.
+        With the path of the other library.
     """
     if "mpi4py.MPI" in sys.modules:
         return

@@ -1,11 +1,11 @@
-"""The communicator that two processes share, made when they first meet.
+"""The communicator that two processes share, made at their first connection.
 
 In world mode that is ``MPI_COMM_WORLD``, and within a process a duplicate of ``MPI_COMM_SELF``.
-Processes that were started apart (elastic mode) agree over TCP, and both connect
-(:mod:`commbench.mpi.connect`).
+Processes that were started separately (elastic mode) coordinate over TCP, and then both call
+``MPI_Comm_connect`` (:mod:`commbench.mpi.connect`).
 
-Two processes that have met agree on a key over their communicator. With it, each proves over later
-connections that it is the same process: a stranger who knows its name cannot.
+Over a new communicator, the two processes agree on a key. With it, each proves over later
+connections that it is the same process: a stranger who knows its name can't.
 """
 
 from __future__ import annotations
@@ -25,102 +25,165 @@ from typing import Any
 from distributed.comm.core import FatalCommClosedError
 
 from commbench.mpi.connect import CALLS, TAG_BITS, check_port, free, start_connect
+from commbench.mpi.control import Control
 from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields, shortened
-from commbench.mpi.line import Line
 from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, forget, release_dead
 from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.runtime import Runtime
 
-__all__ = ["share_communicator"]
+__all__ = ["agree_on_mode", "introduce", "share_communicator"]
 
 STEP_TIMEOUT_S = 10
-"""How long the leader waits for each answer, while other connections of the pair wait for it."""
+"""How long the leader waits for each answer; other connections of the pair wait meanwhile."""
 _MAX_PROOFS = 8
 
-_meetings: dict[str, Future[None]] = {}
-"""Where this process leads a meeting: done when that has ended, well or not."""
-_ends: set[asyncio.Task[None]] = set()
+_connecting: dict[str, Future[None]] = {}
+"""By peer, the connect that this process leads; its future is done when that has ended."""
+_finishing: set[asyncio.Task[None]] = set()
+
+
+async def introduce(
+    control: Control, local: Runtime, hello: Hello, *, connects: bool
+) -> tuple[Hello, str]:
+    """Exchange HELLO; return the peer's, and the mode that both ends support.
+
+    Raises
+    ------
+    FatalCommClosedError
+        If there is none. The peer is sent the reason.
+    OSError
+        If the peer goes away, or is no peer of this kind.
+    """
+    if connects:
+        control.send(Kind.HELLO, **vars(hello))
+    peer = Hello.parse((await control.receive(Kind.HELLO))[1])
+    if connects:
+        return peer, agree_on_mode(local, peer)
+    try:
+        mode = agree_on_mode(local, peer)
+    except FatalCommClosedError as error:
+        control.send(Kind.REFUSE, reason=shortened(str(error)))
+        control.close()
+        raise
+    control.send(Kind.HELLO, **vars(hello))
+    return peer, mode
+
+
+def agree_on_mode(local: Runtime, peer: Hello) -> str:
+    """Return the mode that this process and `peer` both support.
+
+    Raises
+    ------
+    FatalCommClosedError
+        If there is none, with what to do about it.
+    """
+    if peer.process == local.process:
+        return "self"
+    if peer.library != local.library:
+        raise FatalCommClosedError(
+            f"one end of mpi:// has {local.library}, the other {peer.library}: "
+            "use the same MPI library everywhere"
+        )
+    if local.mode == peer.mode == "world" and local.world == peer.world and local.rank != peer.rank:
+        if peer.rank >= local.size:
+            raise FatalCommClosedError(f"a world of {local.size} ranks has no rank {peer.rank}")
+        return "world"
+    if "self" in (local.mode, peer.mode) or not local.port:
+        raise FatalCommClosedError(
+            f"{local.library} can't connect processes that were started apart "
+            f"(here mode {local.mode}, at the peer {peer.mode}): start all of them with one "
+            "mpiexec (dask-mpi), or use MPICH 5 and let mpi:// be the first to initialise MPI, "
+            "or start each with mpiexec -n 1"
+        )
+    if local.devices == frozenset({"lo"}) and peer.host != local.host:
+        raise FatalCommClosedError(
+            "MPI in this process uses the loopback interface alone, because it first listened or "
+            "connected there, or UCX_NET_DEVICES says so: set that, or use another address first"
+        )
+    return "elastic"
 
 
 async def share_communicator(
-    own: Runtime, hello: Hello, peer: Hello, mode: str, line: Line
+    local: Runtime, hello: Hello, peer: Hello, mode: str, control: Control
 ) -> Pair:
-    """Return what this process shares with `peer`; the two meet if they have not.
+    """Return the communicator and the key shared with `peer`, made if there are none.
 
-    Both ends call this, and return when both know that the other is the process it says it is.
+    Both ends call this. It returns when each has proved to be the process that it claims to be.
 
     Parameters
     ----------
-    own
+    local
         MPI in this process.
     hello, peer
-        What this end and the other have said.
+        HELLO of this end and of the peer.
     mode
-        As `how_to_pair` returns it.
-    line
-        The connection.
+        As `agree_on_mode` returns it.
+    control
+        The TCP connection.
 
     Raises
     ------
     OSError
-        Where the peer goes away, or is another process than it says.
+        If the peer goes away, or is not the process that it claims to be.
     FatalCommClosedError
-        Where this process can meet no other any more.
+        If this process can't connect to any other process any more.
     """
     if hello.nonce == peer.nonce:
         raise ProtocolError("the peer sent this end's nonce")
     if mode == "self":
         with LOCK:
-            if own.process not in PAIRS:
+            if local.process not in PAIRS:
                 key = secrets.token_bytes(32)
-                PAIRS[own.process] = [Pair(own.own, 0, key, own.pid)]
-    side = _Side(own, hello, peer, mode, line)
-    if (own.process, hello.nonce) < (peer.process, peer.nonce):
+                PAIRS[local.process] = [Pair(local.self_comm, 0, key, local.pid)]
+    side = _Side(local, hello, peer, mode, control)
+    if (local.process, hello.nonce) < (peer.process, peer.nonce):
         return await side.lead()
     return await side.follow()
 
 
 class _Side:
-    """One end of a handshake; the parameters are those of `share_communicator`."""
+    """One end of the handshake; the parameters are those of `share_communicator`."""
 
-    def __init__(self, own: Runtime, hello: Hello, peer: Hello, mode: str, line: Line) -> None:
-        self._own = own
+    def __init__(
+        self, local: Runtime, hello: Hello, peer: Hello, mode: str, control: Control
+    ) -> None:
+        self._local = local
         self._hello = hello
         self._peer = peer
         self._mode = mode
-        self._line = line
+        self._control = control
         self._counted = False
 
-    # -- those who have met
+    # -- known peers
 
-    def _proof(self, key: bytes, *, own: bool) -> str:
+    def _proof(self, key: bytes, *, ours: bool) -> str:
         ends = [json.dumps(vars(end), sort_keys=True) for end in (self._hello, self._peer)]
-        text = "\n".join(ends if own else ends[::-1]).encode()
+        text = "\n".join(ends if ours else ends[::-1]).encode()
         return hmac.digest(key, text, hashlib.sha256).hex()
 
     def _shared(self, proofs: Iterable[Any]) -> Pair | None:
-        """Return the pair that one of the peer's proofs is right for."""
+        """Return the pair for whose key one of the peer's proofs is right."""
         given = [proof for proof in proofs if type(proof) is str and proof.isascii()]
         for pair in PAIRS.get(self._peer.process, ()):
-            expected = self._proof(pair.key, own=False)
+            expected = self._proof(pair.key, ours=False)
             if any(hmac.compare_digest(expected, proof) for proof in given[:_MAX_PROOFS]):
                 return pair
         return None
 
     def _send_ready(self, pair: Pair) -> None:
-        self._line.send(Kind.READY, proof=self._proof(pair.key, own=True))
+        self._control.send(Kind.READY, proof=self._proof(pair.key, ours=True))
 
     def _check_ready(self, body: dict[str, Any], pair: Pair | None = None) -> Pair:
-        """Return the pair that the proof in READY is right for; it must be `pair`, if given."""
+        """Return the pair for whose key READY has a proof; it must be `pair`, if given."""
         shared = self._shared(fields(body, proof=str))
         if shared is None or pair not in (None, shared):
-            raise ProtocolError("the peer is not the process that it says it is")
+            raise ProtocolError("the peer is not the process that it claims to be")
         return shared
 
     # -- the two roles
 
     async def lead(self) -> Pair:
-        """Decide over which connection to meet, if need be."""
+        """Accept the peer's proof, or connect over MPI over one TCP connection of the pair."""
         name = self._peer.process
         while True:
             _, body = await self._receive(Kind.PROOF)
@@ -130,17 +193,17 @@ class _Side:
             if self._mode == "self":
                 raise ProtocolError("the peer is not this process")
             with LOCK:
-                if (meeting := _meetings.get(name)) is None:
-                    ended = _meetings[name] = Future[None]()
+                if (connecting := _connecting.get(name)) is None:
+                    ended = _connecting[name] = Future[None]()
                     break
-            await asyncio.shield(asyncio.wrap_future(meeting))
-            self._line.send(Kind.AGAIN)
+            await asyncio.shield(asyncio.wrap_future(connecting))
+            self._control.send(Kind.RETRY)
         try:
             self._count()
             tag = secrets.randbits(TAG_BITS)
-            self._line.send(Kind.MEET, tag=tag, **self._contact())
-            _, body = await self._receive(Kind.COMING)
-            pair = await self._meet(tag, *fields(body, port=str, segments=list))
+            self._control.send(Kind.CONNECT, tag=tag, **self._contact())
+            _, body = await self._receive(Kind.CONNECTING)
+            pair = await self._make_pair(tag, *fields(body, port=str, segments=list))
             async with self._failing(pair):
                 self._check_ready((await self._receive(Kind.READY))[1], pair)
                 self._send_ready(pair)
@@ -148,60 +211,60 @@ class _Side:
         finally:
             self._uncount()
             with LOCK:
-                del _meetings[name]
+                del _connecting[name]
             ended.set_result(None)
 
     async def follow(self) -> Pair:
-        """Do as the leader decides."""
+        """Offer proofs until the leader accepts one, or asks to connect over MPI."""
         while True:
             keys = [pair.key for pair in PAIRS.get(self._peer.process, ())][-_MAX_PROOFS:]
-            self._line.send(Kind.PROOF, proofs=[self._proof(key, own=True) for key in keys])
-            kind, body = await self._line.receive(Kind.AGAIN, Kind.READY, Kind.MEET)
+            self._control.send(Kind.PROOF, proofs=[self._proof(key, ours=True) for key in keys])
+            kind, body = await self._control.receive(Kind.RETRY, Kind.READY, Kind.CONNECT)
             if kind is Kind.READY:
                 return self._check_ready(body)
-            if kind is Kind.MEET:
+            if kind is Kind.CONNECT:
                 tag, port, segments = fields(body, tag=int, port=str, segments=list)
                 break
         if self._mode == "self":
-            raise ProtocolError("a process met itself")
+            raise ProtocolError("a process connected to itself")
         self._count()
         try:
-            self._line.send(Kind.COMING, **self._contact())
-            pair = await self._meet(tag, port, segments)
+            self._control.send(Kind.CONNECTING, **self._contact())
+            pair = await self._make_pair(tag, port, segments)
         finally:
             self._uncount()
         async with self._failing(pair):
             self._send_ready(pair)
-            self._check_ready((await self._line.receive(Kind.READY))[1], pair)
+            self._check_ready((await self._control.receive(Kind.READY))[1], pair)
         return pair
 
     async def _receive(self, kind: Kind) -> tuple[Kind, dict[str, Any]]:
         try:
-            return await asyncio.wait_for(self._line.receive(kind), STEP_TIMEOUT_S)
+            return await asyncio.wait_for(self._control.receive(kind), STEP_TIMEOUT_S)
         except TimeoutError:
             raise OSError(f"the peer sent no {kind.name} within {STEP_TIMEOUT_S} s") from None
 
-    # -- those who meet
+    # -- connecting over MPI
 
     def _contact(self) -> dict[str, Any]:
         if self._mode == "world":
             return {"port": "", "segments": []}
-        own, peer = self._own.host, self._peer.host
-        if own == peer:
+        local, peer = self._local.host, self._peer.host
+        if local == peer:
             SENDERS.add(self._peer.pid)
-        elif own.rpartition("-")[0] == peer.rpartition("-")[0] or not peer:
-            # It may share memory with this process, and its threads can't be seen.
+        elif local.rpartition("-")[0] == peer.rpartition("-")[0] or not peer:
+            # It may share memory with this process, but its threads are not visible.
             SENDERS.watch(None)
-        return {"port": self._own.port, "segments": sorted(self._own.segments)}
+        return {"port": self._local.port, "segments": sorted(self._local.segments)}
 
     def _count(self) -> None:
-        """Count this meeting, or refuse it."""
+        """Count this connect, or refuse it."""
         if self._mode != "elastic":
             return
         try:
             CALLS.begin()
         except FatalCommClosedError as error:
-            self._line.send(Kind.REFUSE, reason=shortened(str(error)))
+            self._control.send(Kind.REFUSE, reason=shortened(str(error)))
             raise
         except OSError as error:
             self._send_failed(error)
@@ -209,62 +272,66 @@ class _Side:
         self._counted = True
 
     def _uncount(self) -> None:
-        """End what `_count` began, where no call did."""
+        """Undo `_count`, if ``MPI_Comm_connect`` was not called."""
         if self._counted:
             self._counted = False
             CALLS.end()
 
     def _send_failed(self, error: BaseException) -> None:
-        self._line.send(Kind.FAILED, reason=shortened(str(error) or repr(error)))
+        self._control.send(Kind.FAILED, reason=shortened(str(error) or repr(error)))
 
-    async def _meet(self, tag: int, port: str, segments: list[Any]) -> Pair:
-        """Make a communicator with the peer, agree on a key, and remember both."""
-        own, peer = self._own, self._peer
+    async def _make_pair(self, tag: int, port: str, segments: list[Any]) -> Pair:
+        """Make a communicator with the peer, agree on a key, and keep both in `PAIRS`."""
+        local, peer = self._local, self._peer
         if self._mode == "world":
-            pair = Pair(own.mpi.COMM_WORLD, peer.rank, b"", peer.pid)
+            pair = Pair(local.mpi.COMM_WORLD, peer.rank, b"", peer.pid)
         else:
             if not check_port(port, tag):
                 raise ProtocolError("a port that MPICH did not make")
             if len(segments) > 16 or not all(type(i) is int and 0 <= i < 2**31 for i in segments):
                 raise ProtocolError("segments that are not the ids of segments")
-            # Ids count from 0 in each IPC namespace: those of another host say nothing here.
-            near = frozenset(segments) if own.host and peer.host == own.host else frozenset()
-            if own.segments & near:
+            # Each IPC namespace numbers segments from 0: ids of another host mean nothing here.
+            near = frozenset(segments) if local.host and peer.host == local.host else frozenset()
+            if local.segments & near:
                 raise ProtocolError("segments of this process")
             communicator = await self._connect(port, tag, near)
             pair = Pair(communicator, 0, b"", peer.pid, near)
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
-            pair = pair._replace(key=await agree_on_key(own, pair, self._hello, peer, self._line))
+            pair = pair._replace(
+                key=await agree_on_key(local, pair, self._hello, peer, self._control)
+            )
         with LOCK:
             PAIRS.setdefault(peer.process, []).append(pair)
         return pair
 
     async def _connect(self, port: str, tag: int, segments: frozenset[int]) -> Any:
         release_dead()
-        self._line.check()
-        over = threading.Event()
+        self._control.check()
+        peer_done = threading.Event()
         self._counted = False
-        call = start_connect(self._own, port, tag, segments, over)
+        call = start_connect(self._local, port, tag, segments, peer_done)
         try:
             communicator = await asyncio.shield(asyncio.wrap_future(call))
             if isinstance(communicator, OSError):
                 raise communicator
         except BaseException as error:
-            self._see_off(call, over, error)
+            self._finish_failed(call, peer_done, error)
             raise
         return communicator
 
-    def _see_off(self, call: Future[Any], over: threading.Event, error: BaseException) -> None:
-        """Say FAILED once this end's call has returned, and end when the peer has said so, too."""
-        line = self._line
-        line.keep_open = True
-        # The peer takes the connection's end for that of this call: it must not come before, not
-        # even where the event loop is closed.
+    def _finish_failed(
+        self, call: Future[Any], peer_done: threading.Event, error: BaseException
+    ) -> None:
+        """Send FAILED when this end's call has returned, and wait for the peer's."""
+        control = self._control
+        control.keep_open = True
+        # To the peer, the end of this connection means that this call has ended. So it must stay
+        # open until then, even if the event loop is closed.
         with contextlib.suppress(OSError):
-            connection = line.duplicate()
+            connection = control.duplicate()
             call.add_done_callback(lambda _: os.close(connection))
 
-        async def see_off() -> None:
+        async def finish() -> None:
             try:
                 communicator = await asyncio.shield(asyncio.wrap_future(call))
                 if not isinstance(communicator, OSError):
@@ -272,19 +339,19 @@ class _Side:
                 self._send_failed(error)
                 with contextlib.suppress(OSError):
                     while True:
-                        await line.receive(*Kind)
-                over.set()
+                        await control.receive(*Kind)
+                peer_done.set()
             finally:
-                line.keep_open = False
-                line.abort()
+                control.keep_open = False
+                control.abort()
 
-        task = asyncio.get_running_loop().create_task(see_off())
-        _ends.add(task)
-        task.add_done_callback(_ends.discard)
+        task = asyncio.get_running_loop().create_task(finish())
+        _finishing.add(task)
+        task.add_done_callback(_finishing.discard)
 
     @contextlib.asynccontextmanager
     async def _failing(self, pair: Pair) -> AsyncIterator[None]:
-        """Forget `pair`, and let the peer know, where the block fails."""
+        """If the block fails, drop `pair` and send FAILED."""
         try:
             yield
         except BaseException as error:

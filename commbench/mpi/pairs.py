@@ -1,4 +1,4 @@
-"""The processes that this one has met: those on this host until they die."""
+"""The peers to which this process has a communicator; those on this host until they die."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from commbench.mpi import shared_memory
+from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello
-from commbench.mpi.line import Line
 from commbench.mpi.receive_queue import SENDERS, exists
 from commbench.mpi.runtime import Runtime
-from commbench.mpi.transfer import Transfer
+from commbench.mpi.transfers import Transfer
 
 __all__ = [
     "LOCK", "PAIRS", "Pair", "agree_on_key", "forget", "release_dead", "release_dead_soon",
 ]  # fmt: skip
 
 RELEASE_AFTER_S = (1, 4, 16, 64)
-"""How long after the end of a connection to look whether the peer has died."""
-_LOOK_AGAIN_S = 0.25
-"""How long after a look at the receive queue to look again, where a slot is unwritten."""
+"""The delays after the end of a connection at which to check whether the peer has died."""
+_RECHECK_S = 0.25
+"""The delay between two checks of the receive queue while a slot is unwritten."""
 
 
 class Pair(NamedTuple):
-    """What this process shares with another.
+    """The communicator and the key that this process shares with a peer.
 
     Attributes
     ----------
     communicator, rank
-        Where to send to the other.
+        The communicator, and the peer's rank in it.
     key
-        Known to these two processes alone.
+        A secret of the two processes.
     pid
-        The id of the other process.
+        The peer's process id.
     segments
-        Its shared memory, where both are on one host.
+        The peer's System V segments, if both are on one host.
     """
 
     communicator: Any
@@ -51,49 +51,49 @@ class Pair(NamedTuple):
 
 
 PAIRS: dict[str, list[Pair]] = {}
-"""By the name that the other process gives itself: several where one end gave a meeting up."""
+"""By the peer's name. There are several if one end has abandoned a connect."""
 LOCK = threading.Lock()
 _FORGOTTEN = ""
-"""The name of those with whom a meeting failed at last; no process can have it."""
-_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
-"""Of each event loop, when to look next, by the time since a connection ended or the last look."""
+"""The key of pairs that failed after the connect; no process has this name."""
+_checks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
+"""By event loop and delay, the time of the next check."""
 
 
 def release_dead_soon() -> None:
-    """Look for dead peers later, and for many calls once; to be called in an event loop."""
+    """Schedule `release_dead` in this event loop, once for many calls."""
     for delay in RELEASE_AFTER_S:
-        _look_after(delay)
+        _schedule_check(delay)
 
 
-def _look_after(delay: float) -> None:
+def _schedule_check(delay: float) -> None:
     loop = asyncio.get_running_loop()
-    looks = _looks.setdefault(loop, {})
-    if (now := time.monotonic()) > looks.get(delay, 0):
-        looks[delay] = now + delay
-        loop.call_later(delay, _look)
+    checks = _checks.setdefault(loop, {})
+    if (now := time.monotonic()) > checks.get(delay, 0):
+        checks[delay] = now + delay
+        loop.call_later(delay, _check)
 
 
-def _look() -> None:
+def _check() -> None:
     release_dead()
-    if SENDERS.look():
-        _look_after(_LOOK_AGAIN_S)
+    if SENDERS.skip_abandoned():
+        _schedule_check(_RECHECK_S)
 
 
 def forget(name: str, pair: Pair) -> bool:
-    """Don't use `pair` for new connections; return whether there may be some that use it."""
+    """Don't use `pair` for new connections; return whether some may use it already."""
     with LOCK:
-        known = PAIRS.get(name, [])
-        if pair not in known:
+        pairs = PAIRS.get(name, [])
+        if pair not in pairs:
             return False
-        known.remove(pair)
-        if not known:
+        pairs.remove(pair)
+        if not pairs:
             del PAIRS[name]
         PAIRS.setdefault(_FORGOTTEN, []).append(pair)
     return True
 
 
 def release_dead() -> None:
-    """Forget the processes on this host that have died, and release their shared memory."""
+    """Forget peers on this host that have died, and detach their shared memory."""
     with LOCK:
         dead, alive = set[int](), set[int]()
         for name, pairs in list(PAIRS.items()):
@@ -108,30 +108,32 @@ def release_dead() -> None:
             shared_memory.release(dead - alive)
 
 
-async def agree_on_key(own: Runtime, pair: Pair, hello: Hello, peer: Hello, line: Line) -> bytes:
-    """Return a key that both ends make of what they send each other over MPI.
+async def agree_on_key(
+    local: Runtime, pair: Pair, hello: Hello, peer: Hello, control: Control
+) -> bytes:
+    """Return a key derived from random bytes that both ends exchange over MPI.
 
     Raises
     ------
     OSError
-        Where the peer goes away, or MPI fails.
+        If the peer goes away, or MPI fails.
     """
-    mine, theirs = bytearray(secrets.token_bytes(32)), bytearray(32)
-    byte = own.mpi.BYTE
+    sent, received = bytearray(secrets.token_bytes(32)), bytearray(32)
+    byte = local.mpi.BYTE
     requests: list[Any] = []
     delay = 0.0
     try:
-        requests.append(pair.communicator.Irecv((theirs, byte), pair.rank, hello.tag))
-        requests.append(pair.communicator.Isend((mine, byte), pair.rank, peer.tag))
-        while not own.mpi.Request.Testall(requests):
-            line.check()
+        requests.append(pair.communicator.Irecv((received, byte), pair.rank, hello.tag))
+        requests.append(pair.communicator.Isend((sent, byte), pair.rank, peer.tag))
+        while not local.mpi.Request.Testall(requests):
+            control.check()
             await asyncio.sleep(delay)
             delay = min(delay * 1.5 + 1e-4, 0.02)
     except BaseException as error:
-        begun = Transfer(requests, (mine, theirs), 32, True, lambda *_: None)
+        begun = Transfer(requests, (sent, received), 32, True, lambda *_: None)
         begun.cancel()
-        Engine.of(asyncio.get_running_loop()).park(begun)
+        Engine.for_loop(asyncio.get_running_loop()).park(begun)
         if isinstance(error, Exception) and not isinstance(error, OSError):
             raise OSError(f"MPI could not exchange keys: {error}") from error
         raise
-    return hashlib.sha256(b"".join(sorted([bytes(mine), bytes(theirs)]))).digest()
+    return hashlib.sha256(b"".join(sorted([bytes(sent), bytes(received)]))).digest()

@@ -1,9 +1,9 @@
-"""A process manager for one process: MPICH starts without ``mpiexec`` and can still pair.
+"""A process manager for one process, so that MPICH can connect processes without ``mpiexec``.
 
-MPICH refuses to connect two processes that were started without a process manager, because both
-call their world by the same name. Here each gets a manager of its own, that says ``PMI-1`` and
-gives a unique name. It must be another process, for ``MPI_Init`` holds the GIL; it runs this file
-by itself, and ends with its socket.
+MPICH refuses to connect two processes that were started without a process manager, because their
+worlds have the same name. Here each gets a manager that implements PMI-1 and assigns a unique name.
+It is a separate process, because ``MPI_Init`` holds the GIL; it runs this file as a script, and
+exits when its socket is closed.
 
 The protocol is MPICH's ``doc/wiki/developer/PMI-1``: one line ``cmd=… key=value …`` each way.
 """
@@ -30,7 +30,7 @@ def answer(line: str, name: str, values: dict[str, str]) -> str:
     name
         The unique name of this one-process world.
     values
-        What the process has put so far; changed by ``cmd=put``.
+        The values that the process has put; changed by ``cmd=put``.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def answer(line: str, name: str, values: dict[str, str]) -> str:
     >>> answer("cmd=get kvsname=me key=card", "me", values)
     'cmd=get_result rc=0 msg=success value=42'
     """
-    # A value may itself hold "=": port names and business cards do.
+    # A value may contain "=": port names and business cards do.
     request = dict(part.split("=", 1) for part in line.split() if "=" in part)
     match request.get("cmd"):
         case "init":

@@ -1,14 +1,13 @@
-"""UCX's receive queue in shared memory, freed of slots that a dead sender left unwritten.
+"""Skip slots of UCX's receive queue in shared memory that a dead sender left unwritten.
 
-All processes of a host write to one queue of the receiver. A sender takes the next slot, attaches
-more of the receiver's memory if it needs that, writes its message, and marks the slot as written;
-the receiver reads the slots in their order (``uct_mm_ep_am_common_send`` and
-``uct_mm_iface_poll_fifo`` in UCX 1.20, ``src/uct/sm/mm/base``). So a sender that is killed between
-the first and the last of these leaves the receiver deaf to all others, for ever: UCX has no way
-out of it. Here the receiver writes an empty message into that slot.
+All processes of a host write to one queue of the receiver. A sender reserves the next slot,
+attaches more of the receiver's memory if necessary, writes its message, and marks the slot as
+written; the receiver reads the slots in order (``uct_mm_ep_am_common_send`` and
+``uct_mm_iface_poll_fifo`` in UCX 1.20, ``src/uct/sm/mm/base``). A sender that is killed after the
+first step and before the last therefore blocks the queue for all other senders, and UCX never
+recovers. Here the receiver writes an empty message into that slot.
 
-That is safe only if no living process will still write there. `Senders.look` says how that is
-known.
+This is safe only if no living process will still write there; see `Senders.skip_abandoned`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ __all__ = ["SENDERS", "ReceiveQueue", "Senders", "exists"]
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 0.5
-"""How long a slot stays unwritten before its sender may count as dead."""
+ABANDONED_S = 0.5
+"""How long a slot must have been unwritten before it is skipped."""
 RAN_TICKS = 2
-"""Ticks of user time by which a thread's count must grow to show that the thread ran.
+"""The increase of a thread's user time, in clock ticks, that proves that it ran.
 
-The count is rounded down. System time shows nothing: a page fault within a write may take long.
+The count is rounded down. System time proves nothing: a page fault within a write may last long.
 """
 
 _N_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 128, 192
@@ -50,16 +49,16 @@ _SEGMENT_OFFSET = 4
 _WRITTEN, _INLINE = 1, 2
 """Flags of a slot. That for *written* is set in every other round through the queue."""
 _UNKNOWN_MESSAGE = 31
-"""The largest id of a message in UCX. It handles none that has it, and drops it with a warning."""
+"""The largest message id in UCX. It has no handler: UCX drops such a message with a warning."""
 
 
 class ReceiveQueue:
-    """The queue in which this process receives, at an address.
+    """The receive queue of this process.
 
     Parameters
     ----------
     address
-        Of the segment that it is in.
+        The address at which its segment is mapped.
     """
 
     def __init__(self, address: int) -> None:
@@ -68,19 +67,19 @@ class ReceiveQueue:
 
     @classmethod
     def find(cls, segments: Iterable[int]) -> ReceiveQueue | None:
-        """Return the queue that is in one of these segments of this process; None if none is.
+        """Return the queue in one of these segments of this process, or None.
 
-        To be called before anything has been received: all slots must be as UCX makes them, or this
-        is another version of UCX, or the queue has another size.
+        It must be called before anything has been received. Any slot that is not as UCX 1.20
+        initializes it means another version of UCX, or another size of the queue.
         """
         if sys.byteorder != "little":
             return None
-        own = set(segments)
-        for start, end in mapped(own):
+        ids = set(segments)
+        for start, end in mapped(ids):
             # UCX asks for a cache line more, and the kernel rounds up to pages.
             if end - start == _rounded(_QUEUE_BYTES + _CACHE_LINE_BYTES - 1, mmap.PAGESIZE):
                 queue = cls(start)
-                if queue._is_new(own):
+                if queue._is_new(ids):
                     return queue
         return None
 
@@ -102,12 +101,12 @@ class ReceiveQueue:
 
     @property
     def head(self) -> int:
-        """The number of slots that were taken so far."""
+        """The number of slots reserved so far."""
         # The uppermost bit is a flag.
         return ctypes.c_uint64.from_address(self._address).value & (2**63 - 1)
 
     def unwritten(self) -> list[int]:
-        """Return the numbers of the slots that were taken and have not been written."""
+        """Return the numbers of the slots that are reserved and not written."""
         head = self.head
         flags = self._bytes[_FIRST_SLOT::_SLOT_BYTES].tobytes()
         return [
@@ -119,7 +118,7 @@ class ReceiveQueue:
     def skip(self, number: int) -> None:
         """Write an empty message into a slot."""
         address = self._address + _FIRST_SLOT + number % _N_SLOTS * _SLOT_BYTES
-        # Flags, id and length, in one store: the receiver may look at any time.
+        # Flags, id and length in one store: another thread may poll the queue at any time.
         flags = _INLINE | (number // _N_SLOTS % 2) * _WRITTEN
         ctypes.c_uint32.from_address(address).value = flags | _UNKNOWN_MESSAGE << 8
 
@@ -130,7 +129,7 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 class _Thread(NamedTuple):
     in_call: bool
-    """Whether it sleeps in a system call, of which a write has none that sleeps so."""
+    """Whether it sleeps in a system call; a write contains none that sleeps."""
     user_ticks: int
 
 
@@ -145,7 +144,7 @@ class Senders:
     Attributes
     ----------
     has_skipped
-        Whether `look` has skipped a slot.
+        Whether a slot was skipped.
     """
 
     def __init__(self) -> None:
@@ -157,33 +156,33 @@ class Senders:
         self._seen: dict[int, _Seen] = {}
 
     def watch(self, queue: ReceiveQueue | None) -> None:
-        """Look at `queue` from now on; at none where it is None, which is for good."""
+        """Watch `queue` from now on, or none."""
         with self._lock:
             self._queue = queue
 
     def add(self, pid: int) -> None:
-        """Add a process, before it can write."""
+        """Add a process; must be called before it can write."""
         with self._lock:
             self._pids.add(pid)
 
-    def look(self) -> bool:
-        """Skip slots of dead senders; return whether there are slots to look at again soon.
+    def skip_abandoned(self) -> bool:
+        """Skip slots of dead senders; return whether to check again soon.
 
-        A slot is skipped if it has been unwritten for `PATIENCE_S`, a sender has died, and every
-        thread of all other senders slept in a system call or has run since. A thread that is in
-        the middle of a write for that long is stopped or frozen, or waits for a core or for
-        memory: then it is in no system call, or does not sleep as one that waits in it.
+        A slot is skipped if it has been unwritten for `ABANDONED_S`, a sender has died, and every
+        thread of all other senders has slept in a system call or has run since. A thread in the
+        middle of a write can't have done so: if the write lasts that long, the thread is stopped
+        or frozen, or waits for a core or for memory.
         """
         with self._lock:
             if self._queue is None:
                 return False
-            # Who dies after this may have taken a slot that is seen later.
-            there = {pid for pid in self._pids if exists(pid)}
+            # A process that dies after this may have reserved a slot that is read below.
+            alive = {pid for pid in self._pids if exists(pid)}
             slots, now = self._queue.unwritten(), time.monotonic()
             if not slots:
-                self._pids, self._slots, self._seen = there, set(), {}
+                self._pids, self._slots, self._seen = alive, set(), {}
                 return False
-            # Most are about to be written: only for others it pays to read every thread.
+            # Most are about to be written. Reading all threads is only worth it for the others.
             stuck, self._slots = self._slots.intersection(slots), set(slots)
             if not stuck:
                 return True
@@ -191,7 +190,7 @@ class Senders:
             new = _Seen(now, threads)
             self._seen = {number: self._seen.get(number, new) for number in stuck}
             if {} in threads.values():
-                # One that was about to be written may have been while threads were read.
+                # Some may have been written while the threads were read.
                 for number in self._queue.unwritten():
                     if number in self._seen and self._is_abandoned(
                         self._seen[number], now, threads
@@ -207,13 +206,13 @@ class Senders:
     def _is_abandoned(
         seen: _Seen, now: float, threads: dict[int, dict[str, _Thread] | None]
     ) -> bool:
-        return now - seen.at >= PATIENCE_S and not any(
+        return now - seen.at >= ABANDONED_S and not any(
             _may_write(seen.threads.get(pid, {}), threads[pid]) for pid in threads
         )
 
 
 def exists(pid: int) -> bool:
-    """Return whether there is a process of that id, also one that has ended unnoticed."""
+    """Return whether a process has that id; it may be a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -224,8 +223,8 @@ def exists(pid: int) -> bool:
 
 
 def _threads(pid: int) -> dict[str, _Thread] | None:
-    """Return the threads of a process; none where it has died, None where that can't be seen."""
-    found, n_dead = {}, 0
+    """Return the threads of a process: none if it has died, None if they are not visible."""
+    threads, n_dead = {}, 0
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         try:
             # A name can be any bytes.
@@ -236,12 +235,12 @@ def _threads(pid: int) -> dict[str, _Thread] | None:
             n_dead += 1
         else:
             in_call = state == b"S" and _is_in_call(thread)
-            found[thread.name] = _Thread(in_call, int(fields[10]))
-    return None if not found and not n_dead and exists(pid) else found
+            threads[thread.name] = _Thread(in_call, int(fields[10]))
+    return None if not threads and not n_dead and exists(pid) else threads
 
 
 def _may_write(before: dict[str, _Thread] | None, now: dict[str, _Thread] | None) -> bool:
-    """Return whether a thread may have been in the middle of a write all the time."""
+    """Return whether a thread may have been in the middle of a write from then until now."""
     if now == {}:
         return False
     if before is None or now is None:
@@ -256,7 +255,7 @@ def _may_write(before: dict[str, _Thread] | None, now: dict[str, _Thread] | None
 
 
 def _is_in_call(thread: Path) -> bool:
-    """Return whether a thread is in a system call: not in a page fault, frozen or unknown."""
+    """Return whether a thread is in a system call, not in a page fault, frozen or unknown."""
     try:
         return (thread / "syscall").read_bytes().split()[0].isdigit()
     except OSError:
@@ -264,4 +263,4 @@ def _is_in_call(thread: Path) -> bool:
 
 
 SENDERS = Senders()
-"""Those of this process."""
+"""The senders that can write into the queue of this process."""

@@ -1,14 +1,14 @@
-"""MPI in this process: started at its first use, once, and asked what it can do.
+"""MPI in this process, initialized at the first use.
 
-How two processes may come to a communicator depends on how they were started:
+How two processes can make a communicator depends on how they were started:
 
 ========  ========================================================================================
 mode      started
 ========  ========================================================================================
-elastic   each by itself: MPICH only, with the process manager of :mod:`commbench.mpi.pmi` or with
-          ``mpiexec -n 1``; processes come and go at will
+elastic   separately: MPICH only, with the process manager of :mod:`commbench.mpi.pmi` or with
+          ``mpiexec -n 1``; processes join and leave at any time
 world     all by one ``mpiexec -n N``: any MPI; the ranks are fixed
-self      each by itself, with an MPI that can't pair them: only within one process
+self      separately, with an MPI that can't connect them: only within one process
 ========  ========================================================================================
 """
 
@@ -31,9 +31,9 @@ from typing import Any
 from commbench.errors import UnavailableError
 from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
+from commbench.mpi.peer_failure import install_log_handler
 from commbench.mpi.receive_queue import SENDERS, ReceiveQueue
 from commbench.mpi.shared_memory import host, segments, unlink_files
-from commbench.mpi.survival import outlive_peers
 from commbench.mpi.tags import TagAllocator
 from commbench.mpi.ucx import ucx_environment
 
@@ -49,31 +49,31 @@ _WORLD_NAMES = ("PMIX_NAMESPACE", "SLURM_STEP_ID", "SLURM_JOB_ID", "PBS_JOBID", 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """MPI as this process has it.
+    """MPI in this process, and what it can do.
 
     Attributes
     ----------
     mpi
         The module ``mpi4py.MPI``.
     process
-        The name of this process, unique for all time.
+        A globally unique name of this process.
     mode
         ``"elastic"``, ``"world"`` or ``"self"``.
     library
         The name and version of the MPI library.
     world
-        What the processes of one ``mpiexec`` have in common; empty but in world mode.
+        A name that the processes of one ``mpiexec`` share; empty except in world mode.
     rank, size
         In the world of ``mpiexec``.
-    own
+    self_comm
         A communicator for two ends in this process.
     tags
         The tags that channels of this process receive on.
     lock
-        For calls that MPI wants one at a time, and that wait for nobody.
+        For calls that must not run concurrently, and don't block.
     port, segments
-        Where other processes can connect to, in elastic mode, and the System V segments that they
-        attach for that. The port is never closed.
+        In elastic mode, the port to which other processes connect, and the System V segments that
+        they attach for that. The port is never closed.
     host
         As in :func:`commbench.mpi.shared_memory.host`.
     devices
@@ -87,7 +87,7 @@ class Runtime:
     world: str
     rank: int
     size: int
-    own: Any
+    self_comm: Any
     tags: TagAllocator
     lock: threading.Lock
     pid: int
@@ -102,18 +102,18 @@ _lock = threading.Lock()
 
 
 def runtime(address: str = "") -> Runtime:
-    """Return MPI, started if need be.
+    """Return MPI in this process; initialize it at the first call.
 
     Parameters
     ----------
     address
-        Of the interface that this process listens on, or by which it reaches others. The first call
-        decides which interfaces MPI uses.
+        An address of the interface that this process listens on, or by which it reaches others.
+        The first call determines which interfaces MPI uses.
 
     Raises
     ------
     UnavailableError
-        With what to do about it.
+        If MPI can't be used, with what to do about it.
     """
     global _runtime
     with _lock:
@@ -153,7 +153,7 @@ def _start(address: str) -> Runtime:
                 devices = stack.enter_context(ucx_environment(address))
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
     elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
-        # Its children inherit the rank, and must not take it for their own.
+        # Its children inherit the rank, and must not use it.
         os.environ.setdefault(_OWNER, str(os.getpid()))
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise UnavailableError(
@@ -164,7 +164,7 @@ def _start(address: str) -> Runtime:
         )
     shared, here = segments() - before, host()
     if is_mpich:
-        outlive_peers()
+        install_log_handler()
     size = mpi.COMM_WORLD.Get_size()
     if is_mpich and size == 1:
         unlink_files()
@@ -180,8 +180,8 @@ def _start(address: str) -> Runtime:
         mode = "self"
     if mode == "elastic":
         _watch_queue(mpi, ReceiveQueue.find(shared) if here else None)
-    own = mpi.COMM_SELF.Dup()
-    own.Set_errhandler(mpi.ERRORS_RETURN)
+    self_comm = mpi.COMM_SELF.Dup()
+    self_comm.Set_errhandler(mpi.ERRORS_RETURN)
     last_tag = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
     return Runtime(
         mpi=mpi,
@@ -191,7 +191,7 @@ def _start(address: str) -> Runtime:
         world=_world_name(size) if mode == "world" else "",
         rank=mpi.COMM_WORLD.Get_rank(),
         size=size,
-        own=own,
+        self_comm=self_comm,
         tags=TagAllocator(last_tag // 2 + 1, last_tag),
         lock=threading.Lock(),
         pid=os.getpid(),
@@ -213,7 +213,7 @@ def _open_port(mpi: Any) -> str:
     try:
         return str(mpi.Open_port())
     except mpi.Exception as error:
-        # Such as where the addresses of many network interfaces are longer than MPI allows.
+        # For example if the addresses of many network interfaces are longer than MPI allows.
         logger.warning("MPI has no port for other processes; set UCX_NET_DEVICES: %s", error)
         return ""
 
@@ -240,13 +240,13 @@ def _import_mpi() -> Any:
 
 @contextlib.contextmanager
 def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
-    """Let MPI see a process manager: the launcher's if it started *us*, else one of our own."""
+    """Give MPI a process manager: the launcher's if it started this process, else a new one."""
     inherited = {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
     if launched and os.environ.setdefault(_OWNER, str(os.getpid())) == str(os.getpid()):
         yield None
         return
-    # A child of a launched process inherits its rank; to use it twice would wreck the world.
+    # A child of a launched process inherits its rank, and must not use it, too.
     for name in inherited:
         del os.environ[name]
     if not is_mpich:
@@ -265,13 +265,13 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
         finally:
             for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE"):
                 del os.environ[name]
-            # MPI asks its manager no more after its initialisation, for we don't finalize.
+            # MPI needs its manager only to initialize and to finalize, which it never does here.
             ours.close()
             server.wait()
 
 
 def _finalize_at_exit(mpi: Any) -> None:
-    """Leave the world in order: a launcher takes a rank that exits without that for a crash."""
+    """Finalize MPI at exit: to a launcher, a rank that exits without that has crashed."""
 
     def finalize() -> None:
         if not mpi.Is_finalized():

@@ -1,8 +1,8 @@
-"""Shared memory within a host: attached while processes meet, released when a peer has died.
+"""Shared memory within a host: attached during a connect, detached when a peer has died.
 
 UCX gives each process two System V segments, which its peers attach. The kernel frees a segment
-with its last attachment. So a survivor that met many processes would keep all of their segments:
-MPICH 5.0 never closes an endpoint before ``MPI_Finalize``.
+when it is detached everywhere. MPICH 5.0 never closes an endpoint before ``MPI_Finalize``, so a
+process would keep the segments of all its peers, even of dead ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHM_RDONLY = 0o10000
 _PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE = 0x3, 0x02 | 0x10 | 0x20 | 0x4000
 
 _lock = threading.Lock()
-"""No mapping may go, and its address be used anew, between the look at it and its replacement."""
+"""Protects mappings: none may be unmapped between the lookup of its address and its replacement."""
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.MULTILINE)
 
 
@@ -40,14 +40,14 @@ def _mappings() -> Iterator[tuple[int, int, int, str]]:
 
 
 def host() -> str:
-    """Return a name that processes have in common which can attach each other's segments.
+    """Return a name shared by the processes that can attach each other's segments.
 
-    It is empty where that cannot be known.
+    It is empty if that is unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("ipc", "pid")]
-        # /proc may be that of another namespace, in which ids are those of others.
+        # /proc may belong to another namespace, where process ids mean other processes.
         if Path("/proc/self").readlink().name != str(os.getpid()):
             return ""
     except OSError:
@@ -61,7 +61,7 @@ def segments() -> set[int]:
 
 
 def mapped(ids: Collection[int]) -> list[tuple[int, int]]:
-    """Return where each mapping of these segments starts and ends."""
+    """Return the start and end address of each mapping of these segments."""
     return [
         (start, end)
         for start, end, inode, path in _mappings()
@@ -71,12 +71,12 @@ def mapped(ids: Collection[int]) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def attached(ids: Iterable[int]) -> Iterator[None]:
-    """Keep segments from being freed within the block.
+    """Attach segments for the duration of the block, so that they are not freed.
 
     Raises
     ------
     OSError
-        Where one of them is gone: so is the process that made it.
+        If one of them is gone, and so the process that made it.
     """
     addresses: list[int] = []
     try:
@@ -104,9 +104,9 @@ def release(ids: Iterable[int]) -> None:
 
 
 def unlink_files() -> None:
-    """Unlink the files of shared memory that MPICH has mapped: it would leave them behind.
+    """Unlink the shared-memory files that MPICH has mapped, because it would leave them behind.
 
-    They are meant for other ranks on this host, of which a process that started alone has none.
+    They are meant for other ranks on this host; a process that was started alone has none.
     """
     for _, _, _, path in _mappings():
         if "/mpich_shm_" in path:

@@ -1,4 +1,4 @@
-"""Tags: every channel receives on one of its own."""
+"""Tags: each channel receives on a different one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["TagAllocator"]
 
 
 class TagAllocator:
-    """Hands out tags that no open channel of this process receives on.
+    """Allocates tags that no open channel of this process receives on.
 
-    The next tag is always the one that has been out of use longest, so that a message which is
-    still under way to a closed channel meets nobody. A tag is not given back while MPI may still
-    fill a buffer on it.
+    The next tag is the least recently used one, so that a message still under way to a closed
+    channel is not received by another. A tag must not be released while MPI may still fill a
+    buffer on it.
 
     Parameters
     ----------
     first, last
-        The range of tags. In world mode, channels share a communicator with the application: the
-        upper half of what MPI takes (``MPI_TAG_UB``) is theirs.
+        The range of tags. In world mode, channels share a communicator with the application, and
+        use the upper half of the tags up to ``MPI_TAG_UB``.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class TagAllocator:
         Raises
         ------
         OSError
-            Where every tag is in use.
+            If every tag is in use.
         """
         with self._lock:
             for _ in range(len(self._in_use) + 1):
@@ -55,7 +55,7 @@ class TagAllocator:
         raise OSError(f"all {self._range} MPI tags are in use")
 
     def release(self, tag: int) -> None:
-        """Give back a tag on which nothing can arrive any more."""
+        """Free a tag on which nothing can arrive any more."""
         with self._lock:
             self._in_use.discard(tag)
 

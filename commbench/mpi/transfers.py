@@ -1,23 +1,33 @@
-"""The transfers of an engine: which call of MPI comes next, and which receive is posted."""
+"""What MPI has been asked to send or receive and has not completed.
+
+`Transfers` decides which transfer is tested next, and which receive is posted.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from commbench.mpi.transfer import Transfer
+__all__ = ["MAX_UNADMITTED", "MOVED_S", "SLICE_S", "Transfer", "Transfers"]
 
-__all__ = ["MAX_UNADMITTED", "MOVED_S", "SLICE_S", "Transfers"]
+logger = logging.getLogger(__name__)
 
+SPIN_S = 2e-3
+RECEIVE_SECONDS_PER_BYTE = 10e-9
+SEND_SECONDS_PER_BYTE = 1e-9
+"""The time within which a transfer is expected to be complete; until then it is polled."""
 MOVED_S = 10e-6
-"""A call to MPI that takes so long has moved a fragment of a large message, and the next one
-will move another: MPI stops after half a MB or less.
+"""A call to MPI that lasts longer has moved a fragment of a large message, and the next call will
+move another: MPI returns after half a MB or less.
 """
 BULK = 64 * 1024
 BULK_SHARE = 0.1
-"""Where a message larger than that takes longer, it still gets this share of a core."""
+"""A larger message that is overdue still gets this share of a core."""
 SLICE_S = 500e-6
-"""For how long one turn moves fragments, and looks for messages, before the event loop goes on."""
+"""The time that one step moves fragments, and polls, before the event loop runs."""
 MAX_UNADMITTED = 2**20
 """A larger receive waits until it is admitted."""
 MAX_MOVING = 32 * 2**20
@@ -26,11 +36,108 @@ STILL_S = 10e-3
 """Where nothing has moved for that long, others are admitted: the senders may stand still."""
 
 
-class Transfers(deque[Transfer]):
-    """Those that MPI has begun, in the order in which they are tested.
+class Transfer:
+    """Requests that belong together, and what they read or write.
 
-    Large receives are admitted a few at a time, first come first served: their memory stays warm,
-    and the last of many need not wait for all others to move by turns.
+    Parameters
+    ----------
+    requests
+        In the order in which MPI will complete them, or nearly so.
+    buffers
+        Kept until the requests are complete.
+    nbytes
+        Of all of them.
+    receives
+        Whether they receive: within a host that is where the work of a large message is done.
+    on_done
+        Called once, with this and the error if there was one.
+    post
+        Adds the requests and the buffers later; returns whether it could.
+
+    Attributes
+    ----------
+    buffers, nbytes, receives
+        As given.
+    requests
+        Those that are incomplete.
+    spin_until
+        When it should be complete, if it moves.
+    """
+
+    __slots__ = (
+        "_error", "_on_done", "_post", "buffers", "nbytes", "receives", "requests", "spin_until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        requests: list[Any],
+        buffers: Any,
+        nbytes: int,
+        receives: bool,
+        on_done: Callable[[Transfer, BaseException | None], None] | None,
+        post: Callable[[], bool] | None = None,
+    ) -> None:
+        self.requests = deque(requests)
+        self._on_done = on_done
+        self._post = post
+        self._error: BaseException | None = None
+        self.buffers = buffers
+        self.nbytes = nbytes
+        self.receives = receives
+        self.spin_until = self._due()
+
+    def _due(self) -> float:
+        per_byte = RECEIVE_SECONDS_PER_BYTE if self.receives else SEND_SECONDS_PER_BYTE
+        return time.perf_counter() + SPIN_S + self.nbytes * per_byte
+
+    def post(self) -> bool:
+        """Post a receive that has waited; return whether that succeeded."""
+        self.spin_until = self._due()
+        post, self._post = self._post, None
+        return post is None or post()
+
+    def advance(self) -> bool:
+        """Call MPI; return whether all is complete."""
+        requests = self.requests
+        # Only the first that is incomplete needs a test: all of them have to complete anyway.
+        while requests:
+            try:
+                if not requests[0].Test():
+                    return False
+            except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+                self._error = error
+            requests.popleft()
+        return True
+
+    def cancel(self) -> None:
+        """Ask MPI to give up the receives: they still have to complete."""
+        for request in self.requests:
+            try:
+                request.Cancel()
+            except Exception:
+                logger.debug("MPI can't cancel %s", request, exc_info=True)
+
+    def forget(self) -> None:
+        """Drop the callbacks; requests and buffers stay."""
+        self._on_done = self._post = None
+
+    def finish(self) -> None:
+        """Report the end."""
+        self.buffers = None
+        if self._on_done is None:
+            return
+        try:
+            self._on_done(self, self._error)
+        except Exception:
+            # The engine must go on for all the others.
+            logger.exception("A transfer could not be reported")
+
+
+class Transfers(deque[Transfer]):
+    """Transfers in the order in which they are tested, and the large receives that wait.
+
+    Large receives are posted a few at a time, in the order in which they arrive: their memory stays
+    in cache, and each is complete sooner than if all progressed in turns.
     """
 
     def __init__(self) -> None:
@@ -44,12 +151,12 @@ class Transfers(deque[Transfer]):
         return bool(self or self._waiting)
 
     def wait(self, transfer: Transfer) -> None:
-        """Post a receive when its turn comes."""
+        """Queue a receive to be posted later."""
         self._waiting.append(transfer)
         self.admit()
 
     def admit(self) -> None:
-        """Post those whose turn it is."""
+        """Post waiting receives, up to `MAX_MOVING` bytes in progress."""
         if not self._waiting:
             return
         now = time.perf_counter()
@@ -63,13 +170,13 @@ class Transfers(deque[Transfer]):
                 self.append(transfer)
 
     def drop(self, transfer: Transfer) -> None:
-        """Take out a transfer, wherever it is."""
+        """Remove a transfer, posted or waiting."""
         for transfers in (self, self._waiting):
             if transfer in transfers:
                 transfers.remove(transfer)
 
     def clear(self) -> None:
-        """Take out all."""
+        """Remove all."""
         super().clear()
         self._waiting.clear()
 

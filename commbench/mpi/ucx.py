@@ -1,4 +1,4 @@
-"""What UCX reads while MPI starts: which transports and network interfaces it may use."""
+"""UCX's environment while MPI initializes: transports and network interfaces."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ucx_environment"]
 
 @contextlib.contextmanager
 def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
-    """Set what UCX reads while MPI starts; yield the interfaces that it may use, None if unknown.
+    """Set UCX's variables for the block; yield the interfaces that it may use, or None if unknown.
 
     Without the transport posix, peers attach System V segments, which survive the death of a peer
-    while the two meet (:mod:`commbench.mpi.connect`). In a world, all of this is the launcher's.
+    during a connect (:mod:`commbench.mpi.connect`). In world mode the launcher decides.
     """
     given = os.environ.get("UCX_NET_DEVICES")
     devices = _devices(address) if given is None else frozenset(given.split(","))
@@ -40,7 +40,7 @@ def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
 
 
 def _devices(address: str) -> frozenset[str] | None:
-    """Return the interface that has `address`, and all RDMA devices unless it is the loopback."""
+    """Return the interface with this address, and all RDMA devices unless it is the loopback."""
     try:
         resolved = socket.getaddrinfo(address or "::", None)[0][4][0]
         ip = ipaddress.ip_address(str(resolved).partition("%")[0])

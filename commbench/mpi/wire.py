@@ -1,16 +1,15 @@
-"""How the frames of one message travel.
+"""The wire format of a message.
 
-A message is one *header*, then each large frame as a message of its own, all on the same tag,
-whose order MPI keeps::
+A message of Dask is one MPI message, the *header*, then one for each large frame, all on the same
+tag, so that MPI keeps their order::
 
     header   uint64 n | n x uint64 size of each frame | the bundle, where it is small
     bundle   all frames under 32 KiB, end to end
 
-The bundle travels in the header while that stays within 64 KiB, else as the first large frame.
-A frame of GPU memory is large whatever its size, and marked by the highest bit of that.
-A large frame of more than 1 GiB travels in pieces of 1 GiB: Open MPI 5 counts in 32 bits.
-Which frames are large is a function of these numbers alone, so both ends work it out by themselves.
-Little-endian, as every machine that Dask and MPI share today.
+The bundle is part of the header if that stays within 64 KiB, else it is the first large frame. A
+frame of GPU memory always counts as large, and has the highest bit of its size set. A large frame
+of more than 1 GiB is sent in pieces of 1 GiB: Open MPI 5 counts bytes in 32 bits. Both ends derive
+from the sizes alone which frames are large. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ import numpy as np
 __all__ = ["DEVICE", "LARGE", "MANY", "MAX_HEADER", "Layout", "pack", "pieces", "separate"]
 
 LARGE = 32 * 1024
-"""A frame of at least so many bytes travels by itself, without a copy."""
+"""Frames of at least this size, in bytes, are sent separately, without a copy."""
 
 MAX_HEADER = 64 * 1024
-"""The bundle travels in the header while the whole has at most so many bytes."""
+"""The largest header, in bytes, that includes the bundle."""
 
 MAX_PIECE = 1 << 30
-"""The largest number of bytes that MPI is asked to send or receive at once."""
+"""The largest MPI message, in bytes."""
 
 MAX_SHARED = 2048
-"""The bytes of its message that an array may keep, or else a twentieth of its size, as with tcp."""
+"""The bytes of other frames that an array may keep alive; or 5 % of its size, as with tcp."""
 
 MANY = 256
-"""Small frames of a message of more frames are not copied here: that may take long."""
+"""Above this number of frames, small frames are not copied here: that may take long."""
 
 DEVICE = 1 << 63
-"""The mark of a frame of GPU memory."""
+"""The bit that marks the size of a frame of GPU memory."""
 
 _COUNT = struct.Struct("<Q")
 
@@ -56,14 +55,14 @@ _PRELUDES = [struct.Struct(f"<{n + 1}Q") for n in range(32)]
 def pack(
     frames: Sequence[Buffer], on_device: Collection[int] = ()
 ) -> tuple[bytes, list[Buffer], int]:
-    """Return the header, what travels by itself after it, and the bytes of both.
+    """Return the header, the large frames, and the size of both in bytes.
 
     Parameters
     ----------
     frames
         Contiguous, one-dimensional, of bytes.
     on_device
-        The places of those that are to arrive in GPU memory.
+        The indices of the frames that are to arrive in GPU memory.
 
     Examples
     --------
@@ -88,7 +87,7 @@ def pack(
 def _pack_marked(
     frames: Sequence[Buffer], sizes: list[int], on_device: Collection[int]
 ) -> tuple[bytes, list[Buffer], int]:
-    marked = [size | DEVICE if place in on_device else size for place, size in enumerate(sizes)]
+    marked = [size | DEVICE if index in on_device else size for index, size in enumerate(sizes)]
     prelude = _prelude(len(sizes)).pack(len(sizes), *marked)
     small = b"".join(frame for frame, size in zip(frames, marked, strict=True) if size < LARGE)
     large = [frame for frame, size in zip(frames, marked, strict=True) if size >= LARGE]
@@ -99,7 +98,7 @@ def _pack_marked(
 
 
 def pieces(buffer: Any) -> list[Any]:
-    """Return the slices of a buffer that travel one by one.
+    """Return the slices of a buffer that are sent as MPI messages.
 
     Examples
     --------
@@ -113,7 +112,7 @@ def pieces(buffer: Any) -> list[Any]:
 
 
 def separate(frames: Sequence[Any]) -> list[Any]:
-    """Copy the small frames, so that none keeps the memory of others.
+    """Copy the small frames, so that none keeps others alive.
 
     Examples
     --------
@@ -131,24 +130,24 @@ def separate(frames: Sequence[Any]) -> list[Any]:
 
 
 class Layout:
-    """What a header announces.
+    """The layout of a message, parsed from its header.
 
     Parameters
     ----------
     header
-        A writable buffer, of which the frames may become part.
+        A writable buffer; frames may be views of it.
 
     Attributes
     ----------
     large_sizes
-        The sizes of what travels by itself, in order.
+        The sizes of the large frames, in order.
     on_device
-        Of each of these, whether it is to arrive in GPU memory.
+        For each of these, whether it is to arrive in GPU memory.
 
     Raises
     ------
     ValueError
-        Where the header contradicts itself.
+        If the header is inconsistent.
 
     Examples
     --------
@@ -183,11 +182,10 @@ class Layout:
             raise ValueError(f"a header of {len(header)} B should have {start + in_bundle} B")
 
     def frames(self, large: Sequence[Any]) -> list[Any]:
-        """Return all frames in order, given the buffers that `large_sizes` asked for.
+        """Return all frames in order, given the received large frames.
 
-        Those in GPU memory are what they were given as, all others buffers of host memory. Small
-        frames are copied where they would keep each other, or much else, in memory; where there
-        are more than `MANY` frames, that is left to the caller and `separate`.
+        Small frames are copied if they would otherwise keep each other, or much else, alive. With
+        more than `MANY` frames that is left to the caller and `separate`.
         """
         received = iter(large)
         bundle = next(received) if self._bundle is None else self._bundle
@@ -204,7 +202,7 @@ class Layout:
         return separate(frames)
 
     def _may_share(self, n_bundled: int) -> bool:
-        # The first two frames are Dask's own. What else there is may be kept by the application.
+        # The first two frames are Dask's. The application may keep the others.
         if len(self._sizes) > 3:
             return False
         last = self._sizes[-1] if self._sizes else 0

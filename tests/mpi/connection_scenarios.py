@@ -96,7 +96,7 @@ async def kill_sender() -> None:
                     if _ == 0:
                         assert (await comm.read())["x"].nbytes == GIB
                 reading = asyncio.ensure_future(comm.read())
-                while not comm.channel._inbox.busy and not reading.done():
+                while not comm.channel._receiver.busy and not reading.done():
                     await asyncio.sleep(0)
                 # From a thread: this one may be deep in the transfer.
                 timer = threading.Timer(delay, os.kill, (victim.process.pid, signal.SIGKILL))
@@ -176,7 +176,7 @@ async def aborted_transfers() -> None:
             comm = await connect(peer.address)
             await comm.write({"op": "send", "nbytes": 100_000_000})
             reading = asyncio.ensure_future(comm.read())
-            while not comm.channel._inbox.busy and not reading.done():
+            while not comm.channel._receiver.busy and not reading.done():
                 await asyncio.sleep(0)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

@@ -21,7 +21,7 @@ from peers import handler
 from commbench.mpi import connect as mpi_connect
 from commbench.mpi import pairing
 from commbench.mpi import runtime as runtime_module
-from commbench.mpi.line import Line
+from commbench.mpi.control import Control
 
 EVENTS = 7
 """Before each message over TCP, before and after the call of MPI, before the exchange of keys."""
@@ -52,7 +52,7 @@ def arrange(role: str, step: int, signal: int) -> None:
 
         setattr(owner, name, call)
 
-    wrap(Line, "send")
+    wrap(Control, "send")
     wrap(mpi_connect, "_connect", after=True)
     wrap(pairing, "agree_on_key")
     runtime = runtime_module.runtime()

@@ -29,10 +29,10 @@ from peers import Peer, Turns, addresses, handler, peers, usage
 from commbench.mpi import connect as mpi_connect
 from commbench.mpi import pairing, pairs, shared_memory
 from commbench.mpi import runtime as runtime_module
+from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind, encode
-from commbench.mpi.line import Line
 from commbench.mpi.pairs import RELEASE_AFTER_S
-from commbench.mpi.receive_queue import PATIENCE_S, SENDERS
+from commbench.mpi.receive_queue import ABANDONED_S, SENDERS
 from commbench.mpi.runtime import runtime
 
 FAULTY = str(Path(__file__).with_name("faulty_peer.py"))
@@ -217,7 +217,7 @@ async def faint_peers() -> None:
         slot = await faint(stopped, signal.SIGSTOP)
         answer = asyncio.ensure_future(echo(one))
         other.end()
-        await asyncio.sleep(RELEASE_AFTER_S[0] + 5 * PATIENCE_S)
+        await asyncio.sleep(RELEASE_AFTER_S[0] + 5 * ABANDONED_S)
         assert queue.unwritten()[0] == slot
         assert not answer.done()
         stopped.process.send_signal(signal.SIGCONT)
@@ -238,7 +238,7 @@ async def late_peers() -> None:
         await echo(faulty)
         faulty.end()
     await until(lambda: n_connecting() == 0, "threads are left")
-    assert not pairing._meetings
+    assert not pairing._connecting
 
 
 async def many_at_once() -> None:
@@ -248,7 +248,7 @@ async def many_at_once() -> None:
     outcomes = Counter[str]()
 
     async def one(number: int, host: str, port: int) -> None:
-        line = Line(loop)
+        line = Control(loop)
         await loop.create_connection(lambda: line, host, port)
         line.send(
             Kind.HELLO, process=f"{number:032x}", mode="elastic", library=own.library, world="",
@@ -256,9 +256,9 @@ async def many_at_once() -> None:
         )  # fmt: skip
         await line.receive(Kind.HELLO)
         await line.receive(Kind.PROOF)
-        line.send(Kind.MEET, tag=number, port=own.port, segments=sorted(own.segments))
+        line.send(Kind.CONNECT, tag=number, port=own.port, segments=sorted(own.segments))
         try:
-            outcomes[(await line.receive(Kind.COMING))[0].name] += 1
+            outcomes[(await line.receive(Kind.CONNECTING))[0].name] += 1
             await line.receive(*Kind)
         except OSError as error:
             outcomes[str(error)] += 1
@@ -267,8 +267,8 @@ async def many_at_once() -> None:
     async with peers(1) as (victim,):
         host, port = parse_host_port(victim.address)
         await asyncio.gather(*(one(number, host, port) for number in range(150)))
-        assert outcomes["COMING"] <= mpi_connect.MAX_CALLS
-        assert outcomes.total() - outcomes["COMING"] == 150, outcomes
+        assert outcomes["CONNECTING"] <= mpi_connect.MAX_CALLS
+        assert outcomes.total() - outcomes["CONNECTING"] == 150, outcomes
         await works(victim)
 
 
@@ -317,7 +317,7 @@ async def cancel_at_every_step() -> None:
 
 
 async def _cancel(peer: Peer, step: str, count: int) -> None:
-    owners: dict[str, Any] = {"send": Line, "agree_on_key": pairing, "_connect": pairing._Side}
+    owners: dict[str, Any] = {"send": Control, "agree_on_key": pairing, "_connect": pairing._Side}
     owner = owners[step]
     as_is = getattr(owner, step)
     first = asyncio.ensure_future(connect(peer.address, timeout=60))
@@ -340,7 +340,7 @@ async def _cancel(peer: Peer, step: str, count: int) -> None:
         setattr(owner, step, as_is)
     await works(peer)
     await until(lambda: n_connecting() == 0, "threads are left")
-    assert not pairing._meetings
+    assert not pairing._connecting
 
 
 async def strangers_who_know_the_protocol() -> None:
@@ -357,7 +357,7 @@ async def strangers_who_know_the_protocol() -> None:
         }  # fmt: skip
         contact = {"port": own.port, "segments": sorted(own.segments)}
 
-        async def attack(line: Line, number: int) -> None:
+        async def attack(line: Control, number: int) -> None:
             """Be honest for some messages; then say something else, or nothing."""
             name = rng.choice(["0" * 32, "f" * 32, *pairs.PAIRS])
             line.send(Kind.HELLO, **{**truth, "process": name, "nonce": rng.randbytes(16).hex()})
@@ -365,10 +365,10 @@ async def strangers_who_know_the_protocol() -> None:
                 for _ in range(number % 4):
                     kind, _ = await asyncio.wait_for(line.receive(*Kind), 2)
                     seen[kind] += 1
-                    if kind is Kind.MEET:
-                        line.send(Kind.COMING, **contact)
+                    if kind is Kind.CONNECT:
+                        line.send(Kind.CONNECTING, **contact)
                     elif kind is Kind.PROOF:
-                        line.send(Kind.MEET, tag=number, **contact)
+                        line.send(Kind.CONNECT, tag=number, **contact)
                     elif own.process < name:
                         line.send(Kind.PROOF, proofs=[rng.randbytes(32).hex()])
                 kind = rng.choice(list(Kind))
@@ -387,7 +387,7 @@ async def strangers_who_know_the_protocol() -> None:
             line.abort()
 
         async def one(number: int) -> None:
-            line = Line(loop)
+            line = Control(loop)
             await loop.create_connection(lambda: line, host, port)
             await attack(line, number)
 
@@ -400,9 +400,11 @@ async def strangers_who_know_the_protocol() -> None:
         await works(victim)
         await until(lambda: n_connecting() == 0, "threads are left")
         await until(lambda: len(own.tags) <= n_tags + 2, "tags are left")
-        assert not pairing._meetings
+        assert not pairing._connecting
         print(seen)
-        assert min(seen[kind] for kind in (Kind.HELLO, Kind.PROOF, Kind.MEET, Kind.COMING)) > 10
+        assert (
+            min(seen[kind] for kind in (Kind.HELLO, Kind.PROOF, Kind.CONNECT, Kind.CONNECTING)) > 10
+        )
         await before.close()
 
 
@@ -414,7 +416,7 @@ async def claimed_name() -> None:
         name, (pair,) = next((n, p) for n, p in pairs.PAIRS.items() if n != own.process)
         host, port = listener.get_host_port()
         for proof in ("", pair.key.hex(), "0" * 64):
-            line = Line(asyncio.get_running_loop())
+            line = Control(asyncio.get_running_loop())
             await asyncio.get_running_loop().create_connection(lambda line=line: line, host, port)
             line.send(
                 Kind.HELLO, process=name, mode="elastic", library=own.library, world="", rank=0,
@@ -424,7 +426,7 @@ async def claimed_name() -> None:
             await line.receive(Kind.HELLO)
             if own.process < name:
                 line.send(Kind.PROOF, proofs=[proof])
-                await line.receive(Kind.MEET)
+                await line.receive(Kind.CONNECT)
             else:
                 await line.receive(Kind.PROOF)
                 line.send(Kind.READY, proof=proof)
@@ -488,14 +490,14 @@ async def errors_of_mpi() -> None:
                 runtime_module._runtime = dataclasses.replace(
                     runtime(),
                     mpi=Failing(own.mpi, method, failed),
-                    own=Failing(own.own, method, failed),
+                    self_comm=Failing(own.self_comm, method, failed),
                 )
                 comm = await connect(peer.address, timeout=60)
                 assert failed == [method], (method, failed)
                 await comm.write({"op": "echo"})
                 assert await comm.read() == {"op": "echo"}
                 await comm.close()
-                assert not pairing._meetings
+                assert not pairing._connecting
         await until(lambda: n_connecting() == 0, "threads are left")
 
 

@@ -22,11 +22,11 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 from peers import Peer, payload, peers
 
-from commbench.mpi import transfer, transfers, wire
+from commbench.mpi import transfers, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.engine import Engine
 from commbench.mpi.receive_queue import SENDERS
-from commbench.mpi.transfer import Transfer
+from commbench.mpi.transfers import Transfer
 
 MB = 10**6
 MIB = 2**20
@@ -85,7 +85,7 @@ async def in_pieces() -> None:
                 assert len(message[0]) <= size
                 return communicator.Isend(message, rank, tag)
 
-        comm.channel._outbox._communicator = Counting()
+        comm.channel._sender._communicator = Counting()
         await comm.write({"xs": [to_serialize(x) for x in xs]})
         assert n_requests == 1 + sum(-(-nbytes // size) for nbytes in sizes) + 3, n_requests
         for x, received in zip(xs, (await comm.read())["xs"], strict=True):
@@ -119,7 +119,7 @@ async def errors_of_mpi() -> None:
             ("Isend", 0), ("Isend", 1), ("Isend", 2), ("Irecv", 0), ("Irecv", 1), ("Improbe", 0),
         ):  # fmt: skip
             comm = await connect(peer.address)
-            half = comm.channel._outbox if name == "Isend" else comm.channel._inbox
+            half = comm.channel._sender if name == "Isend" else comm.channel._receiver
             half._communicator = Failing(comm.channel.communicator, name, after)
             with pytest.raises(CommClosedError, match="MPI"):
                 await exchange(comm)
@@ -271,7 +271,7 @@ async def many_large_receives() -> None:
     Transfer.post, Transfer.finish = counted_post, counted_finish  # type: ignore[method-assign]
     # On a busy machine senders stand still, and those that move are late.
     transfers.STILL_S = 1e3
-    transfer.RECEIVE_SECONDS_PER_BYTE = 1e-3
+    transfers.RECEIVE_SECONDS_PER_BYTE = 1e-3
     mpi, mpi_s = await worst_turns("mpi", 50, 16 * MIB)
     print(f"longest turn: tcp {tcp * 1e3:.1f} ms, mpi {mpi * 1e3:.1f} ms")
     print(f"at most {n_most} receives at once")
@@ -288,10 +288,10 @@ async def stopped_senders() -> None:
         for each in (comm, *waiting):
             await each.write({"op": "send", "nbytes": 64 * MIB})
             await each.read()
-        receive = Engine.of(asyncio.get_running_loop())
+        receive = Engine.for_loop(asyncio.get_running_loop())
         for each in waiting:
             # Their headers arrive, and nothing else: as if they had stopped in between.
-            each.channel._inbox._communicator = Deaf(each.channel.communicator)
+            each.channel._receiver._communicator = Deaf(each.channel.communicator)
             await each.write({"op": "send", "nbytes": 64 * MIB})
         reads = [asyncio.ensure_future(each.read()) for each in waiting]
         while not receive._transfers._waiting:
@@ -346,16 +346,16 @@ def closed_loops() -> None:
         comm = await connect(address)
         await comm.write({"op": "send", "nbytes": 200 * MB})
         reading = asyncio.ensure_future(comm.read())
-        inbox = comm.channel._inbox
-        while not (inbox._transfer and inbox._transfer.buffers and inbox._transfer.nbytes > MB):
+        half = comm.channel._receiver
+        while not (half._transfer and half._transfer.buffers and half._transfer.nbytes > MB):
             await asyncio.sleep(0)
         assert not reading.done()
-        buffers.append(weakref.ref(inbox._transfer.buffers[0].obj))
+        buffers.append(weakref.ref(half._transfer.buffers[0].obj))
 
     async def settle(address: str) -> None:
         comm = await connect(address)
         end = time.monotonic() + 20
-        while Engine.of(asyncio.get_running_loop())._parked and time.monotonic() < end:
+        while Engine.for_loop(asyncio.get_running_loop())._parked and time.monotonic() < end:
             await asyncio.sleep(0.01)
         await comm.write({"op": "usage"})
         used = await comm.read()

@@ -64,12 +64,12 @@ def test_the_library_is_asked_first(
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert device._says_aware(library) is aware
+    assert device._reports_cuda(library) is aware
 
 
 def test_a_library_of_c_can_be_asked() -> None:
     """One without the questions is not aware; ctypes raises no error for that."""
-    assert device._says_aware(ctypes.CDLL(None)) is False
+    assert device._reports_cuda(ctypes.CDLL(None)) is False
 
 
 def test_a_process_without_gpu_libraries_sends_host_memory(

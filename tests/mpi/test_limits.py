@@ -1,4 +1,4 @@
-"""What one process keeps of meetings and handshakes has a bound, and a reason is always sent."""
+"""What a process keeps of connects and handshakes is bounded, and a reason is always sent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from distributed.comm.core import FatalCommClosedError
 
 from commbench.mpi import connect, handshake
 from commbench.mpi.connect import MAX_CALLS, MAX_KEPT, MAX_LOST, MAX_PEERS, Calls
+from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind, ProtocolError, encode
-from commbench.mpi.line import Line
 
 
 def test_calls_under_way_are_limited_for_the_time_being() -> None:
@@ -20,7 +20,7 @@ def test_calls_under_way_are_limited_for_the_time_being() -> None:
         calls.begin()
     with pytest.raises(OSError, match="at once"):
         calls.begin()
-    for end in (calls.end, calls.met, lambda: calls.end(OSError("timed out"))):
+    for end in (calls.end, calls.succeed, lambda: calls.end(OSError("timed out"))):
         end()
         calls.begin()
         with pytest.raises(OSError, match="at once"):
@@ -32,11 +32,11 @@ def test_communicators_are_limited_for_good() -> None:
     calls = Calls()
     for _ in range(MAX_PEERS - 1):
         calls.begin()
-        calls.met()
+        calls.succeed()
     calls.begin()
     with pytest.raises(OSError, match="at once"):
         calls.begin()
-    calls.met()
+    calls.succeed()
     with pytest.raises(FatalCommClosedError, match="start it anew"):
         calls.begin()
 
@@ -55,10 +55,10 @@ def test_lost_slots_are_limited_for_good() -> None:
 def test_threads_that_stay_are_limited() -> None:
     """They end when their peers have said that they send no more."""
     calls = Calls()
-    calls.kept(MAX_KEPT)
+    calls.count_kept(MAX_KEPT)
     with pytest.raises(OSError, match="at once"):
         calls.begin()
-    calls.kept(-1)
+    calls.count_kept(-1)
     calls.begin()
 
 
@@ -79,7 +79,7 @@ def test_no_thread_is_an_error_that_dask_tries_again(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", [Kind.READY, Kind.PROOF])
 def test_a_handshake_without_end_is_ended(kind: Kind) -> None:
     """However the messages are cut, what waits to be read has a bound."""
-    line = Line(None)  # type: ignore[arg-type]
+    line = Control(None)  # type: ignore[arg-type]
     chunk = encode(kind, {"proof": "0" * 64}) * 100
     n_bytes = 0
     while line.error is None:

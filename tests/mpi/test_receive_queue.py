@@ -113,16 +113,16 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
         senders.add(pid)
     take(queue)
     # At first sight it may be about to be written.
-    assert senders.look()
-    assert senders.look()
-    time.sleep(receive_queue.PATIENCE_S + 0.1)
+    assert senders.skip_abandoned()
+    assert senders.skip_abandoned()
+    time.sleep(receive_queue.ABANDONED_S + 0.1)
     return senders
 
 
 def look_until_free(senders: Senders, queue: ReceiveQueue) -> None:
     """Look until a slot has been skipped, and none is unwritten."""
     deadline = time.monotonic() + 60
-    while senders.look() or not senders.has_skipped:
+    while senders.skip_abandoned() or not senders.has_skipped:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert queue.unwritten() == []
@@ -149,7 +149,7 @@ def test_nothing_is_skipped_while_all_senders_live(
     queue = ReceiveQueue(memory.start)
     senders = stuck(queue, sender.pid)
     for _ in range(20):
-        assert senders.look()
+        assert senders.skip_abandoned()
         time.sleep(0.05)
     assert queue.unwritten() == [0]
 
@@ -161,7 +161,7 @@ def test_nothing_is_skipped_while_another_is_stopped(
     os.kill(sender.pid, signal.SIGSTOP)
     queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead(), sender.pid)
-    assert senders.look()
+    assert senders.skip_abandoned()
     assert queue.unwritten() == [0]
     os.kill(sender.pid, signal.SIGKILL)
     # It is a zombie, until its parent asks for it.
@@ -231,7 +231,7 @@ def test_a_message_that_comes_at_the_last_moment_is_kept(
         return threads(pid)
 
     monkeypatch.setattr(receive_queue, "_threads", written)
-    senders.look()
+    senders.skip_abandoned()
     assert bytes(memory.buffer)[192:196] == bytes.fromhex("00020c00")
 
 
@@ -255,7 +255,7 @@ def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
         return unwritten()
 
     monkeypatch.setattr(queue, "unwritten", dies)
-    assert not senders.look()
+    assert not senders.skip_abandoned()
     look_until_free(senders, queue)
 
 
@@ -263,7 +263,7 @@ def test_looks_are_not_lost_with_their_event_loop(monkeypatch: pytest.MonkeyPatc
     """Another loop that asks for them has its own."""
     looked = []
     monkeypatch.setattr(pairs, "RELEASE_AFTER_S", (0.05,))
-    monkeypatch.setattr(pairs, "_look", lambda: looked.append(asyncio.get_running_loop()))
+    monkeypatch.setattr(pairs, "_check", lambda: looked.append(asyncio.get_running_loop()))
 
     async def connection_ends(stay_s: float) -> None:
         pairs.release_dead_soon()
@@ -283,9 +283,9 @@ def test_no_look_after_the_end_of_mpi() -> None:
         from commbench.mpi.runtime import runtime
         own = runtime("127.0.0.1")
         assert own.mode != "elastic" or SENDERS._queue is not None
-        SENDERS.look()
+        SENDERS.skip_abandoned()
         own.mpi.Finalize()
-        assert not SENDERS.look()
+        assert not SENDERS.skip_abandoned()
         print("looked")
     """
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))

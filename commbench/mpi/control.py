@@ -1,9 +1,9 @@
-"""The TCP connection beside a channel: its handshake, doorbell, liveness and close.
+"""The TCP connection of a channel: handshake, doorbell, liveness and close.
 
-MPI never tells that a peer was killed, and a process that sleeps in its event loop doesn't notice
-an MPI message. This connection does both: the kernel closes it when the peer dies, and a *record*
-of 9 bytes wakes the peer up. Each record carries the number of messages that it is about, so that
-none of them depends on when it arrives.
+MPI does not report a killed peer, and a process that sleeps in its event loop does not notice an
+MPI message. This connection does both: the kernel closes it when the peer dies, and a *record* of
+9 bytes wakes the peer. Each record carries a count of messages, so that it means the same whenever
+it arrives.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from commbench.mpi.handshake import (
     encode,
 )
 
-__all__ = ["Line", "Record", "RecordHandler"]
+__all__ = ["Control", "Record", "RecordHandler"]
 
 _RECORD = struct.Struct("<BQ")
 _MAX_UNREAD = 1024
@@ -40,37 +40,37 @@ _MAX_UNREAD_BYTES = 1 << 18
 
 
 class Record(enum.IntEnum):
-    """What one end tells the other once the channel is up."""
+    """A record: its kind, and a count of messages."""
 
-    RING = 1
-    """I have sent you so many messages: look for them."""
-    REST = 2
-    """I have received so many messages and look for no more: ring for each. So it begins."""
-    LOOK = 3
-    """I have received so many messages and look for the next: don't ring."""
+    DOORBELL = 1
+    """The sender has sent `count` messages: poll for them."""
+    IDLE = 2
+    """The receiver has `count` messages and does not poll: ring for each. The initial state."""
+    POLLING = 3
+    """The receiver has `count` messages and polls for the next: don't ring."""
     CLOSE = 4
-    """I have sent you so many messages, and send no more."""
+    """The sender has sent `count` messages, and sends no more."""
 
 
 class RecordHandler(Protocol):
-    """What a line reports to: the channel."""
+    """What records are passed to: the channel."""
 
     def on_record(self, record: Record, count: int) -> None:
-        """Take a record from the peer."""
+        """Handle a record from the peer."""
 
     def on_lost(self, reason: str) -> None:
-        """Take note that the connection is gone."""
+        """Handle the loss of the connection."""
 
 
-class Line(asyncio.Protocol):
+class Control(asyncio.Protocol):
     """One end of the connection.
 
     Parameters
     ----------
     loop
-        The event loop that it lives in.
+        The event loop of the connection.
     on_made
-        Called with the line once it is connected.
+        Called with the connection once it is made.
     key
         Of the HMAC in the handshake's messages.
 
@@ -81,7 +81,8 @@ class Line(asyncio.Protocol):
     on_closed
         Called when the connection is gone, if given.
     keep_open
-        Whether `close` and `abort` do nothing: a failed meeting still waits for the peer's end.
+        Whether `close` and `abort` do nothing: after a failed ``MPI_Comm_connect`` the peer still
+        needs it.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Line(asyncio.Protocol):
         self.local_address = self.peer_address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up as Dask's tcp does: its time-outs are what tells a dead host."""
+        """Set up the socket as Dask's tcp does: its time-outs detect a dead host."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         sock = transport.get_extra_info("socket")
@@ -110,27 +111,27 @@ class Line(asyncio.Protocol):
             self.local_address = unparse_host_port(*sock.getsockname()[:2])
             self.peer_address = unparse_host_port(*sock.getpeername()[:2])
         except OSError:
-            # The peer was gone before we looked: connection_lost comes next.
+            # The peer is gone already: connection_lost comes next.
             transport.abort()
             return
         if self._on_made is not None:
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take the handshake's messages apart; or the records, once a channel listens."""
+        """Parse messages of the handshake, or records once a channel is attached."""
         self._received += data
         try:
             if self._handler is not None:
-                self._take_records(self._handler)
+                self._parse_records(self._handler)
             else:
-                self._take_messages()
+                self._parse_messages()
                 if len(self._received) > _MAX_UNREAD_BYTES:
                     raise ProtocolError("a handshake without end")
         except ProtocolError as error:
             self._fail(error)
             self.abort()
 
-    def _take_messages(self) -> None:
+    def _parse_messages(self) -> None:
         while len(self._received) >= HEADER.size:
             kind, length = decode_header(self._received[: HEADER.size])
             end = HEADER.size + length + MAC_BYTES
@@ -146,7 +147,7 @@ class Line(asyncio.Protocol):
             if len(self._messages) > _MAX_UNREAD:
                 raise ProtocolError("a handshake without end")
 
-    def _take_records(self, handler: RecordHandler) -> None:
+    def _parse_records(self, handler: RecordHandler) -> None:
         while len(self._received) >= _RECORD.size and self._transport is not None:
             code, count = _RECORD.unpack_from(self._received)
             del self._received[: _RECORD.size]
@@ -155,7 +156,7 @@ class Line(asyncio.Protocol):
             handler.on_record(Record(code), count)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Wake up the reader, and report the loss."""
         self._transport = None
         self._fail(OSError(str(exc) if exc else "the peer closed the connection"))
         if self.on_closed is not None:
@@ -193,11 +194,11 @@ class Line(asyncio.Protocol):
         self.check()
         kind, body = self._messages.pop(0)
         if kind not in expected:
-            raise ProtocolError(f"the peer sent {kind.name} out of turn")
+            raise ProtocolError(f"the peer sent {kind.name} out of order")
         return kind, body
 
     def check(self) -> None:
-        """Raise what `receive` would raise, if it would, without waiting."""
+        """Raise what `receive` would raise now."""
         if self._messages:
             kind, body = self._messages[0]
             if kind is Kind.REFUSE:
@@ -208,7 +209,7 @@ class Line(asyncio.Protocol):
             raise self.error
 
     def attach(self, handler: RecordHandler) -> None:
-        """End the handshake: from now on records come, and go to `handler`."""
+        """End the handshake: pass records to `handler` from now on."""
         self._handler = handler
         if self.error is not None:
             handler.on_lost(str(self.error))
@@ -221,7 +222,7 @@ class Line(asyncio.Protocol):
             self._transport.write(_RECORD.pack(record, count))
 
     def duplicate(self) -> int:
-        """Return a descriptor that keeps the connection up until it is closed.
+        """Return a duplicate of the socket's descriptor: it keeps the connection open.
 
         Raises
         ------
@@ -233,7 +234,7 @@ class Line(asyncio.Protocol):
         return os.dup(self._transport.get_extra_info("socket").fileno())
 
     def close(self) -> None:
-        """Close after what was sent has left."""
+        """Close once what was sent has left."""
         if self._transport is not None and not self.keep_open:
             self._transport.close()
 

@@ -1,4 +1,4 @@
-"""The receiving half of a channel: finds a message, and puts it together from its parts."""
+"""The receiving half of a channel."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from commbench.mpi import survival, wire
+from commbench.mpi import peer_failure, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.device import Incoming
 from commbench.mpi.engine import Engine
-from commbench.mpi.transfer import Transfer
+from commbench.mpi.transfers import Transfer
 
-__all__ = ["Inbox"]
+__all__ = ["Receiver"]
 
 
-class Inbox:
-    """Receives one message at a time, whether or not somebody waits for it.
+class Receiver:
+    """Receives one message at a time.
 
-    It looks for a header with ``MPI_Improbe``, so an idle connection holds no request and no
-    buffer, and has nothing to cancel when it closes.
+    It probes for a header with ``MPI_Improbe``: an idle connection has no request and no buffer,
+    and nothing to cancel when it closes.
 
     Parameters
     ----------
     engine
-        Sees the transfers to their end.
+        Progresses the transfers.
     communicator, rank, tag
-        Where the messages come from, and the tag that this end allocated.
+        The source, and the tag that this end has allocated.
     peer_pid
-        The process there.
+        The process id of the source.
     mpi
         The module ``mpi4py.MPI``.
     on_message
-        Called with the frames of a message.
+        Called with the frames of each message.
     on_failure
-        Called with the reason why no more can be received.
+        Called with the reason if a receive fails.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Inbox:
         self._on_failure = on_failure
         self._transfer: Transfer | None = None
         self._n_failures = 0
-        self._given_up = False
+        self._abandoned = False
 
     @property
     def busy(self) -> bool:
         """Whether a message has begun to arrive."""
         return self._transfer is not None
 
-    def look(self) -> None:
-        """Begin to receive the next message if its header is there."""
+    def probe(self) -> None:
+        """Start to receive the next message if its header has arrived."""
         status = self._status
         try:
             message = self._communicator.Improbe(self._rank, self._tag, status)
@@ -76,13 +76,13 @@ class Inbox:
                 return
             nbytes = status.Get_count(self._byte)
             header = np.empty(nbytes, np.uint8).data
-            self._n_failures = survival.n_failures(self._peer_pid)
+            self._n_failures = peer_failure.n_failures(self._peer_pid)
             request = message.Irecv((header, self._byte))
             complete = request.Test()
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
             self._on_failure(f"MPI could not receive: {error}")
             return
-        if complete and survival.n_failures(self._peer_pid) == self._n_failures:
+        if complete and peer_failure.n_failures(self._peer_pid) == self._n_failures:
             self._on_header(header)
         else:
             self._transfer = self._receives(nbytes, lambda: self._on_header(header))
@@ -90,9 +90,9 @@ class Inbox:
             self._transfer.buffers = header
             self._engine.start(self._transfer)
 
-    def give_up(self) -> None:
-        """Let go of what has begun to arrive."""
-        self._given_up = True
+    def abandon(self) -> None:
+        """Cancel the receives of an incomplete message, and park them."""
+        self._abandoned = True
         if self._transfer is not None:
             self._transfer.cancel()
             self._engine.park(self._transfer)
@@ -100,15 +100,15 @@ class Inbox:
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None
     ) -> Transfer:
-        """Return a transfer that has no request yet."""
+        """Return a transfer without requests yet; `then` is called when it is complete."""
 
         def on_done(_: Transfer, error: BaseException | None) -> None:
             self._transfer = None
             if error is not None:
                 self._on_failure(f"MPI could not receive: {error}")
-            elif survival.n_failures(self._peer_pid) != self._n_failures:
+            elif peer_failure.n_failures(self._peer_pid) != self._n_failures:
                 self._on_failure("the peer went away in the middle of a message")
-            elif not self._given_up:
+            elif not self._abandoned:
                 then()
 
         return Transfer([], None, nbytes, True, on_done, post)
@@ -134,7 +134,7 @@ class Inbox:
 
     def _post(self, transfer: Transfer, layout: wire.Layout, parts: list[Any]) -> bool:
         receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
-        self._n_failures = survival.n_failures(self._peer_pid)
+        self._n_failures = peer_failure.n_failures(self._peer_pid)
         try:
             for size, on_device in zip(layout.large_sizes, layout.on_device, strict=True):
                 parts.append(Incoming(size) if on_device else BUFFERS.take(size))

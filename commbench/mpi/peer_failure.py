@@ -1,14 +1,14 @@
-"""Outlive a peer that is killed while UCX reads from its memory.
+"""Keep UCX from aborting the process when a peer dies while UCX reads from its memory.
 
-MPICH asks UCX for endpoints without error handling. When such an endpoint fails, as it does where
-``process_vm_readv`` finds the peer gone, UCX logs that at its level *fatal*, and its default log
-handler aborts the process. So we put a handler in front that keeps these messages from it; all
-others go on to UCX's own, but for warnings of what :mod:`commbench.mpi.receive_queue` does. UCX
-then takes the fragment for read, and MPI reports success: whoever receives must ask
-:func:`n_failures` whether to believe it. Only transports that lose a peer log at that level: UCX's
-assertions and its ``ucs_fatal`` abort without asking any handler.
+MPICH creates UCX endpoints without error handling. When such an endpoint fails, for example because
+``process_vm_readv`` reports that the peer is gone, UCX logs this at its level *fatal*, and its
+default log handler aborts the process. The handler here comes first and stops these messages; it
+passes all others on, except warnings that :mod:`commbench.mpi.receive_queue` causes. UCX then
+treats the fragment as read, and MPI reports success. A receiver must therefore compare
+:func:`n_failures` from before and after. Only transports that lose a peer log at that level: UCX's
+assertions and ``ucs_fatal`` abort without a handler.
 
-The alternative, ``UCX_TLS=^cma``, needs none of this, and a second copy of every large message.
+The alternative, ``UCX_TLS=^cma``, copies every large message a second time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter
 from commbench.mpi.libraries import loaded
 from commbench.mpi.receive_queue import SENDERS
 
-__all__ = ["n_failures", "outlive_peers"]
+__all__ = ["install_log_handler", "n_failures"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None)
 
 
 def n_failures(pid: int) -> int:
-    """Return how often UCX has failed to reach process `pid`, or one that it didn't tell."""
+    """Return how often UCX has failed to reach process `pid`, or a process it did not name."""
     return _lost[pid] + _lost[_ANY]
 
 
@@ -62,18 +62,18 @@ def _filter(
     buffer = ctypes.create_string_buffer(1024)
     _libc.vsnprintf(buffer, ctypes.c_size_t(len(buffer)), text, ctypes.c_void_p(arguments))
     message = buffer.value.decode(errors="replace")
-    found = re.search(r"pid=(\d+)", message)
-    _lost[int(found[1]) if found else _ANY] += 1
-    place = f"{file.decode(errors='replace')}:{line}, {function.decode(errors='replace')}"
-    logger.warning("UCX lost a peer: %s (%s)", message, place)
+    match = re.search(r"pid=(\d+)", message)
+    _lost[int(match[1]) if match else _ANY] += 1
+    location = f"{file.decode(errors='replace')}:{line}, {function.decode(errors='replace')}"
+    logger.warning("UCX lost a peer: %s (%s)", message, location)
     return _STOP
 
 
 _handler = _handler_type(_filter)
 
 
-def outlive_peers() -> bool:
-    """Put our handler in front of UCX's; return whether this process has a UCX to do it for."""
+def install_log_handler() -> bool:
+    """Push the log handler; return whether this process has loaded UCX."""
     for path in loaded("libucs"):
         library = ctypes.CDLL(path)
         library.ucs_log_push_handler(_handler)

@@ -1,4 +1,4 @@
-"""The sending half of a channel: hands messages to MPI, and knows which have not left yet."""
+"""The sending half of a channel."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from commbench.mpi import wire
+from commbench.mpi.control import Control, Record
 from commbench.mpi.engine import Engine
-from commbench.mpi.line import Line, Record
-from commbench.mpi.transfer import Transfer
+from commbench.mpi.transfers import Transfer
 
-__all__ = ["ChannelClosedError", "Outbox"]
+__all__ = ["ChannelClosedError", "Sender"]
 
 
 class ChannelClosedError(OSError):
-    """There is nothing more to read, or nobody to write to."""
+    """The channel is closed: no more messages can be received or sent."""
 
 
-class Outbox:
-    """Sends messages, and waits for none of them.
+class Sender:
+    """Posts sends without waiting for them.
 
     Parameters
     ----------
     engine
-        Sees the transfers to their end.
-    line
-        Rings for the peer.
+        Progresses the transfers.
+    control
+        Carries the doorbell.
     communicator, rank, tag
-        Where the messages go to, and the tag that the peer allocated.
+        The destination, and the tag that the peer has allocated.
     mpi
         The module ``mpi4py.MPI``.
     on_left
-        Called where a message that took its time has left.
+        Called when a send completes that could not at once.
     on_failure
-        Called with the reason why no more can be sent.
+        Called with the reason if a send fails.
 
     Attributes
     ----------
     n_sent
-        How many messages MPI has taken.
+        The number of messages posted.
     peer_rests
-        Whether the peer wants to be rung for every message.
+        Whether the peer sleeps, and needs a doorbell for every message.
     """
 
     def __init__(
         self,
         engine: Engine,
-        line: Line,
+        control: Control,
         communicator: Any,
         rank: int,
         tag: int,
         mpi: Any,
-        on_left: Callable[[], None],
+        on_drained: Callable[[], None],
         on_failure: Callable[[str], None],
     ) -> None:
         self._engine = engine
-        self._line = line
+        self._control = control
         self._communicator = communicator
         self._rank = rank
         self._tag = tag
         self._byte = mpi.BYTE
-        self._on_left = on_left
+        self._on_drained = on_drained
         self._on_failure = on_failure
-        self._leaving: set[Transfer] = set()
-        self._emptied: asyncio.Future[None] | None = None
+        self._pending: set[Transfer] = set()
+        self._drained: asyncio.Future[None] | None = None
         self._closed: str | None = None
         self.n_sent = 0
-        self.peer_rests = True
+        self.peer_is_idle = True
 
     def send(self, frames: Sequence[wire.Buffer], on_device: Collection[int] = ()) -> int:
-        """Send one message and return its bytes; it need not be received for that.
+        """Post one message and return its size in bytes.
 
-        The frames must stay unchanged until they have left. Those at the places `on_device` arrive
-        in GPU memory.
+        The frames must stay unchanged until they have left this process. Frames whose indices are
+        in `on_device` arrive in GPU memory.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Outbox:
                     requests.append(send((piece, byte), rank, tag))
             complete = not large and requests[0].Test()
         except Exception as error:
-            # What has left already can't be taken back, and announces what won't come.
+            # Sends can't be withdrawn: the peer may wait for the rest of this message.
             self._engine.park(Transfer(requests, (header, large), nbytes, False, None))
             reason = f"MPI could not send: {error}"
             self._on_failure(reason)
@@ -100,43 +100,43 @@ class Outbox:
         self.n_sent += 1
         if not complete:
             transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
-            self._leaving.add(transfer)
+            self._pending.add(transfer)
             self._engine.start(transfer)
-        if self.peer_rests:
-            self._line.record(Record.RING, self.n_sent)
+        if self.peer_is_idle:
+            self._control.record(Record.DOORBELL, self.n_sent)
         return nbytes
 
     def _on_sent(self, transfer: Transfer, error: BaseException | None) -> None:
-        self._leaving.discard(transfer)
+        self._pending.discard(transfer)
         if error is not None:
             self._on_failure(f"MPI could not send: {error}")
-        if not self._leaving:
-            self._tell_empty()
-        self._on_left()
+        if not self._pending:
+            self._notify_drained()
+        self._on_drained()
 
-    def _tell_empty(self) -> None:
-        if self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+    def _notify_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     @property
     def empty(self) -> bool:
         """Whether everything sent has left this process."""
-        return not self._leaving
+        return not self._pending
 
     async def flush(self) -> None:
-        """Wait until everything sent has left this process, or never will."""
-        if self._leaving:
-            self._emptied = self._emptied or self._engine.loop.create_future()
-            await asyncio.shield(self._emptied)
+        """Wait until everything sent has left this process, or was abandoned."""
+        if self._pending:
+            self._drained = self._drained or self._engine.loop.create_future()
+            await asyncio.shield(self._drained)
 
     def close(self) -> None:
-        """Take no more."""
+        """Refuse further messages."""
         self._closed = self._closed or "the connection is closed"
 
-    def give_up(self, reason: str) -> None:
-        """Take no more for that reason, and let go of what has not left."""
+    def abandon(self, reason: str) -> None:
+        """Refuse further messages with that reason, and park pending sends."""
         self._closed = reason
-        for transfer in self._leaving:
+        for transfer in self._pending:
             self._engine.park(transfer)
-        self._leaving.clear()
-        self._tell_empty()
+        self._pending.clear()
+        self._notify_drained()
