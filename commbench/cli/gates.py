@@ -69,14 +69,14 @@ def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: 
     """Show how `new` compares with `old` and return the exit status."""
     from commbench import stats
     from commbench.analysis import comparability
-    from commbench.reports import between_runs
+    from commbench.reports import verdicts
 
     match = comparability.match(old.manifest, new.manifest)
     found = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
     if not found:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
-    show = between_runs.as_json if form == "json" else between_runs.text
+    show = verdicts.comparison_json if form == "json" else verdicts.comparison_text
     click.echo(show(old, new, match, found), nl=False)
     return REGRESSION if stats.regressions(found) else 0
 
@@ -178,7 +178,7 @@ def check(
     """Check a RUN against references; exit status 3 where a value is missing or out of bounds."""
     from commbench import load
     from commbench.analysis import references
-    from commbench.reports import checks
+    from commbench.reports import verdicts
 
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
@@ -193,6 +193,6 @@ def check(
     assert reference is not None
     found = references.check(data, references.read(reference), summaries)
     if junit is not None:
-        files.write(junit, checks.junit(data.manifest, found))
-    click.echo(checks.text(data.manifest, found), nl=False)
+        files.write(junit, verdicts.check_junit(data.manifest, found))
+    click.echo(verdicts.check_text(data.manifest, found), nl=False)
     ctx.exit(0 if all(check.ok for check in found) else REGRESSION)

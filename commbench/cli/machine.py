@@ -41,23 +41,23 @@ def topology(
 ) -> None:
     """Show NUMA nodes, GPUs and NICs, and what joins each pair of them."""
     from commbench.machine import topology as topologies
-    from commbench.reports import terminal
-    from commbench.reports import topology as reports
+    from commbench.reports import host_tables, terminal
 
     form = figure.suffix if figure else ".svg"
     if form not in (".svg", ".png"):
         raise UsageError(f"--figure {figure}: a figure is FILE.svg or FILE.png")
     host = topologies.this_host() if file is None else topologies.read_host(file)
-    click.echo(terminal.page(reports.heading(host), host.notes, reports.tables(host)), nl=False)
+    click.echo(
+        terminal.page(host_tables.heading(host), host.notes, host_tables.tables(host)), nl=False
+    )
     if write_placement is not None:
         device = "gpu" if host.gpus else "cpu"
         placement = topologies.auto(host, workers or max(1, len(host.gpus)), device)
-        _write(write_placement, reports.placement_file(placement, host).encode())
+        _write(write_placement, host_tables.placement_file(placement, host).encode())
     if figure is not None:
-        from commbench.reports.figures import style
-        from commbench.reports.figures import topology as plots
+        from commbench.reports.figures import host_figure, style
 
-        _write(figure, style.encoded(plots.draw(host), form.removeprefix(".")))
+        _write(figure, style.encoded(host_figure.draw(host), form.removeprefix(".")))
 
 
 def _write(path: Path, content: bytes) -> None:

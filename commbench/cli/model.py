@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 def model(run: Path, form: str, predict: int | None, backend: str | None) -> None:
     """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
     from commbench import load, stats
-    from commbench.reports import link_model, terminal
-    from commbench.reports.sections.provenance import describe
+    from commbench.reports import link_fits, terminal
+    from commbench.reports.sections import heading
 
     data = load(run)
     models = _of_backend(stats.link_models(data), backend)
     if all(model.reason for model in models):
         raise UsageError(_nothing_to_fit(run, models))
     if form == "json":
-        click.echo(link_model.document(data.manifest, models, predict), nl=False)
+        click.echo(link_fits.document(data.manifest, models, predict), nl=False)
         return
-    tables = link_model.tables(models, data.case_labels, predict)
-    click.echo(terminal.page(describe(data.manifest), (), tables), nl=False)
+    tables = link_fits.tables(models, data.case_labels, predict)
+    click.echo(terminal.page(heading(data), (), tables), nl=False)
 
 
 def _of_backend(models: Sequence[LinkModel], backend: str | None) -> list[LinkModel]:

@@ -50,7 +50,7 @@ def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -
 
 def write(results: RunStore, run: Run) -> None:
     """Write the figures, ``report.md`` and ``report.html`` next to the records."""
-    from commbench.reports.drawing import drawn
+    from commbench.reports.figures import drawn
 
     figures = []
     for drawing in drawn(run):

@@ -19,7 +19,7 @@ from builders import end, failure, launches, sample, transfer, transport
 
 from commbench.analysis.run import Run
 from commbench.model import ClusterSpec, registry
-from commbench.reports import drawing, html
+from commbench.reports import figures, html
 from commbench.reports.html import matrix
 from commbench.reports.sections import Table, heading, sections
 
@@ -477,23 +477,23 @@ def fails(data: object) -> None:
 
 def test_figures_are_images_in_the_file(recorded: Recorded, plotted: Callable[..., None]) -> None:
     """A figure stands in the section of its subject, as an image with its title in words."""
-    plotted(workload_time="commbench.reports.figures.workload_time:plot")
+    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
     content = recorded([CASE], launches(CASE, [1.0] * 6))
     page = parsed(html.render(content))
     (section,) = (s for s in page.iter("section") if s.get("id") == "time-per-iteration")
     (image,) = section.iter("img")
     kind, _, encoded = image.get("src", "").partition(",")
     assert kind == "data:image/svg+xml;base64"
-    assert base64.b64decode(encoded) == drawing.drawn(content)[0].svg
+    assert base64.b64decode(encoded) == figures.drawn(content)[0].svg
     assert "\n" not in image.get("alt", "\n")
-    assert image.get("alt", "").startswith(drawing.drawn(content)[0].figure.get_suptitle()[:20])
+    assert image.get("alt", "").startswith(figures.drawn(content)[0].figure.get_suptitle()[:20])
 
 
 def test_a_figure_of_very_many_lines_is_shown_as_pixels(
     recorded: Recorded, plotted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a browser would draw for seconds is an image of pixels instead."""
-    plotted(workload_time="commbench.reports.figures.workload_time:plot")
+    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
     monkeypatch.setattr(html, "_MAX_SVG", 100)
     (image,) = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6)))).iter("img")
     assert image.get("src", "").startswith("data:image/png;base64,")
@@ -503,7 +503,7 @@ def test_a_figure_that_cannot_be_drawn_is_told(
     recorded: Recorded, plotted: Callable[..., None]
 ) -> None:
     """A plug-in's figure that fails costs itself alone, and is not left out in silence."""
-    ours = "commbench.reports.figures.workload_time:plot"
+    ours = "commbench.reports.figures.iteration_figures:plot_times"
     plotted(theirs=f"{__name__}:fails", workload_time=ours)
     page = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6))))
     assert len([*page.iter("img")]) == 1

@@ -6,12 +6,20 @@ import io
 import re
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import matplotlib.style
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from commbench.model import Case
 
@@ -41,7 +49,6 @@ ACTIVITIES = {
 """Colours of what workers do; none of them is a backend's."""
 
 
-BLACK = "black"
 PUBLISHED: dict[str, Any] = {
     "color": "#AA0044", "marker": "D", "markerfacecolor": "white", "markersize": 6,
     "linewidth": 1.2,
@@ -52,8 +59,8 @@ PUBLISHED: dict[str, Any] = {
 class Look(NamedTuple):
     """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
 
-    colour: str
-    marker: str
+    colour: str = "black"
+    marker: str = "o"
 
 
 _KNOWN = {
@@ -187,6 +194,36 @@ def from_zero(ax: Axes, axis: str, largest: float) -> None:
     """Let a linear axis begin at 0 and end a little above `largest`, with few round ticks."""
     getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
     getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+def logarithmic(ax: Axes, n_ticks: int) -> None:
+    """Let the y axis be logarithmic, with up to `n_ticks` labels, all of them at decades."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(numticks=n_ticks))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def fixed_ticks(ax: Axes, names: Mapping[int, str]) -> None:
+    """Let the x axis have a tick at each key of `names`, and no other."""
+    ax.xaxis.set_major_locator(FixedLocator([*names]))
+    ax.xaxis.set_major_formatter(FixedFormatter([*names.values()]))
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def aside(ax: Axes, right_pt: float, y: float, words: str, **looks: Any) -> None:
+    """Write `words` to the right of an axes, so that they end `right_pt` points from its edge."""
+    # Points, not shares of the axes: the layout then knows how much room the words need.
+    ax.annotate(
+        words, (1, y), xycoords=("axes fraction", "data"), xytext=(right_pt, 0),
+        textcoords="offset points", ha="right", va="center", size=8, annotation_clip=False, **looks,
+    )  # fmt: skip
+
+
+def contrast(colour: Any) -> str:
+    """Return black or white, whichever reads better on `colour`."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if luminance > 0.179 else "white"
 
 
 def natural(name: str) -> list[tuple[str, int]]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
-from commbench.model.units import format_message_size
-from commbench.reports.sections.cells import Quantity, Section, Table, number, quantity
+from commbench.reports.sections import Quantity, Section, Table, by_size, number
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -24,36 +23,24 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def _by_pair(task: str, group: Sequence[Comparison]) -> Table:
-    rows = (
-        (f"{c.candidate} vs {c.baseline}", times(c), limits(c), probability(c), signed(c.delta),
-         c.verdict)
-        for c in group
-    )  # fmt: skip
     return Table(
         f"{task}: differences between backends",
-        ("backends", "time", "95%\ninterval", "p", "δ", "verdict"),
-        tuple(rows),
+        ("backends", *VERDICT_COLUMNS),
+        tuple((f"{c.candidate} vs {c.baseline}", *verdict_cells(c)) for c in group),
         note(group, f"{len(group)} pairs" if len(group) > 1 else ""),
         text_columns=frozenset({"verdict"}),
     )
 
 
 def _by_size(what: str, group: Sequence[Comparison]) -> Table:
-    first = group[0].baseline_id
-    of_first = [c for c in group if c.baseline_id == first]
-    backends = list(dict.fromkeys(c.candidate for c in of_first))
-    found = {(c.candidate, c.payload_bytes): ratio(c) for c in of_first}
-    sizes = sorted({c.payload_bytes for c in of_first})
-    return Table(
-        f"{what}: time of a message as a multiple of {group[0].baseline}'s",
-        ("size", *backends),
-        tuple(
-            (
-                quantity(format_message_size, size),
-                *(found.get((name, size), "—") for name in backends),
-            )
-            for size in sizes
-        ),
+    first = group[0]
+    return by_size(
+        f"{what}: time of a message as a multiple of {first.baseline}'s",
+        {
+            (c.payload_bytes, c.candidate): ratio(c)
+            for c in group
+            if c.baseline_id == first.baseline_id
+        },
         note(group, "the pairs of backends at a size"),
     )
 
@@ -74,37 +61,28 @@ def ratio(comparison: Comparison | None) -> str:
     """Return ``1.23× slower``; a dash where nothing was compared."""
     if comparison is None:
         return "—"
-    return Quantity(f"{times(comparison)} {comparison.verdict}", comparison.ratio)
+    return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
 
 
-def times(comparison: Comparison) -> str:
-    """Return the ratio."""
-    known = not math.isnan(comparison.ratio)
-    return Quantity(f"{comparison.ratio:.2f}×" if known else "—", comparison.ratio)
+VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "verdict")
 
 
-def limits(comparison: Comparison) -> str:
-    """Return the interval of the ratio, which is sorted by its lower end."""
-    known = not math.isnan(comparison.ci_low)
-    text = f"{comparison.ci_low:.2f}…{comparison.ci_high:.2f}" if known else "none"
-    return Quantity(text, comparison.ci_low)
+def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
+    """Return the cells of ``VERDICT_COLUMNS``; an interval is sorted by its lower end."""
+    c = comparison
+    interval = "none" if math.isnan(c.ci_low) else f"{c.ci_low:.2f}…{c.ci_high:.2f}"
+    return (
+        _times(c),
+        Quantity(interval, c.ci_low),
+        Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
+        Quantity(f"{c.delta:+.2f}", c.delta),
+        c.verdict,
+    )
 
 
-def probability(comparison: Comparison) -> str:
-    """Return the p-value."""
-    tiny = comparison.p_value < 0.001
-    return Quantity("<0.001", comparison.p_value) if tiny else number(comparison.p_value)
-
-
-def signed(value: float) -> str:
-    """Return a number with its sign.
-
-    Examples
-    --------
-    >>> signed(-1.0), signed(0.5)
-    ('-1.00', '+0.50')
-    """
-    return Quantity(f"{value:+.2f}", value)
+def _times(comparison: Comparison) -> Quantity:
+    text = "—" if math.isnan(comparison.ratio) else f"{comparison.ratio:.2f}×"
+    return Quantity(text, comparison.ratio)
 
 
 SECTION = Section(title="Differences between backends", position=70, tables=tables)

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from commbench.machine.topology import Host, rank
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_bandwidth import contrast
+from commbench.reports.host_tables import SHORT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +47,8 @@ def draw(host: Host) -> Figure:
     side = min(7.2, 0.6 + 0.36 * len(devices))
     cpus = dict.fromkeys(gpu.cpus for gpu in host.gpus if gpu.cpus)
     near = (
-        f"{', '.join(gpu.name for gpu in host.gpus if gpu.cpus == own)} near CPUs {own}"
-        for own in cpus
+        f"{', '.join(gpu.name for gpu in host.gpus if gpu.cpus == close)} near CPUs {close}"
+        for close in cpus
     )
     nodes = (f"node{node.number} has CPUs {node.cpus}" for node in host.nodes)
     figure, (part,) = style.new_figure(
@@ -83,10 +83,9 @@ def _matrix(ax: Axes, host: Host) -> None:
         for i, one in enumerate(devices):
             for j, other in enumerate(devices):
                 link = host.link(one, other)
-                text = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
                 ax.text(
-                    j + 0.5, i + 0.5, text.get(link, link), size=7, ha="center", va="center",
-                    color=contrast(colours[i, j]),
+                    j + 0.5, i + 0.5, SHORT.get(link, link), size=7, ha="center", va="center",
+                    color=style.contrast(colours[i, j]),
                 )  # fmt: skip
     upright = max(map(len, devices)) > 5 or n > 16
     ax.set_xticks(np.arange(n) + 0.5, devices, rotation=90 if upright else 0)

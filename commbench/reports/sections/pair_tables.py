@@ -1,8 +1,7 @@
-"""What each pair of workers moved, how much of it was seen, and over which transport."""
+"""What each pair and class of links moved, how much of it was seen, and over which transport."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING
 from commbench.analysis.run import Run
 from commbench.machine.topology import UNKNOWN
 from commbench.model.units import format_bytes
-from commbench.reports.sections import links
-from commbench.reports.sections.cells import (
+from commbench.reports.sections import (
     CHANNELS,
     REST,
     Quantity,
@@ -19,6 +17,7 @@ from commbench.reports.sections.cells import (
     Table,
     label,
     number,
+    percent,
     quantity,
 )
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
@@ -41,7 +40,10 @@ def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
     """
     if len(run.slow_pairs):
         yield _slow_pair_table(run, max_pairs)
-    yield from links.tables(run)
+    n_classes = run.pairs.groupby(["case_id", "channel"], observed=True)["link"].nunique()
+    if (n_classes > 1).any():
+        for channel, links in run.link_bandwidths.groupby("channel", sort=False, observed=True):
+            yield _class_table(run, str(channel), links)
     for channel, pairs in run.pairs.groupby("channel", sort=False, observed=True):
         yield _pair_table(run, str(channel), pairs, max_pairs)
     if len(run.coverage):
@@ -80,6 +82,31 @@ def _slow_pair_table(run: Run, most: int) -> Table:
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
         "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
         text_columns=frozenset({"src → dst", "when", "link"}),
+    )  # fmt: skip
+
+
+def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
+    when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
+    least = format_bytes(run.manifest.min_transfer_bytes)
+    return Table(
+        f"Bandwidth per class of link{when} (transfers ≥ {least})",
+        ("backend", "link", "pairs", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
+         "slowest\npair", "fastest\npair"),
+        tuple(
+            (
+                label(run, row),
+                row.link,
+                quantity(str, row.n_pairs),
+                quantity(str, row.n),
+                quantity(format_bytes, row.bytes),
+                *(number(bandwidth / 1e9) for bandwidth in
+                  (row.q25_Bps, row.q50_Bps, row.q75_Bps, row.slowest_Bps, row.fastest_Bps)),
+            )
+            for row in links.itertuples()
+        ),
+        f"{source}. Quantiles over single fetches, of all pairs of a class; slowest, fastest pair: "
+        "their medians, in GB/s.",
+        text_columns=frozenset({"link"}),
     )  # fmt: skip
 
 
@@ -138,7 +165,7 @@ def _coverage_table(run: Run) -> Table:
                 label(run, row),
                 quantity(format_bytes, row.logged_bytes),
                 quantity(format_bytes, row.wire_bytes),
-                quantity(_share, row.coverage),
+                quantity(percent, row.coverage),
                 quantity(format_bytes, row.self_bytes),
                 quantity(format_bytes, row.loopback_bytes),
                 quantity(str, row.n_started),
@@ -152,10 +179,6 @@ def _coverage_table(run: Run) -> Table:
         "interface meanwhile, all processes; fetches: transfer_incoming_count_total; busy: those "
         "that a busy sender refused, or that failed; lost: neither logged nor refused.",
     )  # fmt: skip
-
-
-def _share(share: float) -> str:
-    return "—" if math.isnan(share) else f"{share:.1%}"
 
 
 def _transport_table(run: Run) -> Table:

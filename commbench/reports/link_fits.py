@@ -1,4 +1,4 @@
-"""The bandwidth model of a run, for people and for programs."""
+"""What ``commbench model`` says of latency and bandwidth, for people and for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from commbench.model import Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports.json import dumps
-from commbench.reports.sections.cells import Table, number
+from commbench.reports.sections import Table, number, percent
 from commbench.stats.link_model import LinkModel
 
 _MAX_PAIRS = 24
@@ -66,8 +66,8 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
                 number(model.beta_Bps / 1e9),
                 _within(model.beta_low_Bps, model.beta_Bps, model.beta_high_Bps),
                 "—" if model.reason else format_bytes(round(model.half_bytes)),
-                _percent(model.error_median),
-                _percent(model.error_p90),
+                percent(model.error_median),
+                percent(model.error_p90),
                 *(() if predict is None else (_prediction(model, predict),)),
             )
             for model in models
@@ -87,11 +87,7 @@ def _prediction(model: LinkModel, nbytes: int) -> str:
 
 def _within(low: float, found: float, high: float) -> str:
     """Return how far the farther end of an interval is from what was `found`."""
-    return _percent(max(found - low, high - found) / found if found > 0 else math.nan)
-
-
-def _percent(share: float) -> str:
-    return "—" if math.isnan(share) else f"{share:.1%}"
+    return percent(max(found - low, high - found) / found if found > 0 else math.nan)
 
 
 def _meaning(classes: Sequence[LinkModel]) -> str:

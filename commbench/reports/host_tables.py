@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from commbench.machine.topology import Host
 from commbench.model import Placement
@@ -18,7 +18,8 @@ _LEGEND = {
     "NODE": "NODE: between host bridges of a NUMA node",
     "SYS": "SYS: between NUMA nodes",
 }
-_SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
+SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
+"""What a class of links is called where there is little room."""
 _NODES = "own: the device's own NUMA node; cross: one in another socket"
 
 
@@ -41,77 +42,66 @@ def tables(host: Host) -> Iterator[Table]:
                     node.cpus,
                     "—" if node.memory_bytes is None else format_bytes(node.memory_bytes),
                     node.sockets or "—",
-                    _near(node.number, {gpu.name: gpu.numa_node for gpu in host.gpus}),
-                    _near(node.number, {nic.name: nic.numa_node for nic in host.nics}),
+                    ", ".join(gpu.name for gpu in host.gpus if gpu.numa_node == node.number) or "—",
+                    ", ".join(nic.name for nic in host.nics if nic.numa_node == node.number) or "—",
                 )
                 for node in host.nodes
             ),
             text_columns=frozenset({"CPUs", "GPUs", "NICs"}),
         )
     if host.gpus:
-        yield _told(
+        yield _known(
             "GPUs",
-            ("GPU", "model", "PCI", "node", "near CPUs"),
-            tuple(
-                (str(gpu.index), gpu.model or "—", gpu.pci or "—", _node(gpu.numa_node),
-                 gpu.cpus or "—")
-                for gpu in host.gpus
-            ),
-            frozenset({"model", "PCI", "near CPUs"}),
-        )  # fmt: skip
+            {
+                "GPU": [str(gpu.index) for gpu in host.gpus],
+                "model": [gpu.model for gpu in host.gpus],
+                "PCI": [gpu.pci for gpu in host.gpus],
+                "node": [_node(gpu.numa_node) for gpu in host.gpus],
+                "near CPUs": [gpu.cpus for gpu in host.gpus],
+            },
+        )
     if host.nics:
-        yield _told(
+        yield _known(
             "NICs",
-            ("NIC", "kind", "interfaces", "PCI", "node"),
-            tuple(
-                (nic.name, "RDMA" if nic.rdma else "Ethernet", ", ".join(nic.interfaces) or "—",
-                 nic.pci or "—", _node(nic.numa_node))
-                for nic in host.nics
-            ),
-            frozenset({"kind", "interfaces", "PCI"}),
-        )  # fmt: skip
+            {
+                "NIC": [nic.name for nic in host.nics],
+                "kind": ["RDMA" if nic.rdma else "Ethernet" for nic in host.nics],
+                "interfaces": [", ".join(nic.interfaces) for nic in host.nics],
+                "PCI": [nic.pci for nic in host.nics],
+                "node": [_node(nic.numa_node) for nic in host.nics],
+            },
+        )
     if len(host.devices) > 1:
         yield _matrix(host)
 
 
-def _told(
-    title: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...], prose: frozenset[str]
-) -> Table:
-    """Return a table without the columns in which nothing is known."""
-    kept = [number for number in range(len(columns)) if any(row[number] != "—" for row in rows)]
+def _known(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
+    """Return a table of the columns in which something is known."""
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
     return Table(
         title,
-        tuple(columns[number] for number in kept),
-        tuple(tuple(row[number] for number in kept) for row in rows),
-        text_columns=prose,
+        tuple(kept),
+        tuple(tuple(cell or "—" for cell in row) for row in zip(*kept.values(), strict=True)),
+        text_columns=frozenset({"model", "PCI", "near CPUs", "kind", "interfaces"}),
     )
-
-
-def _matrix(host: Host) -> Table:
-    links = {host.link(one, other) for one in host.devices for other in host.devices}
-    kinds = {link.rstrip("0123456789") for link in links}
-    notes = [text for kind, text in _LEGEND.items() if kind in kinds]
-    notes += [_NODES] * bool(kinds & {*_SHORT})
-    return Table(
-        "Links",
-        ("", *host.devices),
-        tuple(
-            (one, *(_cell(host.link(one, other)) for other in host.devices)) for one in host.devices
-        ),
-        "; ".join(notes) + "." * bool(notes),
-    )
-
-
-def _cell(link: str) -> str:
-    return _SHORT.get(link, link) or "—"
-
-
-def _near(node: int, nodes: dict[str, int | None]) -> str:
-    return ", ".join(name for name, own in nodes.items() if own == node) or "—"
 
 
 def _node(number: int | None) -> str:
-    return "—" if number is None else str(number)
+    return "" if number is None else str(number)
+
+
+def _matrix(host: Host) -> Table:
+    devices = host.devices
+    links = {one: [host.link(one, other) for other in devices] for one in devices}
+    kinds = {link.rstrip("0123456789") for row in links.values() for link in row}
+    notes = [text for kind, text in _LEGEND.items() if kind in kinds]
+    notes += [_NODES] * bool(kinds & {*SHORT})
+    return Table(
+        "Links",
+        ("", *devices),
+        tuple((one, *(SHORT.get(link, link) or "—" for link in row)) for one, row in links.items()),
+        "; ".join(notes) + "." * bool(notes),
+    )
 
 
 def placement_file(placement: Sequence[Placement], host: Host) -> str:

@@ -9,7 +9,7 @@ from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model.published import show, show_range
 from commbench.model.units import format_message_size
-from commbench.reports.sections.cells import Section, Table
+from commbench.reports.sections import Section, Table
 from commbench.stats import Beside
 
 
