@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from commbench.machine.topology import Host
+from commbench.machine.topology import Gpu, Host, Nic
 from commbench.model import Placement
 from commbench.model.units import format_bytes
 from commbench.reports.sections import Table
@@ -32,22 +32,22 @@ def heading(host: Host) -> str:
 
 def tables(host: Host) -> Iterator[Table]:
     """Yield the tables that there is something to say in."""
-    if host.nodes:
-        yield Table(
+    nodes = host.nodes
+    if nodes:
+        yield Table.of_columns(
             "NUMA nodes",
-            ("node", "CPUs", "memory", "socket", "GPUs", "NICs"),
-            tuple(
-                (
-                    str(node.number),
-                    node.cpus,
-                    "—" if node.memory_bytes is None else format_bytes(node.memory_bytes),
-                    node.sockets or "—",
-                    ", ".join(gpu.name for gpu in host.gpus if gpu.numa_node == node.number) or "—",
-                    ", ".join(nic.name for nic in host.nics if nic.numa_node == node.number) or "—",
-                )
-                for node in host.nodes
-            ),
-            text_columns=frozenset({"CPUs", "GPUs", "NICs"}),
+            {
+                "node": [str(node.number) for node in nodes],
+                "CPUs": [node.cpus for node in nodes],
+                "memory": [
+                    "—" if node.memory_bytes is None else format_bytes(node.memory_bytes)
+                    for node in nodes
+                ],
+                "socket": [node.sockets or "—" for node in nodes],
+                "GPUs": [_near(node.number, host.gpus) for node in nodes],
+                "NICs": [_near(node.number, host.nics) for node in nodes],
+            },
+            text_columns={"CPUs", "GPUs", "NICs"},
         )
     if host.gpus:
         yield _known(
@@ -78,12 +78,15 @@ def tables(host: Host) -> Iterator[Table]:
 def _known(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
     """Return a table of the columns in which something is known."""
     kept = {name: cells for name, cells in columns.items() if any(cells)}
-    return Table(
+    return Table.of_columns(
         title,
-        tuple(kept),
-        tuple(tuple(cell or "—" for cell in row) for row in zip(*kept.values(), strict=True)),
-        text_columns=frozenset({"model", "PCI", "near CPUs", "kind", "interfaces"}),
+        {name: [cell or "—" for cell in cells] for name, cells in kept.items()},
+        text_columns={"model", "PCI", "near CPUs", "kind", "interfaces"},
     )
+
+
+def _near(node: int, devices: Sequence[Gpu] | Sequence[Nic]) -> str:
+    return ", ".join(each.name for each in devices if each.numa_node == node) or "—"
 
 
 def _node(number: int | None) -> str:

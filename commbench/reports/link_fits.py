@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commbench.model import Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
@@ -47,7 +47,6 @@ def tables(
 
 
 def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: str) -> Table:
-    ahead = () if predict is None else (f"{format_message_size(predict)}\ntakes",)
     refused = {model.reason: model for model in models if model.reason}
     missing = "".join(
         f" No model of {_name(model)}"
@@ -55,25 +54,21 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
         + f": {reason}."
         for reason, model in refused.items()
     )
-    return Table(
-        f"t = α + n / β for {title}",
-        ("link", "α", "α\n±", "β\nGB/s", "β\n±", "n½", "error\nmedian", "error\n90 %", *ahead),
-        tuple(
-            (
-                _name(model),
-                format_seconds(model.alpha_s),
-                _within(model.alpha_low_s, model.alpha_s, model.alpha_high_s),
-                number(model.beta_Bps / 1e9),
-                _within(model.beta_low_Bps, model.beta_Bps, model.beta_high_Bps),
-                "—" if model.reason else format_bytes(round(model.half_bytes)),
-                percent(model.error_median),
-                percent(model.error_p90),
-                *(() if predict is None else (_prediction(model, predict),)),
-            )
-            for model in models
-        ),
-        f"{note}{missing}".strip(),
-    )  # fmt: skip
+    columns: dict[str, Iterable[str]] = {
+        "link": map(_name, models),
+        "α": [format_seconds(model.alpha_s) for model in models],
+        "α\n±": [_within(m.alpha_low_s, m.alpha_s, m.alpha_high_s) for m in models],
+        "β\nGB/s": [number(model.beta_Bps / 1e9) for model in models],
+        "β\n±": [_within(m.beta_low_Bps, m.beta_Bps, m.beta_high_Bps) for m in models],
+        "n½": ["—" if m.reason else format_bytes(round(m.half_bytes)) for m in models],
+        "error\nmedian": [percent(model.error_median) for model in models],
+        "error\n90 %": [percent(model.error_p90) for model in models],
+    }
+    if predict is not None:
+        columns[f"{format_message_size(predict)}\ntakes"] = [
+            _prediction(model, predict) for model in models
+        ]
+    return Table.of_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
 
 
 def _name(model: LinkModel) -> str:

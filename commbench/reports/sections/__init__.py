@@ -38,6 +38,15 @@ class Table:
     text_columns: frozenset[str] = frozenset()
     """Columns of prose: aligned left, and wrapped where the page is narrow."""
 
+    @classmethod
+    def of_columns(
+        cls, title: str, columns: Mapping[str, Iterable[str]], note: str = "",
+        text_columns: Iterable[str] = (),
+    ) -> Table:  # fmt: skip
+        """Return a table of `columns`, by their titles."""
+        rows = tuple(zip(*columns.values(), strict=True))
+        return cls(title, tuple(columns), rows, note, frozenset(text_columns))
+
     @property
     def titles(self) -> tuple[str, ...]:
         """The titles of the columns, each on one line and without hyphens within words."""
@@ -183,6 +192,11 @@ def quantity(form: Callable[[Any], str], value: Any) -> Quantity:
     return Quantity(form(value), value)
 
 
+def quantities(form: Callable[[Any], str], values: Iterable[Any]) -> list[Quantity]:
+    """Return each of `values` as `form` writes it."""
+    return [quantity(form, value) for value in values]
+
+
 def printable(text: str) -> str:
     """Return `text` without what would steer a terminal: a results file may come from anywhere."""
     lines = text.replace("\r\n", "\n")
@@ -190,10 +204,12 @@ def printable(text: str) -> str:
     return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
 
 
-def label(run: Run, row: Any) -> str:
-    """Return the backend of a row, and its task where the run has several."""
-    several = len(set(run.case_labels.values())) > 1
-    return f"{run.case_labels[row.case_id]} {row.backend}" if several else str(row.backend)
+def labels(run: Run, table: pd.DataFrame) -> list[str]:
+    """Return the backend of each row, and its task where the run has several."""
+    if len({*run.case_labels.values()}) == 1:
+        return [str(backend) for backend in table["backend"]]
+    tasks = table["case_id"].map(run.case_labels)
+    return [f"{task} {backend}" for task, backend in zip(tasks, table["backend"], strict=True)]
 
 
 def number(value: float) -> Quantity:

@@ -14,9 +14,9 @@ from commbench.reports.sections import (
     Section,
     Table,
     counts,
-    label,
+    labels,
     number,
-    quantity,
+    quantities,
     warmup,
 )
 from commbench.reports.sections.differences import ratio
@@ -37,28 +37,23 @@ def time_tables(run: Run) -> Iterator[Table]:
             case_id: ratio(found.get((first.case_id, case_id))) for case_id in group["case_id"]
         }
         ratios[first.case_id] = Quantity("1", 1)
-        yield Table(
+        yield Table.of_columns(
             f"{title}: time per iteration",
-            ("backend", "median", _interval_title(group), f"time vs\n{first.backend}", "payload/s",
-             "CPU s\nper GB", "idle\ncores"),
-            tuple(
-                (
-                    row.backend,
-                    quantity(format_seconds, row.median_s),
-                    _interval(row),
-                    ratios[row.case_id],
-                    quantity(format_bandwidth, row.throughput_Bps),
-                    number(row.cpu_s_per_GB),
-                    number(row.idle_cores),
-                )
-                for row in group.itertuples()
-            ),
+            {
+                "backend": group.backend,
+                "median": quantities(format_seconds, group.median_s),
+                _interval_title(group): map(_interval, group.itertuples()),
+                f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
+                "payload/s": quantities(format_bandwidth, group.throughput_Bps),
+                "CPU s\nper GB": map(number, group.cpu_s_per_GB),
+                "idle\ncores": map(number, group.idle_cores),
+            },
             f"Median over launches of each launch's median ({counts(group)}). payload/s: the "
             f"workload's {format_bytes(int(group.payload_bytes.iloc[0]))} over that time. CPU: all "
             "processes, client and scheduler included, over the bytes that crossed between "
             "workers. Idle cores: burned by the cluster while nothing is asked of it."
             + warmup(group),
-        )  # fmt: skip
+        )
 
 
 def _describe(case: Case) -> str:
@@ -106,13 +101,12 @@ def profile_tables(run: Run) -> Iterator[Table]:
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
-        yield Table(
+        yield Table.of_columns(
             "Where the time went: task threads of the workers (% of the wall time)",
-            ("backend", *_TASKS.values()),
-            tuple(
-                (label(run, row), *(_percent(getattr(row, name)) for name in _TASKS))
-                for row in tasks.itertuples()
-            ),
+            {
+                "backend": labels(run, tasks),
+                **{title: map(_percent, tasks[name]) for name, title in _TASKS.items()},
+            },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
             "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
             "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch under way "
@@ -123,22 +117,18 @@ def profile_tables(run: Run) -> Iterator[Table]:
     gil = {"gil": "GIL\nbusy"} if loops["gil"].notna().any() else {}
     columns = {**_LOOP, "other_threads": "other\nthreads", **gil}
     if len(loops):
-        yield Table(
+        yield Table.of_columns(
             "Where the time went: event loops (% of the wall time)",
-            ("backend", "process", *columns.values()),
-            tuple(
-                (
-                    label(run, row),
-                    row.process,
-                    *(_percent(getattr(row, name)) for name in columns),
-                )
-                for row in loops.itertuples()
-            ),
+            {
+                "backend": labels(run, loops),
+                "process": loops.process,
+                **{title: map(_percent, loops[name]) for name, title in columns.items()},
+            },
             "The thread of the event loop; its first six columns add up to 100. messages: all that "
             "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
             "threads: their time on a core (progress threads, offloaded serialization, the "
             "tasks' own)." + " GIL busy: time in which who asked for it had to wait." * bool(gil),
-            text_columns=frozenset({"process"}),
+            {"process"},
         )
 
 

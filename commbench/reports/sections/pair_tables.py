@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,12 @@ from commbench.model.units import format_bytes
 from commbench.reports.sections import (
     CHANNELS,
     REST,
-    Quantity,
     Section,
     Table,
-    label,
+    labels,
     number,
     percent,
-    quantity,
+    quantities,
 )
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
 
@@ -59,55 +58,59 @@ def _matrices(run: Run) -> list[matrix.Block]:
 
 
 def _slow_pair_table(run: Run, most: int) -> Table:
-    slow = run.slow_pairs
-    cut = f" The slowest {most} of {len(slow)}. {REST}" if len(slow) > most else ""
-    return Table(
+    slow = run.slow_pairs.head(most)
+    n_slow = len(run.slow_pairs)
+    cut = f" The slowest {most} of {n_slow}. {REST}" if n_slow > most else ""
+    return Table.of_columns(
         "Slow pairs of workers",
-        ("backend", "src → dst", "when", "link", "median\nGB/s", "typical\nGB/s", "times\nslower",
-         "score"),
-        tuple(
-            (
-                label(run, row),
-                f"{row.src} → {row.dst}",
-                row.channel,
-                row.link,
-                number(row.q50_Bps / 1e9),
-                number(row.typical_Bps / 1e9),
-                Quantity(f"{row.slowdown:.1f}", row.slowdown),
-                Quantity(f"{row.score:.0f}", row.score),
-            )
-            for row in slow.head(most).itertuples()
-        ),
+        {
+            "backend": labels(run, slow),
+            "src → dst": _names(slow),
+            "when": slow.channel,
+            "link": slow.link,
+            "median\nGB/s": map(number, slow.q50_Bps / 1e9),
+            "typical\nGB/s": map(number, slow.typical_Bps / 1e9),
+            "times\nslower": quantities("{:.1f}".format, slow.slowdown),
+            "score": quantities("{:.0f}".format, slow.score),
+        },
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
         "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
-        text_columns=frozenset({"src → dst", "when", "link"}),
-    )  # fmt: skip
+        {"src → dst", "when", "link"},
+    )
+
+
+def _names(pairs: pd.DataFrame) -> list[str]:
+    return [f"{src} → {dst}" for src, dst in zip(pairs.src, pairs.dst, strict=True)]
+
+
+def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
+    return {
+        "25 %\nGB/s": map(number, table.q25_Bps / 1e9),
+        "median\nGB/s": map(number, table.q50_Bps / 1e9),
+        "75 %\nGB/s": map(number, table.q75_Bps / 1e9),
+    }
 
 
 def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
     least = format_bytes(run.manifest.min_transfer_bytes)
-    return Table(
+    return Table.of_columns(
         f"Bandwidth per class of link{when} (transfers ≥ {least})",
-        ("backend", "link", "pairs", "n", "bytes", "25 %\nGB/s", "median\nGB/s", "75 %\nGB/s",
-         "slowest\npair", "fastest\npair"),
-        tuple(
-            (
-                label(run, row),
-                row.link,
-                quantity(str, row.n_pairs),
-                quantity(str, row.n),
-                quantity(format_bytes, row.bytes),
-                *(number(bandwidth / 1e9) for bandwidth in
-                  (row.q25_Bps, row.q50_Bps, row.q75_Bps, row.slowest_Bps, row.fastest_Bps)),
-            )
-            for row in links.itertuples()
-        ),
+        {
+            "backend": labels(run, links),
+            "link": links.link,
+            "pairs": quantities(str, links.n_pairs),
+            "n": quantities(str, links.n),
+            "bytes": quantities(format_bytes, links.bytes),
+            **_quartiles(links),
+            "slowest\npair": map(number, links.slowest_Bps / 1e9),
+            "fastest\npair": map(number, links.fastest_Bps / 1e9),
+        },
         f"{source}. Quantiles over single fetches, of all pairs of a class; slowest, fastest pair: "
         "their medians, in GB/s.",
-        text_columns=frozenset({"link"}),
-    )  # fmt: skip
+        {"link"},
+    )
 
 
 def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table:
@@ -116,32 +119,26 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
     cut += "".join(f" {text}" for text in _missing_pairs(run, channel, pairs))
     classes = {*pairs["link"].unique()}
-    several = len(classes) > 1
-    if not several and UNKNOWN not in classes:
+    if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    return Table(
+    return Table.of_columns(
         f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
-        ("backend", "src → dst", *["link"] * several, "n", "bytes", "25 %\nGB/s", "median\nGB/s",
-         "75 %\nGB/s", "busy\nGB/s", "at\nonce"),
-        tuple(
-            (
-                label(run, row),
-                f"{row.src} → {row.dst}",
-                *[row.link] * several,
-                quantity(str, row.n),
-                quantity(format_bytes, row.bytes),
-                *(number(bandwidth / 1e9) for bandwidth in
-                  (row.q25_Bps, row.q50_Bps, row.q75_Bps, row.busy_Bps)),
-                Quantity(f"{row.concurrency:.1f}", row.concurrency),
-            )
-            for row in shown.itertuples()
-        ),
+        {
+            "backend": labels(run, shown),
+            "src → dst": _names(shown),
+            **({"link": shown.link} if len(classes) > 1 else {}),
+            "n": quantities(str, shown.n),
+            "bytes": quantities(format_bytes, shown.bytes),
+            **_quartiles(shown),
+            "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
+            "at\nonce": quantities("{:.1f}".format, shown.concurrency),
+        },
         f"{source}: one fetch, from request to deserialized data. busy: "
         "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
         "average." + cut,
-        text_columns=frozenset({"src → dst", "link"}),
-    )  # fmt: skip
+        {"src → dst", "link"},
+    )
 
 
 def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
@@ -156,46 +153,46 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
 
 
 def _coverage_table(run: Run) -> Table:
-    return Table(
+    table = run.coverage
+    return Table.of_columns(
         "Coverage: what the transfer logs saw of the traffic between workers",
-        ("backend", "logged", "on the\nwire", "cover-\nage", "to self", "on lo", "fetches",
-         "busy", "lost"),
-        tuple(
-            (
-                label(run, row),
-                quantity(format_bytes, row.logged_bytes),
-                quantity(format_bytes, row.wire_bytes),
-                quantity(percent, row.coverage),
-                quantity(format_bytes, row.self_bytes),
-                quantity(format_bytes, row.loopback_bytes),
-                quantity(str, row.n_started),
-                quantity(str, row.n_busy + row.n_failed),
-                quantity(str, row.n_lost),
-            )
-            for row in run.coverage.itertuples()
-        ),
+        {
+            "backend": labels(run, table),
+            "logged": quantities(format_bytes, table.logged_bytes),
+            "on the\nwire": quantities(format_bytes, table.wire_bytes),
+            "cover-\nage": quantities(percent, table.coverage),
+            "to self": quantities(format_bytes, table.self_bytes),
+            "on lo": quantities(format_bytes, table.loopback_bytes),
+            "fetches": quantities(str, table.n_started),
+            "busy": quantities(str, table.n_busy + table.n_failed),
+            "lost": quantities(str, table.n_lost),
+        },
         "Sums over the measured iterations. on the wire: serialized bytes that workers wrote to "
         "each other's comms; to self: to their own; on lo: what the kernel counted on the loopback "
         "interface meanwhile, all processes; fetches: transfer_incoming_count_total; busy: those "
         "that a busy sender refused, or that failed; lost: neither logged nor refused.",
-    )  # fmt: skip
+    )
 
 
 def _transport_table(run: Run) -> Table:
-    rows = []
     used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
-    for (_, transport), group in used:
-        first = next(group.itertuples())
-        pairs = group[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
-        some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
-        some += f", … ({len(pairs)})" * (len(pairs) > 6)
-        rows.append((label(run, first), str(transport) or "unknown", some, first.evidence))
-    return Table(
+    first = used.head(1)
+    return Table.of_columns(
         "Transport really used",
-        ("backend", "transport", "src→dst", "evidence"),
-        tuple(rows),
-        text_columns=frozenset({"transport", "src→dst", "evidence"}),
+        {
+            "backend": labels(run, first),
+            "transport": (str(transport) or "unknown" for transport in first.transport),
+            "src→dst": (_some_pairs(group) for _, group in used),
+            "evidence": first.evidence,
+        },
+        text_columns={"transport", "src→dst", "evidence"},
     )
+
+
+def _some_pairs(transports: pd.DataFrame) -> str:
+    pairs = transports[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
+    some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
+    return some + f", … ({len(pairs)})" * (len(pairs) > 6)
 
 
 SECTION = Section(

@@ -8,7 +8,7 @@ from itertools import islice
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Manifest, Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import REST, Section, Table, label, quantity
+from commbench.reports.sections import REST, Section, Table, labels, quantities
 from commbench.stats.selection import in_suite_order
 
 _MOST_PLACED = 16
@@ -93,7 +93,7 @@ def _places(run: Run) -> Iterator[Table]:
         workers = list(dict.fromkeys(group["worker"]))
         some = ", ".join(workers[:8]) + f", … ({len(workers)})" * (len(workers) > 8)
         texts = (first.host, first.cpus, first.numa_nodes, *[first.gpu] * gpus, first.nic)
-        rows.append((label(run, first), some, *(text or "—" for text in texts)))
+        rows.append((*labels(run, group.head(1)), some, *(text or "—" for text in texts)))
     is_cut = groups.ngroups > _MOST_PLACES
     cut = f" {_MOST_PLACES} of {groups.ngroups} places. {REST}" if is_cut else ""
     yield Table(
@@ -112,17 +112,18 @@ def _natural(name: str) -> tuple[int, str]:
 
 def failure_tables(run: Run) -> Iterator[Table]:
     """Yield one table, if there are failures."""
-    if run.failures.empty:
-        return
-    yield Table(
-        "Failures",
-        ("case", "launch", "stage", "message"),
-        tuple(
-            (label(run, row), quantity(str, row.launch), row.stage, row.message)
-            for row in run.failures.itertuples()
-        ),
-        text_columns=frozenset({"stage", "message"}),
-    )
+    failures = run.failures
+    if len(failures):
+        yield Table.of_columns(
+            "Failures",
+            {
+                "case": labels(run, failures),
+                "launch": quantities(str, failures.launch),
+                "stage": failures.stage,
+                "message": failures.message,
+            },
+            text_columns={"stage", "message"},
+        )
 
 
 PROVENANCE = Section(title="Provenance", position=100, tables=tables)
