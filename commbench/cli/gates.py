@@ -68,13 +68,13 @@ def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: 
     from commbench.reports import verdicts
 
     match = comparability.match(old.manifest, new.manifest)
-    found = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
-    if not found:
+    comparisons = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
+    if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
     show = verdicts.comparison_json if form == "json" else verdicts.comparison_text
-    click.echo(show(old, new, match, found), nl=False)
-    return REGRESSION if stats.regressions(found) else 0
+    click.echo(show(old, new, match, comparisons), nl=False)
+    return REGRESSION if stats.regressions(comparisons) else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -185,8 +185,8 @@ def check(
         click.echo(write_reference)
         return
     assert reference is not None
-    found = references.check(data, references.read(reference), summaries)
+    checks = references.check(data, references.read(reference), summaries)
     if junit is not None:
-        files.write(junit, verdicts.check_junit(data.manifest, found))
-    click.echo(verdicts.check_text(data.manifest, found), nl=False)
-    ctx.exit(0 if all(check.ok for check in found) else REGRESSION)
+        files.write(junit, verdicts.check_junit(data.manifest, checks))
+    click.echo(verdicts.check_text(data.manifest, checks), nl=False)
+    ctx.exit(0 if all(check.ok for check in checks) else REGRESSION)

@@ -125,10 +125,10 @@ def model(run: Path, form: str, predict: int | None, backend: str | None) -> Non
     from commbench.reports.sections import heading
 
     data = load(run)
-    found = stats.link_models(data)
-    models = [model for model in found if backend in (None, model.backend)]
-    if found and not models:
-        raise UnknownNameError("backend", str(backend), {model.backend for model in found})
+    fitted = stats.link_models(data)
+    models = [model for model in fitted if backend in (None, model.backend)]
+    if fitted and not models:
+        raise UnknownNameError("backend", str(backend), {model.backend for model in fitted})
     if all(model.reason for model in models):
         reasons = dict.fromkeys(f"{model.backend}: {model.reason}" for model in models)
         why = "; ".join(list(reasons)[:4]) or "it has no transfers between workers"

@@ -110,10 +110,10 @@ def _matrix(host: Host) -> Table:
 def placement_file(placement: Sequence[Placement], host: Host) -> str:
     """Return a placement as the text of a file for ``--placement``."""
     lines = [f"# What the workers on {host.name!r} are bound to, by commbench topology."]
-    for number, place in enumerate(placement):
+    for number, worker in enumerate(placement):
         lines += ["", f"[[worker]]  # {number}"]
         # A string of JSON is one of TOML, whatever is in it.
-        lines += [f"cpus = {json.dumps(place.cpus)}"] * bool(place.cpus)
-        lines += [f"gpu = {place.gpu}"] * (place.gpu is not None)
-        lines += [f"nic = {json.dumps(place.nic)}"] * bool(place.nic)
+        lines += [f"cpus = {json.dumps(worker.cpus)}"] * bool(worker.cpus)
+        lines += [f"gpu = {worker.gpu}"] * (worker.gpu is not None)
+        lines += [f"nic = {json.dumps(worker.nic)}"] * bool(worker.nic)
     return "\n".join(lines) + "\n"

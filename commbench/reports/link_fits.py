@@ -36,9 +36,9 @@ def tables(
         The size of a transfer in bytes whose time is told, too.
     """
     for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
-        own = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
-        where = f"{tasks[case_id]} over {own[0].backend}, {channel}"
-        classes, pairs = ([m for m in own if bool(m.src) is one] for one in (False, True))
+        mine = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
+        where = f"{tasks[case_id]} over {mine[0].backend}, {channel}"
+        classes, pairs = ([m for m in mine if bool(m.src) is one] for one in (False, True))
         meaning = f"From {_CHANNELS.get(channel, channel)}. {_meaning(classes)}"
         yield _table(f"{where}: classes of links", classes, predict, meaning)
         shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
@@ -80,9 +80,9 @@ def _prediction(model: LinkModel, nbytes: int) -> str:
     return format_seconds(model.predict_s(nbytes)) + " *" * (beyond and not model.reason)
 
 
-def _within(low: float, found: float, high: float) -> str:
-    """Return how far the farther end of an interval is from what was `found`."""
-    return percent(max(found - low, high - found) / found if found > 0 else math.nan)
+def _within(low: float, value: float, high: float) -> str:
+    """Return how far the farther end of an interval is from its middle, `value`."""
+    return percent(max(value - low, high - value) / value if value > 0 else math.nan)
 
 
 def _meaning(classes: Sequence[LinkModel]) -> str:

@@ -50,7 +50,7 @@ def render(run: Run) -> str:
             "commbench report RUN --format csv has all there is"
         )
     cases = {case.id: case for case in run.suite.cases}
-    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     blocks = [
         "\n".join(_block(run, cases[str(case_id)], group))
         for case_id, of_case in table.groupby("case_id", sort=False)

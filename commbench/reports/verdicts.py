@@ -21,7 +21,7 @@ from commbench.stats import regressions
 
 
 def comparison_text(
-    baseline: Run, candidate: Run, match: Match, found: Sequence[Comparison]
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
 ) -> str:
     """Return the comparison of two runs for a terminal."""
     tasks = baseline.case_labels
@@ -35,20 +35,20 @@ def comparison_text(
                 format_seconds(c.candidate_s),
                 *verdict_cells(c),
             )
-            for c in found
+            for c in comparisons
         ),
-        note(found, f"{len(found)} cases" if len(found) > 1 else "")
-        + f" Slower: {len(regressions(found))} of {len(found)}.",
+        note(comparisons, f"{len(comparisons)} cases" if len(comparisons) > 1 else "")
+        + f" Slower: {len(regressions(comparisons))} of {len(comparisons)}.",
         text_columns=frozenset({"verdict"}),
     )
     differences = [f"not the same: {difference}" for difference in match.differences]
-    warnings = [*differences, *match.alone, *_warnings(baseline, candidate, found)]
+    warnings = [*differences, *match.alone, *_warnings(baseline, candidate, comparisons)]
     heading = f"{_name(baseline.manifest)}\nagainst {_name(candidate.manifest)}"
     return terminal.page(heading, warnings, [table])
 
 
 def comparison_json(
-    baseline: Run, candidate: Run, match: Match, found: Sequence[Comparison]
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
 ) -> str:
     """Return the comparison as one JSON object; a number that is unknown is null."""
     return json.dumps(
@@ -57,8 +57,8 @@ def comparison_json(
             "candidate": candidate.manifest.id,
             "differences": [asdict(difference) for difference in match.differences],
             "alone": list(match.alone),
-            "warnings": _warnings(baseline, candidate, found),
-            "comparisons": [asdict(comparison) for comparison in found],
+            "warnings": _warnings(baseline, candidate, comparisons),
+            "comparisons": [asdict(comparison) for comparison in comparisons],
         }
     )
 
@@ -75,11 +75,12 @@ def _case(comparison: Comparison, task: str) -> str:
     return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
 
 
-def _warnings(baseline: Run, candidate: Run, found: Sequence[Comparison]) -> list[str]:
-    least, n_launches = stats.least_launches(len(found)), min(c.n_launches for c in found)
+def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) -> list[str]:
+    least = stats.least_launches(len(comparisons))
+    n_launches = min(comparison.n_launches for comparison in comparisons)
     too_few = (
-        f"{n_launches} launches can't tell {len(found)} cases apart at 5 %, whatever their times: "
-        f"it takes {least} of each in both runs"
+        f"{n_launches} launches can't tell {len(comparisons)} cases apart at 5 %, whatever their "
+        f"times: it takes {least} of each in both runs"
     )
     return [*[too_few] * (n_launches < least), *_disturbances(baseline, candidate)]
 

@@ -96,7 +96,7 @@ def plot_times(run: Run) -> Figure | None:
     looks = style.looks(run)
     for ax, (name, cases) in zip(axes.flat, panels.items(), strict=True):
         _draw_times(ax, name, cases, shown.set_index("case_id"), medians, looks)
-        ax.set_yticks(range(len(cases)), names[name])
+        style.name_rows(ax, names[name])
     return figure
 
 
@@ -134,10 +134,7 @@ def _draw_times(
     payload = mine.payload_bytes.unique()
     ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))
     ax.set_xlabel(f"time per iteration ({unit})")
-    ax.set_ylim(len(cases) - 0.5, -0.5)
-    ax.tick_params(axis="y", length=0)
     style.from_zero(ax, "x", largest * factor)
-    ax.grid(visible=True, axis="x")
 
 
 def _ratio(ratio: float) -> str:
@@ -306,7 +303,6 @@ def _draw_block(
         ax.set_xticks(np.arange(len(rows))[::step], names[::step], rotation=90 if upright else 0)
         ax.tick_params(axis="x", length=0)
         ax.set_xlim(-0.6, len(rows) - 0.4)
-        ax.grid(visible=True, axis="y")
         style.from_zero(ax, "y", longest * factor)
     for ax in axes[:, 0]:
         ax.set_ylabel(f"time ({unit})")

@@ -254,12 +254,9 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
             style.aside(
                 ax, ASIDE_PT * column, y, format_seconds(times[layer]) if layer in times else "—"
             )
-    ax.set_yticks(range(len(cases)), [style.label(case.backend.iloc[0], 14) for _, case in cases])
-    ax.set_ylim(len(cases) - 0.5, -0.5)
-    ax.tick_params(axis="y", length=0)
+    style.name_rows(ax, [style.label(case.backend.iloc[0], 14) for _, case in cases])
     ax.set_xlabel(f"time of one message ({unit})")
     style.from_zero(ax, "x", largest * factor)
-    ax.grid(visible=True, axis="x")
 
 
 def _draw_layer_bar(ax: Axes, y: int, case: pd.DataFrame, factor: float) -> None:

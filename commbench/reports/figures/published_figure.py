@@ -22,7 +22,7 @@ from commbench.model.units import format_message_size
 from commbench.reports.figures import style
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
@@ -49,9 +49,9 @@ def plot(run: Run) -> Figure | None:
     table = stats.measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
     if table.empty:
         return None
-    found = stats.beside_published(run, summaries, pairs)
+    quantities = stats.beside_published(run, summaries, pairs)
     absolute: dict[str, list[Beside]] = {}
-    for beside in found:
+    for beside in quantities:
         if beside.unit != "ratio":
             absolute.setdefault(beside.quantity, []).append(beside)
     curves = _ratio_panels(table, figure.values)
@@ -62,8 +62,8 @@ def plot(run: Run) -> Figure | None:
             *[PANEL_IN] * len(curves),
         ],
         f"{figure.title}: here{_share(run)}, and as published",
-        _caption(run, figure, found, table, style.launches(summaries.n_launches)),
-        _legend(looks, {beside.backend for beside in found}, curves),
+        _caption(run, figure, quantities, table, style.launches(summaries.n_launches)),
+        _legend(looks, {beside.backend for beside in quantities}, curves),
     )
     for part, (quantity, rows) in zip(parts, absolute.items(), strict=False):
         _draw_rows(part, quantity, rows, looks, figure.setting)
@@ -82,16 +82,11 @@ def _memory(devices: Collection[str]) -> str:
     return f"memory of {names}" if names else "nothing measured"
 
 
-def _published_memory(rows: Sequence[Beside]) -> str:
-    devices = {row.value.device for row in rows if row.value}
-    return f", {_memory(devices)}" if len(devices) == 1 else ""
-
-
 def _caption(
-    run: Run, figure: published.Figure, found: Sequence[Beside], table: pd.DataFrame,
+    run: Run, figure: published.Figure, quantities: Sequence[Beside], table: pd.DataFrame,
     launches: str,
 ) -> str:  # fmt: skip
-    differences = dict.fromkeys(text for beside in found for text in beside.differences)
+    differences = dict.fromkeys(text for beside in quantities for text in beside.differences)
     return (
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
         f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
@@ -116,36 +111,40 @@ def _draw_rows(
     part: SubFigure, quantity: str, rows: list[Beside], looks: dict[str, style.Look], setting: str
 ) -> None:
     left, right = part.subplots(1, 2, sharey=True)
-    unit = published.UNITS[quantity]
-    measured = {row.device for row in rows if not math.isnan(row.here)}
-    here = [max(row.here, row.here_high if row.here_high > 0 else 0.0) for row in rows]
-    theirs = [max(row.value.high, row.value.limit or 0.0) for row in rows if row.value]
-    for ax, name, largest in (
-        (
-            left,
-            f"here: {_memory(measured)}",
-            max((number for number in here if number > 0), default=0.0),
-        ),
-        (right, f"published: {setting}{_published_memory(rows)}", max(theirs, default=0.0)),
-    ):
-        factor, word = style.scale(largest, unit)
-        for y, row in enumerate(rows):
-            if ax is left:
-                look = looks.get(row.backend, style.Look())
-                _mark(ax, y, row, factor, look, with_memory=len(measured) > 1)
-            elif row.value:
-                _mark_published(ax, y, row.value, factor)
-            else:
-                _absent(ax, y, "not published")
-        ax.set_title(textwrap.fill(name, 46))
-        ax.set_xlabel(f"{quantity} ({word})")
-        style.from_zero(ax, "x", largest * factor * _ROOM)
-        if not largest:
-            ax.set_xticks([])
-        ax.grid(visible=True, axis="x")
-        ax.tick_params(axis="y", length=0)
-    left.set_yticks(range(len(rows)), [_row_name(row, rows) for row in rows])
-    left.set_ylim(len(rows) - 0.5, -0.5)
+    devices = {row.device for row in rows if not math.isnan(row.here)}
+    factor = _scale_rows(left, quantity, f"here: {_memory(devices)}", map(_end, rows))
+    for y, row in enumerate(rows):
+        look = looks.get(row.backend, style.Look())
+        _mark(left, y, row, factor, look, with_memory=len(devices) > 1)
+    values = [row.value for row in rows if row.value]
+    devices = {value.device for value in values}
+    memory = f", {_memory(devices)}" if len(devices) == 1 else ""
+    ends = (max(value.high, value.limit or 0.0) for value in values)
+    factor = _scale_rows(right, quantity, f"published: {setting}{memory}", ends)
+    for y, row in enumerate(rows):
+        if row.value:
+            _mark_published(right, y, row.value, factor)
+        else:
+            _absent(right, y, "not published")
+    right.tick_params(axis="y", length=0)
+    style.name_rows(left, [_row_name(row, rows) for row in rows])
+
+
+def _scale_rows(ax: Axes, quantity: str, title: str, ends: Iterable[float]) -> float:
+    """Make room for bars with these ends and return the factor to the unit of the axis."""
+    largest = max((end for end in ends if end > 0), default=0.0)
+    factor, unit = style.scale(largest, published.UNITS[quantity])
+    ax.set_title(textwrap.fill(title, 46))
+    ax.set_xlabel(f"{quantity} ({unit})")
+    style.from_zero(ax, "x", largest * factor * _ROOM)
+    if not largest:
+        ax.set_xticks([])
+    return factor
+
+
+def _end(row: Beside) -> float:
+    """Return the end of what was measured and of its interval; nan where nothing was."""
+    return max(row.here, row.here_high if row.here_high > 0 else 0.0)
 
 
 def _row_name(row: Beside, rows: Sequence[Beside]) -> str:
@@ -168,7 +167,7 @@ def _mark(
         ax.hlines(y, *ends, color=look.colour, linewidth=2.5, alpha=0.5)
     ax.plot([row.here * factor], [y], color=look.colour, marker=look.marker, gid="here")
     words = show(row.here, row.unit) + (f", {_memory({row.device})}" if with_memory else "")
-    _beyond(ax, max(row.here, row.here_high if row.here_high > 0 else 0.0) * factor, y, words)
+    _beyond(ax, _end(row) * factor, y, words)
 
 
 def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
@@ -208,7 +207,7 @@ def _ratio_panels(
     for value in values:
         if value.over:
             groups.setdefault((value.quantity, value.workload), []).append(value)
-    found = []
+    panels = []
     for (quantity, workload), mine in groups.items():
         points = table[table["quantity"] == quantity]
         if workload:
@@ -216,8 +215,8 @@ def _ratio_panels(
         if sizes := [size for value in mine for size in value.message_bytes or ()]:
             points = points[points["message_bytes"].between(min(sizes), max(sizes))]
         kinds = points.groupby(["workload", "layer", "device"], sort=False)
-        found += [(group, mine) for _, group in kinds]
-    return found
+        panels += [(group, mine) for _, group in kinds]
+    return panels
 
 
 def _draw_ratio_panels(
@@ -229,10 +228,8 @@ def _draw_ratio_panels(
     first = points.iloc[0]
     x = "message_bytes" if values[0].message_bytes else "n_workers"
     largest = float(np.nanmax([points["mid"].max(), points["high"].max()]))
-    logarithmic = first.quantity == "latency"
-    factor, word = (
-        (1.0, "") if logarithmic else style.scale(largest, published.UNITS[first.quantity])
-    )
+    unit, logarithmic = published.UNITS[first.quantity], first.quantity == "latency"
+    factor, word = (1.0, unit) if logarithmic else style.scale(largest, unit)
     for backend, line in points.groupby("backend", sort=False):
         look = looks[str(backend)]
         line = line.sort_values(x)
@@ -251,7 +248,7 @@ def _draw_ratio_panels(
         # Without two labelled decades nobody can read a log axis.
         ends = math.log10(points["mid"].min()), math.log10(largest)
         left.set_ylim(10 ** math.floor(ends[0]), 10 ** math.ceil(ends[1]))
-        left.yaxis.set_major_formatter(EngFormatter(unit=published.UNITS[first.quantity]))
+        left.yaxis.set_major_formatter(EngFormatter(unit=unit))
         left.set_ylabel(f"{first.quantity} (log scale)")
     else:
         style.from_zero(left, "y", largest * factor)

@@ -7,7 +7,7 @@ import re
 import textwrap
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import matplotlib.style
 from matplotlib.colors import to_rgb
@@ -82,21 +82,19 @@ def styled(draw: Draw) -> Draw:
 
 
 @styled
-def encoded(figure: Figure, form: str) -> bytes:
+def encoded(figure: Figure, form: str, **options: Any) -> bytes:
     """Return `figure` as svg or png: the same data give the same bytes."""
     image = io.BytesIO()
-    figure.savefig(image, format=form, metadata={"Date": None} if form == "svg" else None)
+    metadata = {"Date": None} if form == "svg" else None
+    figure.savefig(image, format=form, metadata=metadata, **options)
     return image.getvalue()
 
 
 class StyledFigure(Figure):
     """A figure that a notebook shows in this style, at the width of a page."""
 
-    @styled
     def _repr_png_(self) -> bytes:
-        png = io.BytesIO()
-        self.savefig(png, format="png", dpi="figure")
-        return png.getvalue()
+        return encoded(self, "png", dpi="figure")
 
 
 def new_figure(
@@ -117,12 +115,12 @@ def new_figure(
 
 def looks(run: Run) -> dict[str, Look]:
     """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
-    found: dict[str, Look] = {}
+    chosen: dict[str, Look] = {}
     for name in sorted({case.backend for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
-        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in found.values())
-        found[name] = _KNOWN.get(name) or next(free, _SPARE[start])
-    return found
+        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())
+        chosen[name] = _KNOWN.get(name) or next(free, _SPARE[start])
+    return chosen
 
 
 def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
@@ -130,11 +128,11 @@ def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
 
     `kind` is one of ``run.kinds``; without it, cases of all kinds are returned.
     """
-    found: dict[str, list[Case]] = {}
+    by_label: dict[str, list[Case]] = {}
     for case in run.suite.cases:
         if kind in ("", run.kinds[case.id]):
-            found.setdefault(run.case_labels[case.id], []).append(case)
-    return found
+            by_label.setdefault(run.case_labels[case.id], []).append(case)
+    return by_label
 
 
 def workers(run: Run, case_ids: Collection[str]) -> list[str]:
@@ -190,10 +188,18 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
     return 1 / size, prefix + unit
 
 
-def from_zero(ax: Axes, axis: str, largest: float) -> None:
-    """Let a linear axis begin at 0 and end a little above `largest`, with few round ticks."""
+def from_zero(ax: Axes, axis: Literal["x", "y"], largest: float) -> None:
+    """Let a linear axis begin at 0, end a little above `largest` and have a grid of few ticks."""
     getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
     getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.grid(visible=True, axis=axis)
+
+
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Let the y axis have a row for each of `names`, the first one on top, without ticks."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
 
 
 def logarithmic(ax: Axes, n_ticks: int) -> None:

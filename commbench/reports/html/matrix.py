@@ -81,21 +81,21 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
     cases = [case for case in run.suite.cases if run.case_labels[case.id] == task]
     workers = style.workers(run, [case.id for case in cases])
     grid = Grid(workers, math.ceil(len(workers) / side))
-    found = {
+    slowest = {
         str(case_id): _slowest(group, grid)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
-    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in found.values())  # noqa: N806
+    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in slowest.values())  # noqa: N806
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
         names=_names(grid),
         matrices=tuple(
-            _matrix(run, case, found[case.id], slow[slow["case_id"] == case.id], grid, top_Bps)
+            _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, top_Bps)
             for case in cases
-            if case.id in found
+            if case.id in slowest
         ),
-        silent=tuple(case.backend for case in cases if case.id not in found),
+        silent=tuple(case.backend for case in cases if case.id not in slowest),
         top=number(top_Bps / 1e9),
         scale=tuple(_colours()[place][0] for place in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases)),
@@ -213,12 +213,13 @@ def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
     return lines
 
 
-def _transports(found: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
+def _transports(transports: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
     """Return what carried the bytes of each of the pairs that are shown."""
-    mine = found[found["case_id"] == case.id].merge(shown[["src", "dst"]], on=["src", "dst"])
+    mine = transports[transports["case_id"] == case.id]
+    pairs = mine.merge(shown[["src", "dst"]], on=["src", "dst"])
     return {
         pair: ", ".join(name or "unknown" for name in names.unique())
-        for pair, names in mine.groupby(["src", "dst"], observed=True)["transport"]
+        for pair, names in pairs.groupby(["src", "dst"], observed=True)["transport"]
     }
 
 

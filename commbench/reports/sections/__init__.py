@@ -83,8 +83,8 @@ class Section:
 
 def sections() -> list[Section]:
     """Return the sections that are installed, the answer first."""
-    found = (_load(name) for name in registry.names("section"))
-    return sorted(found, key=lambda section: (section.position, section.title))
+    installed = (_load(name) for name in registry.names("section"))
+    return sorted(installed, key=lambda section: (section.position, section.title))
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -99,16 +99,16 @@ def safe_tables(section: Section, run: Run, *, page: bool = False) -> list[Table
     `page` is true for those of the HTML page.
     """
     make = section.page_tables if page and section.page_tables else section.tables
-    found: list[Table] = []
-    with guarded(section.title, found):
+    shown: list[Table] = []
+    with guarded(section.title, shown):
         made = list(make(run))
         if bad := [table for table in made if not isinstance(table, Table)]:
             raise TypeError(f"expected tables, got {bad[0]!r}")
         cells = (cell for table in made for row in table.rows for cell in row)
         if strange := [cell for cell in cells if not isinstance(cell, str)]:
             raise TypeError(f"expected text in a cell, got {strange[0]!r}")
-        found += made
-    return found
+        shown += made
+    return shown
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from commbench.reports.sections import Quantity, Section, Table, by_size, number
 def tables(run: Run) -> Iterator[Table]:
     """Yield per task the differences of all pairs of backends; of messages those to the first."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
-    for found in run.comparisons:
-        groups.setdefault((run.case_labels[found.baseline_id], found.layer), []).append(found)
+    for comparison in run.comparisons:
+        groups.setdefault((run.case_labels[comparison.baseline_id], comparison.layer), []).append(
+            comparison
+        )
     for (task, layer), group in groups.items():
         if layer == "workload":
             yield _by_pair(task, group)

@@ -29,12 +29,14 @@ def time_tables(run: Run) -> Iterator[Table]:
     """Yield a table per workload and setting."""
     table = run.costs[run.costs["layer"] == "workload"]
     cases = {case.id: case for case in run.suite.cases}
-    found = {(c.baseline_id, c.candidate_id): c for c in run.comparisons if c.layer == "workload"}
+    compared = {
+        (c.baseline_id, c.candidate_id): c for c in run.comparisons if c.layer == "workload"
+    }
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         title = _describe(cases[group["case_id"].iloc[0]])
         first = group.iloc[0]
         ratios = {
-            case_id: ratio(found.get((first.case_id, case_id))) for case_id in group["case_id"]
+            case_id: ratio(compared.get((first.case_id, case_id))) for case_id in group["case_id"]
         }
         ratios[first.case_id] = Quantity("1", 1)
         yield Table.of_columns(

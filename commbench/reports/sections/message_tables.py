@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
@@ -17,6 +17,7 @@ from commbench.reports.sections import (
     by_size,
     counts,
     number,
+    quantities,
     quantity,
     warmup,
 )
@@ -30,7 +31,7 @@ def tables_by_size(run: Run) -> Iterator[Table]:
     table = run.costs[run.costs["layer"].isin(LAYERS)]
     cases = {case.id: case for case in run.suite.cases}
     modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
-    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     table = table.loc[depth.sort_values(kind="stable").index]
     tasks, mode_of = table["case_id"].map(run.case_labels), table["case_id"].map(modes)
     for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
@@ -49,29 +50,17 @@ def tables_by_size(run: Run) -> Iterator[Table]:
             yield by_size(
                 f"{title}: CPU time of one message, {_whose(layer, mode)}"
                 + (f", mode {mode}" if mode != "latency" else ""),
-                _cells(group, _cpu_time),
+                _cells(group, quantities(format_seconds, group.cpu_s)),
                 "Of all messages of a size, over their number.",
             )
 
 
-def _cells(group: pd.DataFrame, form: Callable[[Any], str]) -> dict[tuple[int, str], str]:
-    return {(row.payload_bytes, row.backend): form(row) for row in group.itertuples()}
+def _cells(group: pd.DataFrame, texts: Iterable[str]) -> dict[tuple[int, str], str]:
+    return dict(zip(zip(group.payload_bytes, group.backend, strict=True), texts, strict=True))
 
 
-def _time(row: Any) -> str:
-    return quantity(format_seconds, row.median_s)
-
-
-def _cpu_time(row: Any) -> str:
-    return quantity(format_seconds, row.cpu_s)
-
-
-def _bandwidth(row: Any) -> str:
-    return quantity(format_bandwidth, row.throughput_Bps)
-
-
-def _rate(row: Any) -> str:
-    rate = 1 / row.median_s if row.median_s > 0 else math.nan
+def _rate(seconds: float) -> str:
+    rate = 1 / seconds if seconds > 0 else math.nan
     return Quantity("—" if math.isnan(rate) else f"{rate:,.0f}", rate)
 
 
@@ -95,12 +84,13 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
     idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
     yield by_size(
         f"{title}: latency",
-        _cells(group, _time),
+        _cells(group, quantities(format_seconds, group.median_s)),
         _IS.get(layer, "Half the round trip: ") + f"{median}. Idle cores: "
         + ", ".join(f"{name} {cores}" for name, cores in idle.items()) + "." + warmup(group),
     )  # fmt: skip
     one_way = "Message size / latency: one message at a time, in one direction at a time."
-    yield by_size(f"{title}: bandwidth", _cells(group, _bandwidth), _MOVES.get(layer, one_way))
+    bandwidths = quantities(format_bandwidth, group.throughput_Bps)
+    yield by_size(f"{title}: bandwidth", _cells(group, bandwidths), _MOVES.get(layer, one_way))
 
 
 def _under_load(title: str, group: pd.DataFrame, median: str, case: Case, run: Run) -> Table:
@@ -112,7 +102,7 @@ def _under_load(title: str, group: pd.DataFrame, median: str, case: Case, run: R
     size = format_message_size(case.params["load_size"])
     return by_size(
         f"{title}: latency under load",
-        _cells(group, _time),
+        _cells(group, quantities(format_seconds, group.median_s)),
         f"Half the round trip, while messages of {size} stream to the peer "
         f"over a second connection: {median}. The load moved "
         + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
@@ -122,14 +112,16 @@ def _under_load(title: str, group: pd.DataFrame, median: str, case: Case, run: R
 
 def _of_windows(title: str, group: pd.DataFrame, mode: str, median: str, case: Case) -> Table:
     if mode == "message-rate":
-        what, form, meaning = "messages per second", _rate, "1 / that time."
+        what, meaning = "messages per second", "1 / that time."
+        texts: Iterable[str] = map(_rate, group.median_s)
     else:
         kind = "bandwidth" if mode == "bandwidth" else "bidirectional bandwidth"
-        what, form, meaning = f"{kind} of a stream", _bandwidth, "Message size / that time."
+        what, meaning = f"{kind} of a stream", "Message size / that time."
+        texts = quantities(format_bandwidth, group.throughput_Bps)
     both = ", both directions counted" if mode == "bidirectional" else ""
     return by_size(
         f"{title}: {what}",
-        _cells(group, form),
+        _cells(group, texts),
         f"Windows of {case.params.get('window')} messages, each acknowledged{both}: {median}; one "
         f"sample is one window's time over its messages. {meaning}{warmup(group)}",
     )
@@ -139,14 +131,14 @@ def _of_pairs(title: str, group: pd.DataFrame, median: str, case: Case) -> Itera
     n_pairs, window = case.params["pairs"], case.params["window"]
     yield by_size(
         f"{title}: bandwidth of {n_pairs} pairs together",
-        _cells(group, _bandwidth),
+        _cells(group, quantities(format_bandwidth, group.throughput_Bps)),
         f"{2 * n_pairs} processes, each pair in windows of {window} messages, each acknowledged: "
         f"{median}; one sample is the time in which all pairs streamed over the messages that all "
         "of them sent in it. Message size / that time.",
     )
     yield by_size(
         f"{title}: messages per second of {n_pairs} pairs together",
-        _cells(group, _rate),
+        _cells(group, map(_rate, group.median_s)),
         "1 / that time.",
     )
 
@@ -171,15 +163,15 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
     layers = [layer for layer in LAYERS if layer in set(group["layer"])]
     all_sizes = sorted(group["payload_bytes"].unique())
     sizes = stats.shown_sizes(all_sizes, _MAX_SIZES)
-    found = {(row.payload_bytes, row.backend, row.layer): row for row in group.itertuples()}
+    row_of = {(row.payload_bytes, row.backend, row.layer): row for row in group.itertuples()}
     # In the order of the suite, which the sorting by layers has kept within each layer.
     backends = dict.fromkeys(group[group["payload_bytes"].isin(sizes)]["backend"])
     rows = []
     for size in sizes:
-        for place, backend in enumerate(backends):
-            cells = [_layer_cell(found.get((size, backend, layer))) for layer in layers]
+        for index, backend in enumerate(backends):
+            cells = [_layer_cell(row_of.get((size, backend, layer))) for layer in layers]
             rows.append(
-                ("" if place else quantity(format_message_size, int(size)), backend, *cells)
+                ("" if index else quantity(format_message_size, int(size)), backend, *cells)
             )
     few = f"{len(sizes)} of {len(all_sizes)} sizes; csv has all. " if sizes != all_sizes else ""
     return Table(
@@ -231,14 +223,21 @@ BY_LAYER = Section(
 
 def tables_of_all_to_all(run: Run) -> Iterator[Table]:
     """Yield a table for either way of every all-to-all that was measured."""
-    found = run.costs[run.costs["layer"].isin(FETCHES)]
-    tasks = found["case_id"].map(run.case_labels)
-    for (task, layer), group in found.groupby([tasks, "layer"], sort=False):
+    table = run.costs[run.costs["layer"].isin(FETCHES)]
+    tasks = table["case_id"].map(run.case_labels)
+    for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
         way, meaning = _WAYS[layer]
         cells: dict[tuple[int, str], str] = {}
-        for size, row in zip(block_bytes(run, group), group.itertuples(), strict=True):
-            cells[size, f"{row.backend}\ntime"] = _time(row)
-            cells[size, f"{row.backend}\nbandwidth"] = _bandwidth(row)
+        rows = zip(
+            block_bytes(run, group),
+            group.backend,
+            quantities(format_seconds, group.median_s),
+            quantities(format_bandwidth, group.throughput_Bps),
+            strict=True,
+        )
+        for size, backend, time, bandwidth in rows:
+            cells[size, f"{backend}\ntime"] = time
+            cells[size, f"{backend}\nbandwidth"] = bandwidth
         yield by_size(f"{task}, {way}", cells, f"{meaning} ({counts(group)}).", "block")
 
 

@@ -142,11 +142,11 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
 
 
 def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
-    found = pairs.groupby("case_id", observed=True).size()
+    n_seen = pairs.groupby("case_id", observed=True).size()
     log = run.transfers
     for case in run.suite.cases:
         n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
-        n_missing = n_pairs - int(found.get(case.id, 0))
+        n_missing = n_pairs - int(n_seen.get(case.id, 0))
         is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
         if n_missing and is_logged.any():
             yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."

@@ -59,9 +59,9 @@ def _gpu_memory(run: Run) -> str:
 
 
 def _bound(placement: tuple[Placement, ...]) -> str:
-    told = [f"worker {number}: {place}" for number, place in enumerate(placement[:_MOST_PLACED])]
-    n_more = len(placement) - len(told)
-    return "; ".join([*told, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
+    texts = [f"worker {number}: {bound}" for number, bound in enumerate(placement[:_MOST_PLACED])]
+    n_more = len(placement) - len(texts)
+    return "; ".join([*texts, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
 
 
 def _stopping(run: Run) -> str:
@@ -80,13 +80,13 @@ def _stopping(run: Run) -> str:
 
 def _places(run: Run) -> Iterator[Table]:
     """Yield where the workers were: a row for those who share all but their process."""
-    found = run.worker_places
-    if found.empty:
+    places = run.worker_places
+    if places.empty:
         return
-    by_name = found.sort_values("worker", key=lambda names: names.map(_natural))
+    by_name = places.sort_values("worker", key=lambda names: names.map(_natural))
     alike = ["case_id", "host", "host_id", "cpus", "numa_nodes", "gpu", "gpu_uuid", "nic"]
     groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
-    gpus = bool((found["gpu"] != "").any())
+    gpus = bool((places["gpu"] != "").any())
     rows = []
     for _, group in islice(groups, _MOST_PLACES):
         first = next(group.itertuples())
