@@ -19,7 +19,7 @@ from commbench import __version__
 from commbench.analysis.run import Run
 from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn
-from commbench.reports.html import matrix
+from commbench.reports.html import pair_matrix
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 
 _MAX_SVG = 1_000_000
@@ -37,7 +37,7 @@ class Part:
     """The section's name in links, like no other's."""
     title: str
     figures: list[Drawing]
-    matrices: list[matrix.Block]
+    matrices: list[pair_matrix.Block]
     tables: list[Table]
 
 

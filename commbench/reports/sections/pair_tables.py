@@ -24,7 +24,7 @@ from commbench.stats.slow_pairs import MIN_SLOWDOWN
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.reports.html import matrix
+    from commbench.reports.html import pair_matrix
 
 _MAX_PAIRS = 24
 """Rows that a table of pairs has room for, where the reader can't sort it."""
@@ -51,10 +51,10 @@ def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
         yield _transport_table(run)
 
 
-def _matrices(run: Run) -> list[matrix.Block]:
-    from commbench.reports.html import matrix
+def _matrices(run: Run) -> list[pair_matrix.Block]:
+    from commbench.reports.html import pair_matrix
 
-    return matrix.blocks(run)
+    return pair_matrix.blocks(run)
 
 
 def _slow_pair_table(run: Run, most: int) -> Table:
