@@ -1,4 +1,4 @@
-"""The bandwidth between all pairs of workers as a matrix per backend, with the numbers of each cell.
+"""The bandwidth between all pairs of workers: a matrix per backend, with the numbers of each cell.
 
 Up to 64 workers have a row and a column each. Beyond that, and where there are very many matrices,
 workers that follow each other share them: such a cell shows the slowest of its pairs, counts all of
