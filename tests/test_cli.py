@@ -137,7 +137,7 @@ def test_the_smallest_transfer_that_counts_can_be_changed(good):
 def test_a_report_in_pieces_is_whole(good, monkeypatch):
     """However many pieces it is printed in, nothing is missing, and nothing stands between them."""
     whole = commbench("report", good[1], "--format", "json").stdout
-    monkeypatch.setattr("commbench.cli.report._AT_ONCE", 7)
+    monkeypatch.setattr("commbench.cli.results._AT_ONCE", 7)
     assert commbench("report", good[1], "--format", "json").stdout == whole
     assert json.loads(whole)["run"]["id"] == good[1].name
 

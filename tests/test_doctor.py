@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from commbench.backends.base import Backend, Transport, Unavailability
-from commbench.cli import doctor_report
+from commbench.cli import this_machine
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import environment
 from commbench.studies import doctor
@@ -137,7 +137,9 @@ def advice(examination: Examination) -> list[str]:
 def drawn(examination: Examination, width: int) -> str:
     """Return what the doctor draws on a console of that width."""
     stream = io.StringIO()
-    doctor_report.render(examination, Console(file=stream, width=width, force_terminal=False))
+    this_machine.render_examination(
+        examination, Console(file=stream, width=width, force_terminal=False)
+    )
     return stream.getvalue()
 
 

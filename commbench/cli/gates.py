@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from commbench import load
+from commbench.cli.results import FORM, PATH
 from commbench.errors import IncomparableError, UsageError
 from commbench.harness.parsed import SHARE
 from commbench.store import files
@@ -18,30 +20,24 @@ if TYPE_CHECKING:
     from commbench.studies.ab import Block
 
 REGRESSION = 3
-_RUN = click.Path(path_type=Path)
 _MIN_EFFECT = click.option(
     "--min-effect", type=SHARE,
     help="A difference below this share is none, however sure.  [default: 5%]",
 )  # fmt: skip
-_FORMAT = click.option(
-    "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
-    show_default=True,
-)  # fmt: skip
 
 
 @click.command()
-@click.argument("baseline", metavar="RUN_A", type=_RUN)
-@click.argument("candidate", metavar="RUN_B", type=_RUN)
+@click.argument("baseline", metavar="RUN_A", type=PATH)
+@click.argument("candidate", metavar="RUN_B", type=PATH)
 @_MIN_EFFECT
 @click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
-@_FORMAT
+@FORM
 @click.pass_context
 def compare(
     ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None, force: bool,
     form: str,
 ) -> None:  # fmt: skip
     """Compare RUN_B with RUN_A, case by case; exit status 3 where one is slower."""
-    from commbench import load
     from commbench.analysis import comparability
 
     effect = _least_effect(min_effect)
@@ -69,33 +65,33 @@ def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: 
     """Show how `new` compares with `old` and return the exit status."""
     from commbench import stats
     from commbench.analysis import comparability
-    from commbench.reports import between_runs
+    from commbench.reports import verdicts
 
     match = comparability.match(old.manifest, new.manifest)
-    found = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
-    if not found:
+    comparisons = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
+    if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
-    show = between_runs.as_json if form == "json" else between_runs.text
-    click.echo(show(old, new, match, found), nl=False)
-    return REGRESSION if stats.regressions(found) else 0
+    show = verdicts.comparison_json if form == "json" else verdicts.comparison_text
+    click.echo(show(old, new, match, comparisons), nl=False)
+    return REGRESSION if stats.regressions(comparisons) else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED,
                 metavar="WORKLOAD|SUITE.toml [RUN OPTIONS]")  # fmt: skip
-@click.option("--base", required=True, type=_RUN, metavar="PYTHON",
+@click.option("--base", required=True, type=PATH, metavar="PYTHON",
               help="The Python of the environment to compare with.")  # fmt: skip
-@click.option("--head", required=True, type=_RUN, metavar="PYTHON",
+@click.option("--head", required=True, type=PATH, metavar="PYTHON",
               help="The Python of the environment that may have become slower.")  # fmt: skip
 @click.option("--launches", type=click.IntRange(min=1), default=10, show_default=True,
               help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
 @_MIN_EFFECT
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Of the data and of the order within each block.")  # fmt: skip
-@click.option("--output", type=_RUN, default=Path("results"), show_default=True,
+@click.option("--output", type=PATH, default=Path("results"), show_default=True,
               help="Where the directories of the two runs are made.")  # fmt: skip
-@_FORMAT
+@FORM
 @click.pass_context
 def ab(
     ctx: click.Context, arguments: tuple[str, ...], base: Path, head: Path, launches: int,
@@ -107,7 +103,6 @@ def ab(
     """
     from contextlib import closing
 
-    from commbench import load
     from commbench.harness import interrupts
     from commbench.studies import ab as experiments
 
@@ -163,11 +158,11 @@ def _refuse_other_cases(old: Run, new: Run) -> None:
 
 
 @click.command()
-@click.argument("run", type=_RUN)
-@click.option("--reference", type=_RUN, help="The file of references to hold the run against.")
-@click.option("--junit", type=_RUN, help="Write the result there as JUnit's XML, too.")
+@click.argument("run", type=PATH)
+@click.option("--reference", type=PATH, help="The file of references to hold the run against.")
+@click.option("--junit", type=PATH, help="Write the result there as JUnit's XML, too.")
 @click.option(
-    "--write-reference", type=_RUN,
+    "--write-reference", type=PATH,
     help="Write a file of references that expects what the run has measured, within 10 %.",
 )  # fmt: skip
 @click.pass_context
@@ -176,9 +171,8 @@ def check(
     write_reference: Path | None,
 ) -> None:  # fmt: skip
     """Check a RUN against references; exit status 3 where a value is missing or out of bounds."""
-    from commbench import load
     from commbench.analysis import references
-    from commbench.reports import checks
+    from commbench.reports import verdicts
 
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
@@ -191,8 +185,8 @@ def check(
         click.echo(write_reference)
         return
     assert reference is not None
-    found = references.check(data, references.read(reference), summaries)
+    checks = references.check(data, references.read(reference), summaries)
     if junit is not None:
-        files.write(junit, checks.junit(data.manifest, found))
-    click.echo(checks.text(data.manifest, found), nl=False)
-    ctx.exit(0 if all(check.ok for check in found) else REGRESSION)
+        files.write(junit, verdicts.check_junit(data.manifest, checks))
+    click.echo(verdicts.check_text(data.manifest, checks), nl=False)
+    ctx.exit(0 if all(check.ok for check in checks) else REGRESSION)

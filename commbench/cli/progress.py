@@ -70,8 +70,8 @@ def _lines(names: dict[str, str], total: str) -> _Show:
             click.echo(f"failed: {names[record.case_id]}: {record.message}", err=True)
         elif isinstance(record, LaunchEnd):
             n_ended += 1
-            took = last.pop(record.case_id, None)
-            sample = f", last iteration {format_seconds(took)}" if took is not None else ""
+            seconds = last.pop(record.case_id, None)
+            sample = f", last iteration {format_seconds(seconds)}" if seconds is not None else ""
             click.echo(
                 f"[{n_ended}/{total}] {names[record.case_id]}: "
                 f"{'done' if record.ok else 'FAILED'} in {record.seconds:.1f} s{sample}",

@@ -9,12 +9,12 @@ from commbench.analysis.run import Run
 
 def render(run: Run) -> str:
     """Return the summaries as comma-separated values with a header, parameters as JSON."""
-    cases = {case.id: case for case in run.suite.cases}
-    found = [cases[case_id] for case_id in run.costs["case_id"]]
+    by_id = {case.id: case for case in run.suite.cases}
+    cases = [by_id[case_id] for case_id in run.costs["case_id"]]
     table = run.costs.assign(
-        params=[json.dumps(dict(case.params)) for case in found],
-        n_workers=[case.cluster.n_workers for case in found],
-        threads_per_worker=[case.cluster.threads_per_worker for case in found],
-        device=[case.cluster.device for case in found],
+        params=[json.dumps(dict(case.params)) for case in cases],
+        n_workers=[case.cluster.n_workers for case in cases],
+        threads_per_worker=[case.cluster.threads_per_worker for case in cases],
+        device=[case.cluster.device for case in cases],
     )
     return str(table.to_csv(index=False, lineterminator="\n"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, LAYERS
-from commbench.reports.sections import all_to_all
+from commbench.reports.sections import message_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def render(run: Run) -> str:
         if row["layer"] in LAYERS:
             row["message_bytes"] = row["payload_bytes"]
     swept = run.costs["layer"].isin(FETCHES)
-    sizes = all_to_all.block_bytes(run, run.costs[swept])
+    sizes = message_tables.block_bytes(run, run.costs[swept])
     for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
         row["message_bytes"] = size
     report: dict[str, Any] = {
@@ -61,7 +61,14 @@ def render(run: Run) -> str:
         "links": _rows(run.link_bandwidths),
         "slow_pairs": _rows(run.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in run.comparisons],
-        "published": _published(run),
+        "published": [
+            {
+                **vars(beside),
+                "value": beside.value and vars(beside.value),
+                "comparable": beside.comparable,
+            }
+            for beside in stats.beside_published(run, run.costs, run.pairs)
+        ],
         "transports": run.pair_transports,
         "places": run.worker_places,
         "coverage": _rows(run.coverage),
@@ -69,18 +76,6 @@ def render(run: Run) -> str:
         "failures": _rows(run.failures),
     }
     return "".join(_parts(report))
-
-
-def _published(run: Run) -> list[dict[str, Any]]:
-    found = stats.beside_published(run, run.costs, run.pairs)
-    return [
-        {
-            **vars(beside),
-            "value": beside.value and vars(beside.value),
-            "comparable": beside.comparable,
-        }
-        for beside in found
-    ]
 
 
 def dumps(value: Any) -> str:

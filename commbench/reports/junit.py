@@ -7,16 +7,13 @@ skipped where none was made. Whether its times are good is for ``commbench check
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 from xml.etree import ElementTree
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
 from commbench.model.units import format_message_size, format_seconds
-from commbench.reports.sections.cells import printable
-
-if TYPE_CHECKING:
-    import pandas as pd
+from commbench.reports.sections import printable
 
 
 def render(run: Run) -> str:
@@ -49,40 +46,37 @@ def case(name: str, workload: str, seconds: float = 0) -> ElementTree.Element:
 
 def tell(case: ElementTree.Element, kind: str, text: str, **attributes: str) -> None:
     """Add to `case` an element of this `kind` with a text that a server can show."""
-    told = {name: printable(value) for name, value in attributes.items()}
-    ElementTree.SubElement(case, kind, told).text = printable(text)
+    shown = {name: printable(value) for name, value in attributes.items()}
+    ElementTree.SubElement(case, kind, shown).text = printable(text)
 
 
-def _case(run: Run, of: Case) -> ElementTree.Element:
-    summaries = run.costs
-    ends, failures, found = (
-        table[table["case_id"] == of.id] for table in (run.ends, run.failures, summaries)
+def _case(run: Run, measured: Case) -> ElementTree.Element:
+    ends, failures, summaries = (
+        table[table["case_id"] == measured.id] for table in (run.ends, run.failures, run.costs)
     )
+    name = f"{run.case_labels[measured.id]} over {measured.backend}"
+    element = case(name, measured.workload, ends["seconds"].sum())
     n_failed = int((~ends["ok"].astype(bool)).sum())
-    element = case(
-        f"{run.case_labels[of.id]} over {of.backend}", of.workload, ends["seconds"].sum()
-    )
     if n_failed or len(failures):
         first = failures["message"].iloc[0] if len(failures) else "no reason was recorded"
-        told = [f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()]
+        lines = [
+            f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()
+        ]
         tell(
-            element, "error", "\n".join(told), type="launch",
+            element, "error", "\n".join(lines), type="launch",
             message=f"{n_failed} of {len(ends)} launches failed: {first}".splitlines()[0],
         )  # fmt: skip
     elif ends.empty:
         tell(element, "skipped", "", message="no launch has ended")
-    if len(found):
-        tell(element, "system-out", "\n".join(_medians(found)))
+    if len(summaries):
+        tell(element, "system-out", "\n".join(map(_median, summaries.itertuples())))
     return element
 
 
-def _medians(summaries: pd.DataFrame) -> list[str]:
-    at = [
-        "" if row.layer == "workload" else f"{row.layer} {format_message_size(row.payload_bytes)}: "
-        for row in summaries.itertuples()
-    ]
-    return [
+def _median(row: Any) -> str:
+    size = format_message_size(row.payload_bytes)
+    where = "" if row.layer == "workload" else f"{row.layer} {size}: "
+    return (
         f"{where}median {format_seconds(row.median_s)} of {row.n_launches} launches, "
         f"{row.n_samples} samples"
-        for where, row in zip(at, summaries.itertuples(), strict=True)
-    ]
+    )

@@ -8,7 +8,7 @@ second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commbench import stats
 from commbench.analysis.run import Run
@@ -18,15 +18,17 @@ from commbench.model import LAYERS, Case
 if TYPE_CHECKING:
     import pandas as pd
 
+_LATENCY = ("Latency Test", "# Size          Latency (us)")
+_BANDWIDTH = "# Size      Bandwidth (MB/s)"
 _MULTIPLE = (
     "Multiple Bandwidth / Message Rate Test",
     "# Size                  MB/s        Messages/s",
 )
 _HEADS = {
-    "latency": ("Latency Test", "# Size          Latency (us)"),
-    "loaded-latency": ("Latency Test", "# Size          Latency (us)"),
-    "bandwidth": ("Bandwidth Test", "# Size      Bandwidth (MB/s)"),
-    "bidirectional": ("Bi-Directional Bandwidth Test", "# Size      Bandwidth (MB/s)"),
+    "latency": _LATENCY,
+    "loaded-latency": _LATENCY,
+    "bandwidth": ("Bandwidth Test", _BANDWIDTH),
+    "bidirectional": ("Bi-Directional Bandwidth Test", _BANDWIDTH),
     "message-rate": _MULTIPLE,
     "multi-pair": _MULTIPLE,
 }
@@ -48,7 +50,7 @@ def render(run: Run) -> str:
             "commbench report RUN --format csv has all there is"
         )
     cases = {case.id: case for case in run.suite.cases}
-    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     blocks = [
         "\n".join(_block(run, cases[str(case_id)], group))
         for case_id, of_case in table.groupby("case_id", sort=False)
@@ -72,13 +74,10 @@ def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
         yield f"# [ pairs: {case.params['pairs']} ] [ window size: {case.params['window']} ]"
     yield columns
     for row in group.sort_values("payload_bytes").itertuples():
-        yield f"{row.payload_bytes:<10d}" + "".join(_numbers(mode, row))
-
-
-def _numbers(mode: str, row: Any) -> Iterator[str]:
-    if mode in stats.LATENCY_MODES:
-        yield f"{row.median_s * 1e6:>18.2f}"
-        return
-    yield f"{row.throughput_Bps / 1e6:>18.2f}"
-    if _HEADS[mode] is _MULTIPLE:
-        yield f"{row.throughput_Bps / row.payload_bytes:>18.2f}"
+        if mode in stats.LATENCY_MODES:
+            numbers = [row.median_s * 1e6]
+        else:
+            numbers = [row.throughput_Bps / 1e6]
+            if _HEADS[mode] is _MULTIPLE:
+                numbers.append(row.throughput_Bps / row.payload_bytes)
+        yield f"{row.payload_bytes:<10d}" + "".join(f"{number:>18.2f}" for number in numbers)

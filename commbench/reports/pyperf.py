@@ -99,16 +99,16 @@ def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
 
 def _machine(run: Run) -> dict[str, Any]:
     known = run.manifest.environment
-    found: dict[str, Any] = {"commbench_run": run.manifest.id}
+    metadata: dict[str, Any] = {"commbench_run": run.manifest.id}
     for name, (table, key) in _METADATA.items():
-        found[name] = (known.get(table) or {}).get(key)
+        metadata[name] = (known.get(table) or {}).get(key)
     implementation, _, version = str(known.get("python") or "").partition(" ")
-    found |= {"python_implementation": implementation.lower(), "python_version": version}
+    metadata |= {"python_implementation": implementation.lower(), "python_version": version}
     packages = known.get("packages") or {}
-    found |= {f"{name}_version": packages.get(name) for name in ("commbench", "distributed")}
+    metadata |= {f"{name}_version": packages.get(name) for name in ("commbench", "distributed")}
     # pyperf refuses what is empty, and lines.
     texts = {
         name: re.sub(r"\s+", " ", value) if isinstance(value, str) else value
-        for name, value in found.items()
+        for name, value in metadata.items()
     }
     return {name: value for name, value in texts.items() if value}

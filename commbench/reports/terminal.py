@@ -8,14 +8,15 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from commbench.analysis.run import Run
-from commbench.reports import sections as parts
-from commbench.reports.sections import Table, heading, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from commbench.reports.sections import Table, heading, printable, tables
 
 _GAP = 2
 """Columns of text between two columns of the table."""
@@ -25,14 +26,11 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 def render(run: Run) -> str:
     """Return the report for the terminal that standard output is, or for 80 columns of text."""
-    return page(heading(run), run.warnings, parts.tables(run))
+    return page(heading(run), run.warnings, tables(run))
 
 
 def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
     """Return a title, warnings and tables as ``render`` shows them."""
-    from rich.console import Console
-    from rich.text import Text
-
     out = io.StringIO()
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     console = Console(
@@ -52,10 +50,6 @@ def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
 
 
 def _print(console: Console, table: Table) -> None:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
     grid = RichTable(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
     )
@@ -105,8 +99,6 @@ def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
 
 
 def _widest(cells: Iterable[str]) -> int:
-    from rich.cells import cell_len
-
     return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
 

@@ -20,7 +20,7 @@ import pytest
 import shims
 
 from commbench.analysis import references
-from commbench.cli import main as cli
+from commbench.cli import run_command
 from commbench.cli.main import main
 from commbench.errors import CommbenchError
 from commbench.harness import suite
@@ -49,12 +49,12 @@ def parse(monkeypatch):
     deep = False
 
     def parse_only(command, context):
-        if deep and context.parent is not None and context.parent.command is cli.run:
+        if deep and context.parent is not None and context.parent.command is run_command.run:
             return invoke(command, context)
         return None
 
     monkeypatch.setattr(click.Command, "invoke", parse_only)
-    monkeypatch.setattr(cli, "_start", lambda *_, **__: 0)
+    monkeypatch.setattr(run_command, "_start", lambda *_, **__: 0)
 
     def understand(words, *, whole=True):
         nonlocal deep
@@ -145,8 +145,8 @@ def test_every_option_within_the_text_exists(page):
 def _known_options():
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]
-    commands += [cli.run.get_command(context, name) for name in registry.names("workload")]
-    commands.append(cli.run.get_command(context, str(pages.ROOT / "suites/smoke.toml")))
+    commands += [run_command.run.get_command(context, name) for name in registry.names("workload")]
+    commands.append(run_command.run.get_command(context, str(pages.ROOT / "suites/smoke.toml")))
     options = {name for command in commands for param in command.params for name in param.opts}
     return options | {"--help", "--version"}
 

@@ -14,7 +14,7 @@ from commbench import load
 from commbench.cli.main import main
 from commbench.model.published import Value
 from commbench.reports import sections
-from commbench.reports.sections.cells import Table
+from commbench.reports.sections import Table
 from commbench.stats import Beside
 
 TEXT = (pages.ROOT / "docs/measurements.md").read_text(encoding="utf-8")

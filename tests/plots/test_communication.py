@@ -6,8 +6,11 @@ import pytest
 from made_up import texts, together, workload
 
 from commbench import stats
-from commbench.reports.figures import communication, style
-from commbench.reports.figures.communication import PARTS, typical_iteration
+from commbench.reports.figures.iteration_figures import (
+    PARTS,
+    plot_communication,
+    typical_iteration,
+)
 
 
 def _bars(axes):
@@ -19,10 +22,10 @@ def _bars(axes):
     return {colour: np.array(values) for colour, values in bars.items()}
 
 
-def _colour(activity):
+def _colour(column):
     import matplotlib as mpl
 
-    return tuple(np.round(mpl.colors.to_rgb(style.ACTIVITIES[activity]), 3))
+    return tuple(np.round(mpl.colors.to_rgb(PARTS[column][0]), 3))
 
 
 def _typical(run):
@@ -34,10 +37,10 @@ def test_bars_are_the_parts_of_the_wall_time():
     """Each worker's four parts are stacked without a gap, up to the iteration's duration."""
     run = together(workload("tcp", n_workers=3))
     times = _typical(run).sort_values("worker")
-    bars = _bars(communication.plot(run).axes[0])
+    bars = _bars(plot_communication(run).axes[0])
     top = np.zeros(3)
-    for column, (activity, _) in PARTS.items():
-        bottom, height = bars[_colour(activity)].T
+    for column in PARTS:
+        bottom, height = bars[_colour(column)].T
         np.testing.assert_allclose(height, times[column])
         np.testing.assert_allclose(bottom, top)
         top = bottom + height
@@ -47,10 +50,10 @@ def test_bars_are_the_parts_of_the_wall_time():
 def test_workers_stand_in_the_order_of_their_numbers():
     """Worker 2 stands before worker 10."""
     run = together(workload("tcp", n_workers=11, launches=1))
-    (axes,) = communication.plot(run).axes
+    (axes,) = plot_communication(run).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == [str(n) for n in range(11)]
     times = _typical(run).set_index("worker").compute_only_s
-    heights = _bars(axes)[_colour("compute")][:, 1]
+    heights = _bars(axes)[_colour("compute_only_s")][:, 1]
     np.testing.assert_allclose(heights, [times[str(n)] for n in range(11)])
 
 
@@ -71,7 +74,7 @@ def test_the_iteration_is_a_real_one_near_the_median():
 def test_backends_stand_side_by_side_on_one_scale():
     """Panels are named after their backends and share the time axis, which begins at 0."""
     run = together(workload("tcp"), workload("ucx", seconds=3))
-    figure = communication.plot(run)
+    figure = plot_communication(run)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["tcp", "ucx"]
     (limits,) = {axes.get_ylim() for axes in figure.axes}
     assert limits[0] == 0
@@ -84,13 +87,13 @@ def test_the_title_tells_duration_median_and_share():
     run = together(workload("tcp"))
     times = _typical(run)
     share = (times.transfer_only_s + times.overlap_s).sum() / times.wall_s.sum()
-    (note,) = [words for words in texts(communication.plot(run)) if "(median" in words]
+    (note,) = [words for words in texts(plot_communication(run)) if "(median" in words]
     assert note.endswith(f"receiving {share * 100:.0f} %")
 
 
 def test_every_colour_is_explained_in_the_order_of_the_stack():
     """The legend has the four parts, and nothing else."""
-    words = texts(communication.plot(together(workload("tcp"))))
+    words = texts(plot_communication(together(workload("tcp"))))
     assert [word for word in words if word in {label for _, label in PARTS.values()}] == [
         "computing only", "computing and receiving", "receiving only",
         "neither (idle, scheduler, …)",
@@ -100,7 +103,7 @@ def test_every_colour_is_explained_in_the_order_of_the_stack():
 def test_a_backend_that_failed_is_named():
     """It has no panel, but the caption tells."""
     run = together(workload("tcp"), workload("ucx", launches=2, failing=2))
-    figure = communication.plot(run)
+    figure = plot_communication(run)
     assert len(figure.axes) == 1
     caption = figure.get_supxlabel().replace("\n", " ")
     assert "Not shown: transpose-sum on ucx (2 of 2 launches failed)." in caption
@@ -110,6 +113,6 @@ def test_a_backend_that_failed_is_named():
 def test_labels_are_thinned_out_where_bars_are_thin(n_workers, shown):
     """All workers are drawn, but not all of 40 are named."""
     run = together(*(workload(name, n_workers=n_workers, launches=1) for name in ("tcp", "ucx")))
-    axes = communication.plot(run).axes[0]
+    axes = plot_communication(run).axes[0]
     assert len(axes.patches) == 4 * n_workers
     assert len(axes.get_xticks()) <= shown

@@ -12,17 +12,15 @@ from made_up import EMPTY, misplaced, pingpong, texts, together, workload
 
 import commbench
 from commbench.errors import UnknownNameError
-from commbench.reports.figures import (
-    communication,
-    message_size,
-    pair_bandwidth,
-    style,
-    task_stream,
-    worker_profile,
-    workload_time,
+from commbench.reports.figures import pair_figure, style, task_stream
+from commbench.reports.figures.iteration_figures import (
+    plot_communication,
+    plot_profile,
+    plot_times,
 )
+from commbench.reports.figures.message_figures import plot_sizes
 
-WORKLOADS = (pair_bandwidth, workload_time, communication, task_stream, worker_profile)
+WORKLOADS = (pair_figure.plot, plot_times, plot_communication, task_stream.plot, plot_profile)
 LONG = "ucx:tcp+shm+nvlink+ib"
 UNIT = re.compile(r"\((?:B/s|kB/s|MB/s|GB/s|s|ms|µs)\)")
 
@@ -70,9 +68,9 @@ def made_up(name):
 
 
 @functools.cache
-def drawn(module, name):
+def drawn(plot, name):
     """Return the figure, drawn once for all tests that only look at it."""
-    return module.plot(made_up(name))
+    return plot(made_up(name))
 
 
 RUNS = {
@@ -82,31 +80,31 @@ RUNS = {
     "sixteen workers": WORKLOADS,
     "one launch": WORKLOADS,
     "extreme ranges": WORKLOADS,
-    "ping-pong of five backends": (message_size,),
-    "ping-pong, three layers": (message_size,),
-    "ping-pong, one size": (message_size,),
-    "ping-pong, one launch": (message_size,),
-    "ping-pong, extreme ranges": (message_size,),
+    "ping-pong of five backends": (plot_sizes,),
+    "ping-pong, three layers": (plot_sizes,),
+    "ping-pong, one size": (plot_sizes,),
+    "ping-pong, one launch": (plot_sizes,),
+    "ping-pong, extreme ranges": (plot_sizes,),
 }
 EVERY = [
-    pytest.param(module, name, id=f"{module.__name__.rpartition('.')[2]}: {name}")
-    for name, modules in RUNS.items()
-    for module in modules
+    pytest.param(plot, name, id=f"{plot.__module__.rpartition('.')[2]}.{plot.__name__}: {name}")
+    for name, plots in RUNS.items()
+    for plot in plots
 ]
 
 
-@pytest.mark.parametrize(("module", "name"), EVERY)
-def test_no_text_leaves_the_figure_or_covers_another(module, name):
+@pytest.mark.parametrize(("plot", "name"), EVERY)
+def test_no_text_leaves_the_figure_or_covers_another(plot, name):
     """Whatever the run, all words can be read at 900 px."""
-    figure = drawn(module, name)
+    figure = drawn(plot, name)
     assert figure.get_figwidth() * 100 == 900
     assert misplaced(figure) == []
 
 
-@pytest.mark.parametrize(("module", "name"), EVERY)
-def test_every_axis_says_what_it_is_and_begins_at_zero(module, name):
+@pytest.mark.parametrize(("plot", "name"), EVERY)
+def test_every_axis_says_what_it_is_and_begins_at_zero(plot, name):
     """Axes of quantities have a unit; linear ones begin at 0; logarithmic ones say so."""
-    figure = drawn(module, name)
+    figure = drawn(plot, name)
     # The axis labels of small multiples stand at their edge only.
     labels = {axes.get_ylabel() for axes in figure.axes} | {
         axes.get_xlabel() for axes in figure.axes
@@ -127,40 +125,39 @@ def test_every_axis_says_what_it_is_and_begins_at_zero(module, name):
     assert any(UNIT.search(label) or "scale" in label for label in labels)
 
 
-@pytest.mark.parametrize("module", [*WORKLOADS, message_size])
-def test_a_run_without_data_has_no_figure(module):
+@pytest.mark.parametrize("plot", [*WORKLOADS, plot_sizes])
+def test_a_run_without_data_has_no_figure(plot):
     """Where nothing was measured there is None, not an empty figure."""
-    assert module.plot(EMPTY) is None
+    assert plot(EMPTY) is None
 
 
 def test_a_figure_is_for_its_kind_of_workload_only():
     """A ping-pong has no workload figures, and a workload no ping-pong figure."""
-    assert message_size.plot(made_up("one launch")) is None
-    for module in WORKLOADS:
-        assert module.plot(made_up("ping-pong, one size")) is None
+    assert plot_sizes(made_up("one launch")) is None
+    for plot in WORKLOADS:
+        assert plot(made_up("ping-pong, one size")) is None
 
 
 def test_a_run_in_which_everything_failed_has_no_figure():
     """Failures alone are a matter for the report's text."""
     run = together(workload("tcp", launches=2, failing=2))
-    assert [module.plot(run) for module in (*WORKLOADS, message_size)] == [None] * (
-        len(WORKLOADS) + 1
-    )
+    assert [plot(run) for plot in (*WORKLOADS, plot_sizes)] == [None] * (len(WORKLOADS) + 1)
 
 
-@pytest.mark.parametrize(("module", "name"), [EVERY[0], EVERY[7], EVERY[-1]])
-def test_saving_twice_gives_the_same_svg(module, name):
+@pytest.mark.parametrize(("plot", "name"), [EVERY[0], EVERY[7], EVERY[-1]])
+def test_saving_twice_gives_the_same_svg(plot, name):
     """Hatches, clips and rasterized parts have the same names each time."""
-    one, other = (style.encoded(module.plot(made_up(name)), "svg") for _ in range(2))
+    one, other = (style.encoded(plot(made_up(name)), "svg") for _ in range(2))
     assert one == other
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_number_of_launches_is_stated(name):
     """Every figure but the task stream, which is of one launch, says how many launches it sums."""
-    for module in RUNS[name]:
-        words = " ".join(texts(drawn(module, name)))
-        assert re.search(r"launch \d" if module is task_stream else r"\d launch(es)? each", words)
+    for plot in RUNS[name]:
+        words = " ".join(texts(drawn(plot, name)))
+        stated = r"launch \d" if plot is task_stream.plot else r"\d launch(es)? each"
+        assert re.search(stated, words)
 
 
 def test_a_figure_is_drawn_by_its_name():
@@ -180,8 +177,7 @@ def test_pyplot_is_never_imported():
     """Figures leave no global state behind, and need no display."""
     program = """if True:
         import importlib, sys
-        for name in ("communication", "message_size", "pair_bandwidth", "task_stream",
-                     "workload_time"):
+        for name in ("iteration_figures", "message_figures", "pair_figure", "task_stream"):
             importlib.import_module(f"commbench.reports.figures.{name}")
         assert "matplotlib.pyplot" not in sys.modules
     """

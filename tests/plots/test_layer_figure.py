@@ -10,7 +10,7 @@ from made_up import EMPTY, misplaced, pingpong, run_of, texts, together, workloa
 from commbench import stats
 from commbench.model import LAYERS
 from commbench.model.units import format_seconds
-from commbench.reports.figures import layers, message_size
+from commbench.reports.figures import message_figures
 from commbench.reports.figures.style import _KNOWN, _SPARE
 
 SIZES = (1, 64 << 10, 8 << 20)
@@ -34,7 +34,7 @@ def test_bars_are_stacked_from_the_wire_up():
     """The parts of a bar begin where the one below ends, and end at the layer's time."""
     made = run("tcp", "ucx")
     table = stats.summaries(made).set_index(["backend", "layer", "payload_bytes"]).median_s
-    figure = layers.plot(made)
+    figure = message_figures.plot_layers(made)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["1 B", "64 KiB", "8 MiB"]
     for ax, size in zip(figure.axes, SIZES, strict=True):
         unit = 1e3 if "(ms)" in ax.get_xlabel() else 1e6
@@ -56,7 +56,7 @@ def test_a_layer_that_is_faster_than_the_one_below_is_hatched():
     ]
     made = run_of([case], faster)
     raw, comm = stats.summaries(made).set_index("layer").median_s[["raw", "comm"]]
-    (ax,) = layers.plot(made).axes
+    (ax,) = message_figures.plot_layers(made).axes
     left, right = bars(ax)["faster comm tcp"]
     assert right / left == pytest.approx(raw / comm)
     assert bars(ax)["comm tcp"][0] == pytest.approx(bars(ax)["comm tcp"][1])
@@ -67,7 +67,7 @@ def test_every_time_is_printed():
     made = together(
         pingpong("tcp", layers=LAYERS, sizes=[1]), pingpong("ucx", layers=LAYERS[:3], sizes=[1])
     )
-    words = texts(layers.plot(made))
+    words = texts(message_figures.plot_layers(made))
     for seconds in stats.summaries(made).median_s:
         assert format_seconds(seconds) in words
     assert words.count("—") == 2
@@ -75,7 +75,7 @@ def test_every_time_is_printed():
 
 def test_many_sizes_give_four_panels():
     """Of a sweep the first and the last size are shown, and two between."""
-    figure = layers.plot(run("tcp", sizes=[2**n for n in range(23)], launches=2))
+    figure = message_figures.plot_layers(run("tcp", sizes=[2**n for n in range(23)], launches=2))
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert (len(titles), titles[0], titles[-1]) == (4, "1 B", "4 MiB")
 
@@ -86,14 +86,14 @@ def test_many_sizes_give_four_panels():
 )
 def test_without_two_layers_of_latency_there_is_no_figure(made):
     """One layer alone adds to nothing, and a stream's time is no sum."""
-    assert layers.plot(made) is None
+    assert message_figures.plot_layers(made) is None
 
 
 @pytest.mark.parametrize("names", [LAYERS, ("coroutine", "comm")])
 @pytest.mark.parametrize("backends", [("tcp",), ("tcp", "ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib")])
 def test_all_words_can_be_read(backends, names):
     """No text leaves the figure or covers another, with one backend or many."""
-    figure = layers.plot(run(*backends, names=names))
+    figure = message_figures.plot_layers(run(*backends, names=names))
     assert figure.get_figwidth() * 100 == 900
     assert misplaced(figure) == []
 
@@ -101,13 +101,13 @@ def test_all_words_can_be_read(backends, names):
 def test_a_layers_colour_is_no_backends():
     """Nobody takes a layer for a backend."""
     backends = {look.colour for look in (*_KNOWN.values(), *_SPARE)}
-    assert not backends & {*layers.COLOURS.values(), layers.FASTER}
-    assert tuple(layers.COLOURS) == LAYERS
+    assert not backends & {*message_figures.COLOURS.values(), message_figures.FASTER}
+    assert tuple(message_figures.COLOURS) == LAYERS
 
 
 def test_the_sweep_of_a_stream_does_not_speak_of_latency():
     """Title, axis, legend and caption of a window mode say what its time is."""
-    figure = message_size.plot(run("tcp", names=("comm",), mode="bandwidth"))
+    figure = message_figures.plot_sizes(run("tcp", names=("comm",), mode="bandwidth"))
     assert figure.axes[0].get_ylabel() == "time per message (log scale)"
     words = " ".join(texts(figure)).replace("\n", " ")
     assert "mode bandwidth" in words
@@ -118,5 +118,5 @@ def test_the_sweep_of_a_stream_does_not_speak_of_latency():
 def test_a_case_without_layers_is_named():
     """A backend that failed is missing from the bars but not from the words."""
     made = together(pingpong("tcp", layers=LAYERS), pingpong("ucx", layers=LAYERS, launches=0))
-    caption = layers.plot(made).get_supxlabel().replace("\n", " ")
+    caption = message_figures.plot_layers(made).get_supxlabel().replace("\n", " ")
     assert "Not shown: pingpong on ucx (no data)." in caption

@@ -13,7 +13,7 @@ from made_up import misplaced, pingpong, texts, together, workload
 
 from commbench.analysis.run import Run
 from commbench.model import published
-from commbench.reports.figures import published as published_plot
+from commbench.reports.figures import published_figure
 
 MPI = ("tcp", "ucx:polling", "mpi")
 SPEED = {"tcp": 1.0, "ucx:polling": 3.0, "mpi": 0.8}
@@ -67,7 +67,7 @@ def made_up(figure: str) -> Run:
 @functools.cache
 def drawn(figure: str) -> Any:
     """Return the figure, drawn once."""
-    return published_plot.plot(made_up(figure))
+    return published_figure.plot(made_up(figure))
 
 
 @pytest.mark.parametrize("figure", published.names())
@@ -143,7 +143,7 @@ def test_a_ratio_that_is_far_off_leaves_the_published_ones_readable() -> None:
     """Where ours is a hundred times theirs the axis is logarithmic, and says so."""
     parts = [workload(b, "merge", launches=2, seconds=s) for b, s in
              (("ucx:polling", 300.0), ("mpi", 1.0))]  # fmt: skip
-    figure = published_plot.plot(reproducing(together(*parts), "mpi4dask.merge_ri2"))
+    figure = published_figure.plot(reproducing(together(*parts), "mpi4dask.merge_ri2"))
     assert figure is not None
     (axes,) = (axes for axes in figure.axes if axes.get_ylabel().startswith("time: times"))
     assert axes.get_yscale() == "log"
@@ -153,15 +153,15 @@ def test_a_ratio_that_is_far_off_leaves_the_published_ones_readable() -> None:
 
 def test_without_anything_measured_there_is_no_figure() -> None:
     """A run that reproduces nothing, or of which everything failed, has none."""
-    assert published_plot.plot(together(workload("tcp", launches=1))) is None
+    assert published_figure.plot(together(workload("tcp", launches=1))) is None
     failed = together(workload("tcp", "merge", launches=2, failing=2))
-    assert published_plot.plot(reproducing(failed, "mpi4dask.merge_ri2")) is None
+    assert published_figure.plot(reproducing(failed, "mpi4dask.merge_ri2")) is None
 
 
 def test_half_a_ratio_is_said_to_be_missing() -> None:
     """Without ucx:polling our own times are drawn, and the ratio is told to be unknown."""
     run = together(workload("tcp", "merge", launches=2), workload("mpi", "merge", launches=2))
-    figure = published_plot.plot(reproducing(run, "mpi4dask.merge_ri2"))
+    figure = published_figure.plot(reproducing(run, "mpi4dask.merge_ri2"))
     assert figure is not None
     words = texts(figure)
     assert sum("it takes mpi and ucx:polling" in text for text in words) == 3

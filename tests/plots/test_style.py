@@ -9,7 +9,7 @@ from made_up import EMPTY, run_of, together, workload
 
 from commbench import model
 from commbench.model import Case, ClusterSpec
-from commbench.reports.figures import style, workload_time
+from commbench.reports.figures import iteration_figures, style
 
 
 def _run(*backends):
@@ -143,23 +143,23 @@ def test_numbers_of_launches_and_levels_are_put_in_words():
 def test_the_same_data_give_the_same_svg():
     """Drawing and saving twice gives the same bytes, with no date in them."""
     run = together(workload("tcp"), workload("ucx"))
-    one, other = (style.encoded(workload_time.plot(run), "svg") for _ in range(2))
+    one, other = (style.encoded(iteration_figures.plot_times(run), "svg") for _ in range(2))
     assert one == other
     assert b"<dc:date>" not in one
 
 
 def test_a_png_for_a_readme_is_sharp_at_900_pixels():
     """The PNG is twice as wide as a README's column."""
-    image = style.encoded(workload_time.plot(together(workload("tcp"))), "png")
+    image = style.encoded(iteration_figures.plot_times(together(workload("tcp"))), "png")
     assert mpl.image.imread(io.BytesIO(image)).shape[1] == 1800
 
 
 def test_a_users_matplotlibrc_changes_nothing():
     """A user's dark background and huge font leave the figure as it was."""
     run = together(workload("tcp"), workload("ucx"))
-    plain = style.encoded(workload_time.plot(run), "png")
+    plain = style.encoded(iteration_figures.plot_times(run), "png")
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "figure.dpi": 50}):
-        dark = style.encoded(workload_time.plot(run), "png")
+        dark = style.encoded(iteration_figures.plot_times(run), "png")
     pixels = (mpl.image.imread(io.BytesIO(image)) for image in (plain, dark))
     np.testing.assert_array_equal(*pixels)
 
@@ -167,8 +167,8 @@ def test_a_users_matplotlibrc_changes_nothing():
 def test_a_notebook_shows_a_figure_in_this_style():
     """A cell that ends in a figure shows it 900 pixels wide, whatever the user's own settings."""
     run = together(workload("tcp"), workload("ucx"))
-    plain = workload_time.plot(run)._repr_png_()
+    plain = iteration_figures.plot_times(run)._repr_png_()
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "savefig.dpi": 50}):
-        dark = workload_time.plot(run)._repr_png_()
+        dark = iteration_figures.plot_times(run)._repr_png_()
     assert dark == plain
     assert mpl.image.imread(io.BytesIO(plain)).shape[1] == 900

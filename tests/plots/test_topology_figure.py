@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commbench.machine.topology import Gpu, Host, Nic, NumaNode, read_host
-from commbench.reports.figures import style, topology
+from commbench.reports.figures import host_figure, style
 
 DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 LONE = Host(name="laptop", nodes=(NumaNode(number=0, cpus="0-3"),), nics=(Nic(name="eth0"),))
@@ -16,7 +16,7 @@ LARGE = Host(name="large", gpus=tuple(Gpu(index=i) for i in range(40)))
 
 def texts(host: Host) -> list[str]:
     """Return the texts in the figure's matrix."""
-    (ax,) = topology.draw(host).axes
+    (ax,) = host_figure.draw(host).axes
     return [text.get_text() for text in ax.texts]
 
 
@@ -24,7 +24,7 @@ def test_every_link_of_a_dgx1_is_in_its_cell() -> None:
     """Row by row the classes of the matrix, with the device itself as X."""
     host = read_host(DGX1)
     assert texts(host) == [host.link(a, b) for a in host.devices for b in host.devices]
-    figure = topology.draw(host)
+    figure = host_figure.draw(host)
     assert figure.get_suptitle() == "Links between the devices of dgx1.txt"
     assert "GPU4, GPU5, GPU6, GPU7 near CPUs 20-39,60-79" in " ".join(
         figure.get_supxlabel().split()
@@ -33,7 +33,7 @@ def test_every_link_of_a_dgx1_is_in_its_cell() -> None:
 
 def test_more_nvlinks_are_darker() -> None:
     """One can tell NV1 from NV2 from NV18 without reading."""
-    darkness = [sum(topology._colour(f"NV{n}")) for n in (1, 2, 18)]
+    darkness = [sum(host_figure._colour(f"NV{n}")) for n in (1, 2, 18)]
     assert darkness == sorted(darkness, reverse=True)
     assert len({*darkness}) == 3
 
@@ -52,4 +52,4 @@ def test_a_large_host_is_colours_only() -> None:
 @pytest.mark.parametrize("host", [LONE, LARGE, Host(name="nothing")], ids=lambda host: host.name)
 def test_it_can_be_written(host: Host, form: str) -> None:
     """As lines and as pixels, without a warning."""
-    assert len(style.encoded(topology.draw(host), form)) > 1000
+    assert len(style.encoded(host_figure.draw(host), form)) > 1000

@@ -7,9 +7,13 @@ import pytest
 from made_up import EMPTY, texts, together, workload
 
 from commbench import stats
-from commbench.reports.figures import worker_profile
-from commbench.reports.figures.communication import typical_iteration
-from commbench.reports.figures.worker_profile import LOOPS, TASKS
+from commbench.reports.figures import iteration_figures
+from commbench.reports.figures.iteration_figures import (
+    LOOPS,
+    TASKS,
+    plot_profile,
+    typical_iteration,
+)
 
 
 @pytest.mark.parametrize(("place", "parts"), [(0, TASKS), (1, LOOPS)])
@@ -18,7 +22,7 @@ def test_the_parts_are_stacked_up_to_the_wall_time(place, parts):
     run = together(workload("tcp", n_workers=3))
     median = stats.summaries(run).median_s.item()
     times = typical_iteration(stats.worker_profiles(run), median).set_index("worker")
-    axes = worker_profile.plot(run).axes[place]
+    axes = plot_profile(run).axes[place]
     names = ["0", "1", "2"] + ["scheduler", "client"] * place
     names = sorted(names, key=lambda name: [label.get_text() for label in axes.get_xticklabels()]
                    .index({"scheduler": "S", "client": "C"}.get(name, name)))  # fmt: skip
@@ -35,9 +39,9 @@ def test_the_parts_are_stacked_up_to_the_wall_time(place, parts):
 def test_many_bars_are_as_high_without_a_gap(place, monkeypatch):
     """Where bars are as thin as lines, each part is one area with the same steps."""
     run = together(workload("tcp", n_workers=5))
-    bars = worker_profile.plot(run).axes[place].patches
-    monkeypatch.setattr(worker_profile, "BARS_UP_TO", 4)
-    axes = worker_profile.plot(run).axes[place]
+    bars = plot_profile(run).axes[place].patches
+    monkeypatch.setattr(iteration_figures, "BARS_UP_TO", 4)
+    axes = plot_profile(run).axes[place]
     assert not axes.patches
     for area in axes.collections:
         expected = [bar for bar in bars if bar.get_gid() == area.get_gid()]
@@ -53,7 +57,7 @@ def test_many_bars_are_as_high_without_a_gap(place, monkeypatch):
 def test_scheduler_and_client_stand_behind_the_workers():
     """Task threads are the workers' alone; event loops have the others' too."""
     run = together(workload("tcp", n_workers=11, launches=1))
-    tasks, loops = worker_profile.plot(run).axes
+    tasks, loops = plot_profile(run).axes
     workers = [str(number) for number in range(11)]
     assert [label.get_text() for label in tasks.get_xticklabels()] == workers
     assert [label.get_text() for label in loops.get_xticklabels()] == [*workers, "C", "S"]
@@ -61,11 +65,11 @@ def test_scheduler_and_client_stand_behind_the_workers():
 
 def test_every_part_is_in_the_legend():
     """Each colour has its words."""
-    shown = texts(worker_profile.plot(together(workload("tcp"))))
+    shown = texts(plot_profile(together(workload("tcp"))))
     for parts in (TASKS, LOOPS):
         assert all(words in shown for _, words in parts.values())
 
 
 def test_without_readings_there_is_no_figure():
     """A ping-pong has none."""
-    assert worker_profile.plot(EMPTY) is None
+    assert plot_profile(EMPTY) is None

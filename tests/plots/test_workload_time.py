@@ -6,7 +6,7 @@ from made_up import texts, together, workload
 
 from commbench import stats
 from commbench.model.units import format_seconds
-from commbench.reports.figures import workload_time
+from commbench.reports.figures import iteration_figures
 
 
 def _dots(axes, backend):
@@ -25,7 +25,7 @@ def _asides(axes):
 def test_every_launch_is_a_dot():
     """The dots are the launches' medians, in the axis's unit."""
     run = together(workload("tcp"), workload("ucx", seconds=3))
-    (axes,) = workload_time.plot(run).axes
+    (axes,) = iteration_figures.plot_times(run).axes
     for backend, medians in stats.launch_medians(run).groupby("backend"):
         np.testing.assert_allclose(sorted(_dots(axes, backend)[:, 0]), sorted(medians.median_s))
 
@@ -33,7 +33,7 @@ def test_every_launch_is_a_dot():
 def test_the_jitter_is_the_same_every_time():
     """Two drawings put each dot in the same place, within its backend's line."""
     run = together(workload("tcp"))
-    one, other = (_dots(workload_time.plot(run).axes[0], "tcp") for _ in range(2))
+    one, other = (_dots(iteration_figures.plot_times(run).axes[0], "tcp") for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert np.abs(one[:, 1]).max() < 0.32
     assert len(set(one[:, 1])) > 1
@@ -43,7 +43,7 @@ def test_median_and_interval_are_the_summarys():
     """The bar stands at the median, and the line spans its interval."""
     run = together(workload("tcp"))
     summary = stats.summaries(run).iloc[0]
-    (axes,) = workload_time.plot(run).axes
+    (axes,) = iteration_figures.plot_times(run).axes
     segments = [s for f in axes.collections if hasattr(f, "get_segments") for s in f.get_segments()]
     line, bar = segments
     np.testing.assert_allclose(line[:, 0], [summary.ci_low_s, summary.ci_high_s])
@@ -52,7 +52,7 @@ def test_median_and_interval_are_the_summarys():
 
 def test_one_launch_has_no_interval():
     """A single launch is a dot and a bar, and the caption says why."""
-    figure = workload_time.plot(together(workload("tcp", launches=1)))
+    figure = iteration_figures.plot_times(together(workload("tcp", launches=1)))
     segments = [f for f in figure.axes[0].collections if hasattr(f, "get_segments")]
     assert len(segments) == 1
     assert "one launch allows no interval" in figure.get_supxlabel()
@@ -62,7 +62,7 @@ def test_median_ratio_and_cpu_time_are_printed():
     """At the right stand the median, its ratio to the first backend's, and the CPU time."""
     run = together(workload("tcp"), workload("ucx", seconds=3))
     first, second = stats.summaries(run).itertuples()
-    lines = _asides(workload_time.plot(run).axes[0])
+    lines = _asides(iteration_figures.plot_times(run).axes[0])
     assert lines[-0.75] == ["median", "ratio", "CPU time"]
     assert lines[0] == [format_seconds(first.median_s), "1.00", format_seconds(first.cpu_s)]
     ratio = f"{second.median_s / first.median_s:.2f}"
@@ -72,7 +72,7 @@ def test_median_ratio_and_cpu_time_are_printed():
 def test_failed_launches_are_counted_in_the_label():
     """A backend whose launches failed in part or all keeps its line and says so."""
     run = together(workload("tcp", failing=2), workload("ucx", launches=3, failing=3))
-    (axes,) = workload_time.plot(run).axes
+    (axes,) = iteration_figures.plot_times(run).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "tcp\n(2 of 6 launches failed)",
         "ucx\n(3 of 3 launches failed)",
@@ -83,20 +83,20 @@ def test_failed_launches_are_counted_in_the_label():
 def test_without_the_first_backend_there_is_no_ratio():
     """Where the first backend failed, nothing is divided by another one."""
     run = together(workload("tcp", launches=1, failing=1), workload("ucx"))
-    assert _asides(workload_time.plot(run).axes[0])[1][1] == "—"
+    assert _asides(iteration_figures.plot_times(run).axes[0])[1][1] == "—"
 
 
 def test_huge_ratios_are_readable():
     """A ratio of thousands has no decimals."""
     run = together(workload("tcp", seconds=1e-3), workload("ucx", seconds=20))
-    ratio = _asides(workload_time.plot(run).axes[0])[1][1]
+    ratio = _asides(iteration_figures.plot_times(run).axes[0])[1][1]
     assert ratio.replace(",", "").isdigit()
 
 
 @pytest.mark.parametrize(("seconds", "unit"), [(2, "s"), (0.02, "ms"), (2e-5, "µs")])
 def test_the_axis_has_a_fitting_unit_and_begins_at_zero(seconds, unit):
     """Short workloads are drawn in milli- or microseconds, never in hundredths of a second."""
-    (axes,) = workload_time.plot(together(workload("tcp", seconds=seconds))).axes
+    (axes,) = iteration_figures.plot_times(together(workload("tcp", seconds=seconds))).axes
     assert axes.get_xlabel() == f"time per iteration ({unit})"
     assert axes.get_xlim()[0] == 0
     assert 1 < axes.get_xlim()[1] < 1000
@@ -108,12 +108,12 @@ def test_each_workload_has_a_panel_with_its_bytes():
         workload("tcp", "merge", shuffle="tasks"), workload("tcp", "merge", shuffle="p2p"),
         workload("tcp", "svd"),
     )  # fmt: skip
-    titles = [axes.get_title(loc="left") for axes in workload_time.plot(run).axes]
+    titles = [axes.get_title(loc="left") for axes in iteration_figures.plot_times(run).axes]
     assert titles == ["merge (shuffle=tasks), 800 MB", "merge (shuffle=p2p), 800 MB", "svd, 800 MB"]
 
 
 def test_a_workload_that_failed_everywhere_is_named():
     """It has no panel, but the caption tells."""
     run = together(workload("tcp"), workload("tcp", "svd", launches=1, failing=1))
-    words = " ".join(texts(workload_time.plot(run))).replace("\n", " ")
+    words = " ".join(texts(iteration_figures.plot_times(run))).replace("\n", " ")
     assert "Not shown: svd on tcp (1 of 1 launch failed)." in words

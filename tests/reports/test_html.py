@@ -19,8 +19,8 @@ from builders import end, failure, launches, sample, transfer, transport
 
 from commbench.analysis.run import Run
 from commbench.model import ClusterSpec, registry
-from commbench.reports import drawing, html
-from commbench.reports.html import matrix
+from commbench.reports import figures, html
+from commbench.reports.html import pair_matrix
 from commbench.reports.sections import Table, heading, sections
 
 Recorded = Callable[..., Run]
@@ -314,9 +314,9 @@ def test_warnings_come_first(full: Run) -> None:
     assert words(next(page.iter("li"))) == f"Warnings ({len(full.warnings)})"
 
 
-def pair_cells(content: Run) -> dict[str, list[list[matrix.Cell]]]:
+def pair_cells(content: Run) -> dict[str, list[list[pair_matrix.Cell]]]:
     """Return the cells of the only block's matrices by backend."""
-    (block,) = matrix.blocks(content)
+    (block,) = pair_matrix.blocks(content)
     return {found.backend: [list(row) for _, row in found.rows] for found in block.matrices}
 
 
@@ -343,7 +343,7 @@ def test_a_matrix_shows_what_is_missing(recorded: Recorded) -> None:
     cases = [builders.case(name, n_workers=4) for name in ("tcp", "ucx")]
     records = [transfer(cases[0], 0, 1), transfer(cases[0], 0, 0, src="0", dst="2")]
     content = recorded(cases, records)
-    (block,) = matrix.blocks(content)
+    (block,) = pair_matrix.blocks(content)
     ((_, *_),) = (found.rows for found in block.matrices)
     rows = pair_cells(content)["tcp"]
     assert [[cell.kind for cell in row] for row in rows] == [
@@ -396,7 +396,7 @@ def test_up_to_64_workers_each_pair_has_a_cell(recorded: Recorded) -> None:
 def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(recorded: Recorded) -> None:
     """Each cell counts its pairs, with transfers and without, and names the slowest."""
     content = large(130, recorded)
-    (block,) = matrix.blocks(content)
+    (block,) = pair_matrix.blocks(content)
     assert "130 workers: up to 3 × 3 pairs share a cell" in block.note
     assert "--format json" in block.note
     ((rows),) = pair_cells(content).values()
@@ -426,7 +426,7 @@ def test_very_many_matrices_share_the_room(recorded: Recorded) -> None:
         for src in range(39)
     ]
     content = recorded(cases, records)
-    found = matrix.blocks(content)
+    found = pair_matrix.blocks(content)
     assert len(found) == 30
     n_cells = sum(
         len(m.rows) * len(row) for b in found for m in b.matrices for _, row in m.rows[:1]
@@ -477,23 +477,23 @@ def fails(data: object) -> None:
 
 def test_figures_are_images_in_the_file(recorded: Recorded, plotted: Callable[..., None]) -> None:
     """A figure stands in the section of its subject, as an image with its title in words."""
-    plotted(workload_time="commbench.reports.figures.workload_time:plot")
+    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
     content = recorded([CASE], launches(CASE, [1.0] * 6))
     page = parsed(html.render(content))
     (section,) = (s for s in page.iter("section") if s.get("id") == "time-per-iteration")
     (image,) = section.iter("img")
     kind, _, encoded = image.get("src", "").partition(",")
     assert kind == "data:image/svg+xml;base64"
-    assert base64.b64decode(encoded) == drawing.drawn(content)[0].svg
+    assert base64.b64decode(encoded) == figures.drawn(content)[0].svg
     assert "\n" not in image.get("alt", "\n")
-    assert image.get("alt", "").startswith(drawing.drawn(content)[0].figure.get_suptitle()[:20])
+    assert image.get("alt", "").startswith(figures.drawn(content)[0].figure.get_suptitle()[:20])
 
 
 def test_a_figure_of_very_many_lines_is_shown_as_pixels(
     recorded: Recorded, plotted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a browser would draw for seconds is an image of pixels instead."""
-    plotted(workload_time="commbench.reports.figures.workload_time:plot")
+    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
     monkeypatch.setattr(html, "_MAX_SVG", 100)
     (image,) = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6)))).iter("img")
     assert image.get("src", "").startswith("data:image/png;base64,")
@@ -503,7 +503,7 @@ def test_a_figure_that_cannot_be_drawn_is_told(
     recorded: Recorded, plotted: Callable[..., None]
 ) -> None:
     """A plug-in's figure that fails costs itself alone, and is not left out in silence."""
-    ours = "commbench.reports.figures.workload_time:plot"
+    ours = "commbench.reports.figures.iteration_figures:plot_times"
     plotted(theirs=f"{__name__}:fails", workload_time=ours)
     page = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6))))
     assert len([*page.iter("img")]) == 1

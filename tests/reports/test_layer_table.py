@@ -11,7 +11,7 @@ from builders import message
 from commbench.analysis.run import Run
 from commbench.model import LAYERS
 from commbench.reports import terminal
-from commbench.reports.sections import layers, message_size
+from commbench.reports.sections.message_tables import tables_by_layer, tables_by_size
 
 Recorded = Callable[..., Run]
 
@@ -38,7 +38,7 @@ TIMES = {
 
 def test_each_cell_has_the_time_and_what_the_layer_adds(recorded: Recorded) -> None:
     """Backends stand below each other for each size, layers beside each other from the wire up."""
-    (table,) = layers.tables(content(recorded, TIMES))
+    (table,) = tables_by_layer(content(recorded, TIMES))
     assert table.columns == ("size", "backend", *LAYERS)
     tcp, ucx = table.rows
     assert tcp[:4] == ("1 B", "tcp", "60.0 ns", "20.0 µs\n+19.9 µs")
@@ -48,7 +48,7 @@ def test_each_cell_has_the_time_and_what_the_layer_adds(recorded: Recorded) -> N
 
 def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
     """A layer below whose time it stays has a minus; one that was not measured has a dash."""
-    (table,) = layers.tables(content(recorded, TIMES))
+    (table,) = tables_by_layer(content(recorded, TIMES))
     ucx = dict(zip(table.columns, table.rows[1], strict=True))
     assert ucx["coroutine"] == "7.00 µs\n−1.00 µs"
     assert ucx["worker"] == "—"
@@ -58,14 +58,14 @@ def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
 
 def test_an_addition_within_the_noise_says_so(recorded: Recorded) -> None:
     """Where the intervals of two layers overlap, the addition has a question mark."""
-    (table,) = layers.tables(content(recorded, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
+    (table,) = tables_by_layer(content(recorded, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
     assert table.rows[0][-1].endswith("(?)")
 
 
 def test_of_many_sizes_some_are_shown_and_that_is_said(recorded: Recorded) -> None:
     """A sweep's table fits on a page, with both of its ends."""
     sizes = tuple(2**n for n in range(23))
-    (table,) = layers.tables(content(recorded, TIMES, sizes))
+    (table,) = tables_by_layer(content(recorded, TIMES, sizes))
     assert [row[0] for row in table.rows if row[0]][0::6] == ["1 B", "4 MiB"]
     assert "7 of 23 sizes" in table.note
 
@@ -73,7 +73,7 @@ def test_of_many_sizes_some_are_shown_and_that_is_said(recorded: Recorded) -> No
 @pytest.mark.parametrize("times", [{"tcp": {"comm": 1e-3}}, {}])
 def test_one_layer_has_no_such_table(recorded: Recorded, times) -> None:
     """Where nothing can be set against anything, nothing is shown."""
-    assert list(layers.tables(content(recorded, times))) == []
+    assert list(tables_by_layer(content(recorded, times))) == []
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
@@ -82,7 +82,7 @@ def test_on_the_terminal_every_number_is_there(recorded: Recorded, monkeypatch, 
     monkeypatch.setenv("COLUMNS", columns)
     made = content(recorded, TIMES, (1, 8 << 20))
     text = terminal.render(made)
-    (table,) = layers.tables(made)
+    (table,) = tables_by_layer(made)
     for row in table.rows:
         for cell in row:
             assert all(line in text for line in cell.split("\n"))
@@ -104,7 +104,7 @@ def test_tables_say_the_mode_and_what_it_counts(recorded: Recorded, mode, title,
     """No number of a stream is called a latency, and no latency a stream."""
     case = builders.case("tcp", "pingpong", params={"mode": mode, "window": 64})
     made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
-    first, *_ = message_size.tables(made)
+    first, *_ = tables_by_size(made)
     assert title in first.title
     assert first.rows[0][1] == cell
     assert words in first.note
@@ -118,7 +118,7 @@ def test_what_is_not_halved_is_not_called_so(recorded: Recorded, layer: str, wor
     """A fetch and a copy are no round trips."""
     case = builders.case("tcp", "pingpong")
     made = recorded([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
-    first, *_ = message_size.tables(made)
+    first, *_ = tables_by_size(made)
     assert words in first.note
     assert "Half the round trip" not in first.note
 
@@ -128,7 +128,7 @@ def test_tables_of_pairs_say_how_many_and_that_they_count_together(recorded: Rec
     params = {"mode": "multi-pair", "window": 64, "pairs": 3}
     case = builders.case("tcp", "pingpong", params=params)
     made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
-    bandwidth, rate, cpu = message_size.tables(made)
+    bandwidth, rate, cpu = tables_by_size(made)
     assert bandwidth.title == "pingpong, comm layer: bandwidth of 3 pairs together"
     assert bandwidth.rows[0][1] == "500 MB/s"
     assert "6 processes" in bandwidth.note
@@ -145,7 +145,7 @@ def test_latency_under_load_says_what_the_load_moved(recorded: Recorded) -> None
     records += [
         builders.load(case, nbytes, launch=n) for n, nbytes in enumerate((10**9, 5, 10**10))
     ]
-    (table,) = message_size.tables(recorded([case], builders.ended(records)))
+    (table,) = tables_by_size(recorded([case], builders.ended(records)))
     assert table.title == "pingpong, comm layer: latency under load"
     assert table.rows[0][1] == "2.00 µs"
     assert "Half the round trip, while messages of 1 MiB stream to the peer" in table.note
@@ -156,6 +156,6 @@ def test_cpu_time_that_nobody_counted_has_no_table(recorded: Recorded) -> None:
     """Where only a foreign program ran, there is no table of dashes."""
     case = builders.case("ucx", "pingpong")
     raw = message(case, 2e-6, 1, layer="raw", cpu_seconds=0.0, verified=False, tool="ucx_perftest")
-    titles = [table.title for table in message_size.tables(recorded([case], builders.ended([raw])))]
+    titles = [table.title for table in tables_by_size(recorded([case], builders.ended([raw])))]
     assert len(titles) == 2
     assert not any("CPU" in title for title in titles)

@@ -14,8 +14,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case, Record, published
 from commbench.reports import json as as_json
 from commbench.reports import terminal
-from commbench.reports.sections import heading, tables
-from commbench.reports.sections.cells import Table
+from commbench.reports.sections import Table, heading, tables
 
 ENVIRONMENT = {
     "cpu": {"model": "Some CPU", "usable_cores": 4},

@@ -1,1 +1,65 @@
-"""Figures: one kind per module, each with ``plot(run) -> Figure | None``."""
+"""The figures of a run, drawn once for the files next to its records and for the HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from matplotlib.figure import Figure
+
+from commbench.analysis.run import Run
+from commbench.errors import ResultsError
+from commbench.model import registry
+from commbench.reports.figures import style
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of one kind, or the ``problem`` that kept it from being drawn."""
+
+    name: str
+    figure: Figure
+    problem: str = ""
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The image, in lines."""
+        return style.encoded(self.figure, "svg")
+
+    @cached_property
+    def png(self) -> bytes:
+        """The image, in pixels."""
+        return style.encoded(self.figure, "png")
+
+    @property
+    def words(self) -> str:
+        """The figure's title and caption, for who can't see it."""
+        said = (self.figure.get_suptitle(), self.figure.get_supxlabel())
+        return " ".join(" ".join(said).split()) or self.name
+
+
+_drawn: WeakKeyDictionary[Run, tuple[Drawing, ...]] = WeakKeyDictionary()
+
+
+def drawn(run: Run) -> tuple[Drawing, ...]:
+    """Return every figure that the installed kinds make of the run, drawn once."""
+    if run not in _drawn:
+        _drawn[run] = tuple(_draw(run))
+    return _drawn[run]
+
+
+def _draw(run: Run) -> Iterator[Drawing]:
+    for name in registry.names("plot"):
+        try:
+            figure = registry.load("plot", name)(run)
+            if figure is None:
+                continue
+            drawing = Drawing(name, figure)
+            drawing.svg  # noqa: B018 - what can't be saved is not drawn either
+        except ResultsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
+            drawing = Drawing(name, Figure(), f"the figure {name} could not be drawn: {error!r}")
+        yield drawing

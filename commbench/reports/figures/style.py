@@ -6,12 +6,20 @@ import io
 import re
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import matplotlib.style
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from commbench.model import Case
 
@@ -41,7 +49,6 @@ ACTIVITIES = {
 """Colours of what workers do; none of them is a backend's."""
 
 
-BLACK = "black"
 PUBLISHED: dict[str, Any] = {
     "color": "#AA0044", "marker": "D", "markerfacecolor": "white", "markersize": 6,
     "linewidth": 1.2,
@@ -52,8 +59,8 @@ PUBLISHED: dict[str, Any] = {
 class Look(NamedTuple):
     """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
 
-    colour: str
-    marker: str
+    colour: str = "black"
+    marker: str = "o"
 
 
 _KNOWN = {
@@ -75,21 +82,19 @@ def styled(draw: Draw) -> Draw:
 
 
 @styled
-def encoded(figure: Figure, form: str) -> bytes:
+def encoded(figure: Figure, form: str, **options: Any) -> bytes:
     """Return `figure` as svg or png: the same data give the same bytes."""
     image = io.BytesIO()
-    figure.savefig(image, format=form, metadata={"Date": None} if form == "svg" else None)
+    metadata = {"Date": None} if form == "svg" else None
+    figure.savefig(image, format=form, metadata=metadata, **options)
     return image.getvalue()
 
 
 class StyledFigure(Figure):
     """A figure that a notebook shows in this style, at the width of a page."""
 
-    @styled
     def _repr_png_(self) -> bytes:
-        png = io.BytesIO()
-        self.savefig(png, format="png", dpi="figure")
-        return png.getvalue()
+        return encoded(self, "png", dpi="figure")
 
 
 def new_figure(
@@ -110,12 +115,12 @@ def new_figure(
 
 def looks(run: Run) -> dict[str, Look]:
     """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
-    found: dict[str, Look] = {}
+    chosen: dict[str, Look] = {}
     for name in sorted({case.backend for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
-        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in found.values())
-        found[name] = _KNOWN.get(name) or next(free, _SPARE[start])
-    return found
+        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())
+        chosen[name] = _KNOWN.get(name) or next(free, _SPARE[start])
+    return chosen
 
 
 def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
@@ -123,11 +128,11 @@ def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
 
     `kind` is one of ``run.kinds``; without it, cases of all kinds are returned.
     """
-    found: dict[str, list[Case]] = {}
+    by_label: dict[str, list[Case]] = {}
     for case in run.suite.cases:
         if kind in ("", run.kinds[case.id]):
-            found.setdefault(run.case_labels[case.id], []).append(case)
-    return found
+            by_label.setdefault(run.case_labels[case.id], []).append(case)
+    return by_label
 
 
 def workers(run: Run, case_ids: Collection[str]) -> list[str]:
@@ -183,10 +188,48 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
     return 1 / size, prefix + unit
 
 
-def from_zero(ax: Axes, axis: str, largest: float) -> None:
-    """Let a linear axis begin at 0 and end a little above `largest`, with few round ticks."""
+def from_zero(ax: Axes, axis: Literal["x", "y"], largest: float) -> None:
+    """Let a linear axis begin at 0, end a little above `largest` and have a grid of few ticks."""
     getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
     getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.grid(visible=True, axis=axis)
+
+
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Let the y axis have a row for each of `names`, the first one on top, without ticks."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+
+
+def logarithmic(ax: Axes, n_ticks: int) -> None:
+    """Let the y axis be logarithmic, with up to `n_ticks` labels, all of them at decades."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(numticks=n_ticks))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def fixed_ticks(ax: Axes, names: Mapping[int, str]) -> None:
+    """Let the x axis have a tick at each key of `names`, and no other."""
+    ax.xaxis.set_major_locator(FixedLocator([*names]))
+    ax.xaxis.set_major_formatter(FixedFormatter([*names.values()]))
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def aside(ax: Axes, right_pt: float, y: float, words: str, **looks: Any) -> None:
+    """Write `words` to the right of an axes, so that they end `right_pt` points from its edge."""
+    # Points, not shares of the axes: the layout then knows how much room the words need.
+    ax.annotate(
+        words, (1, y), xycoords=("axes fraction", "data"), xytext=(right_pt, 0),
+        textcoords="offset points", ha="right", va="center", size=8, annotation_clip=False, **looks,
+    )  # fmt: skip
+
+
+def contrast(colour: Any) -> str:
+    """Return black or white, whichever reads better on `colour`."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if luminance > 0.179 else "white"
 
 
 def natural(name: str) -> list[tuple[str, int]]:

@@ -140,11 +140,11 @@ def _stream(run: Run, case: Case) -> _Stream | None:
 
 def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
     workers, n_lanes = stream.workers[:MAX_WORKERS], stream.n_lanes
-    place = {worker: row for row, worker in enumerate(workers)}
-    bars = stream.bars[stream.bars.worker.isin(place)]
+    row_of = {worker: row for row, worker in enumerate(workers)}
+    bars = stream.bars[stream.bars.worker.isin(row_of)]
     # A tenth of each worker's row stays empty above and below, so that workers are told apart.
     lane = 0.84 / n_lanes
-    top = bars.worker.map(place) + 0.08 + (bars.lane % n_lanes) * lane
+    top = bars.worker.map(row_of) + 0.08 + (bars.lane % n_lanes) * lane
     for action in LABELS:
         mine = bars.action == action
         left, right, upper = bars.start_s[mine] * factor, bars.stop_s[mine] * factor, top[mine]

@@ -17,12 +17,10 @@ from markupsafe import Markup
 
 from commbench import __version__
 from commbench.analysis.run import Run
-from commbench.reports import drawing
 from commbench.reports import sections as parts
-from commbench.reports.drawing import Drawing
-from commbench.reports.html import matrix
-from commbench.reports.sections import Section, Table, heading, printable
-from commbench.reports.sections.cells import Quantity
+from commbench.reports.figures import Drawing, drawn
+from commbench.reports.html import pair_matrix
+from commbench.reports.sections import Quantity, Section, Table, heading, printable
 
 _MAX_SVG = 1_000_000
 """Bytes from which on a figure is shown as pixels, which a browser draws at once."""
@@ -39,7 +37,7 @@ class Part:
     """The section's name in links, like no other's."""
     title: str
     figures: list[Drawing]
-    matrices: list[matrix.Block]
+    matrices: list[pair_matrix.Block]
     tables: list[Table]
 
 
@@ -62,7 +60,7 @@ def render(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[Part]:
-    drawings = {each.name: each for each in drawing.drawn(run)}
+    drawings = {each.name: each for each in drawn(run)}
     sections = parts.sections()
     others = drawings.keys() - {name for section in sections for name in section.figures}
     rest = Section(

@@ -1,36 +1,20 @@
-"""What was run, where and with what."""
+"""What was run, where and with what, and what went wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Manifest, Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import links
-from commbench.reports.sections.cells import Section, Table
+from commbench.reports.sections import REST, Section, Table, labels, quantities
+from commbench.stats.selection import in_suite_order
 
 _MOST_PLACED = 16
 """Workers whose placement is told."""
-
-
-def heading(run: Run) -> str:
-    """Return one line that says what was run, where and when."""
-    return describe(run.manifest)
-
-
-def describe(run: Manifest) -> str:
-    """Return the heading of everything that is told of `run`."""
-    cpu = run.environment.get("cpu") or {}
-    return (
-        f"{run.suite.name}{_scale(run)} · {run.started_at[:16].replace('T', ' ')} UTC · "
-        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
-    )
-
-
-def _scale(run: Manifest) -> str:
-    scale = run.suite.scale
-    return f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
+_MOST_PLACES = 24
+"""Rows of places; in a large cluster each host has several."""
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -59,7 +43,7 @@ def tables(run: Run) -> Iterator[Table]:
         tuple((key, text) for key, text in rows.items() if text),
         text_columns=frozenset({"value"}),
     )
-    yield from links.places(run)
+    yield from _places(run)
 
 
 def _placement(run: Manifest) -> str:
@@ -75,9 +59,9 @@ def _gpu_memory(run: Run) -> str:
 
 
 def _bound(placement: tuple[Placement, ...]) -> str:
-    told = [f"worker {number}: {place}" for number, place in enumerate(placement[:_MOST_PLACED])]
-    n_more = len(placement) - len(told)
-    return "; ".join([*told, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
+    texts = [f"worker {number}: {bound}" for number, bound in enumerate(placement[:_MOST_PLACED])]
+    n_more = len(placement) - len(texts)
+    return "; ".join([*texts, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
 
 
 def _stopping(run: Run) -> str:
@@ -94,4 +78,53 @@ def _stopping(run: Run) -> str:
     return f"{began}, then in blocks until it was enough: {reason}"
 
 
-SECTION = Section(title="Provenance", position=100, tables=tables)
+def _places(run: Run) -> Iterator[Table]:
+    """Yield where the workers were: a row for those who share all but their process."""
+    places = run.worker_places
+    if places.empty:
+        return
+    by_name = places.sort_values("worker", key=lambda names: names.map(_natural))
+    alike = ["case_id", "host", "host_id", "cpus", "numa_nodes", "gpu", "gpu_uuid", "nic"]
+    groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
+    gpus = bool((places["gpu"] != "").any())
+    rows = []
+    for _, group in islice(groups, _MOST_PLACES):
+        first = next(group.itertuples())
+        workers = list(dict.fromkeys(group["worker"]))
+        some = ", ".join(workers[:8]) + f", … ({len(workers)})" * (len(workers) > 8)
+        texts = (first.host, first.cpus, first.numa_nodes, *[first.gpu] * gpus, first.nic)
+        rows.append((*labels(run, group.head(1)), some, *(text or "—" for text in texts)))
+    is_cut = groups.ngroups > _MOST_PLACES
+    cut = f" {_MOST_PLACES} of {groups.ngroups} places. {REST}" if is_cut else ""
+    yield Table(
+        "Where the workers were",
+        ("backend", "workers", "host", "CPUs", "NUMA\nnodes", *["GPU"] * gpus, "NIC"),
+        tuple(rows),
+        "CPUs: those on which the worker might run, and their NUMA nodes. NIC: UCX_NET_DEVICES, "
+        "else the interface on which it listened." + cut,
+        text_columns=frozenset({"workers", "host", "CPUs", "NIC"}),
+    )
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+def failure_tables(run: Run) -> Iterator[Table]:
+    """Yield one table, if there are failures."""
+    failures = run.failures
+    if len(failures):
+        yield Table.of_columns(
+            "Failures",
+            {
+                "case": labels(run, failures),
+                "launch": quantities(str, failures.launch),
+                "stage": failures.stage,
+                "message": failures.message,
+            },
+            text_columns={"stage", "message"},
+        )
+
+
+PROVENANCE = Section(title="Provenance", position=100, tables=tables)
+FAILURES = Section(title="Failures", position=90, tables=failure_tables)

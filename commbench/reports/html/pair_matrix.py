@@ -1,4 +1,4 @@
-"""The bandwidth between all pairs of workers as a matrix per backend, which tells of each cell.
+"""The bandwidth between all pairs of workers: a matrix per backend, with the numbers of each cell.
 
 Up to 64 workers have a row and a column each. Beyond that, and where there are very many matrices,
 workers that follow each other share them: such a cell shows the slowest of its pairs, counts all of
@@ -8,7 +8,6 @@ them, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,8 +22,8 @@ from commbench.machine.topology import UNKNOWN
 from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_bandwidth import MAP, contrast
-from commbench.reports.sections.cells import CHANNELS, number
+from commbench.reports.figures.pair_figure import MAP, Grid
+from commbench.reports.sections import CHANNELS, number
 
 _MAX_SIDE = 64
 _MAX_CELLS = 4 * _MAX_SIDE**2
@@ -66,34 +65,6 @@ class Block:
     size: str
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """The workers in their order, of which `wide` share a row and a column."""
-
-    workers: Sequence[str]
-    wide: int
-
-    @property
-    def n_cells(self) -> int:
-        return math.ceil(len(self.workers) / self.wide)
-
-    def name(self, place: int) -> str:
-        own = self.workers[place * self.wide : (place + 1) * self.wide]
-        return own[0] if len(own) == 1 else f"{own[0]} … {own[-1]}"
-
-    def n_pairs(self, row: int, column: int) -> int:
-        rows, columns = (
-            min(self.wide, len(self.workers) - place * self.wide) for place in (row, column)
-        )
-        return rows * columns - rows * (row == column)
-
-    def blocks(self, pairs: pd.DataFrame) -> np.ndarray[Any, Any]:
-        """Return the number of the cell that each of `pairs` is in."""
-        index = pd.Index(self.workers)
-        rows, columns = (index.get_indexer(pairs[end]) // self.wide for end in ("src", "dst"))
-        return np.asarray(rows * self.n_cells + columns)
-
-
 def blocks(run: Run) -> list[Block]:
     """Return the matrices of every task whose transfers were logged, by task and channel."""
     pairs = run.pairs
@@ -109,46 +80,66 @@ def blocks(run: Run) -> list[Block]:
 def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) -> Block:
     cases = [case for case in run.suite.cases if run.case_labels[case.id] == task]
     workers = style.workers(run, [case.id for case in cases])
-    axis = _Axis(workers, math.ceil(len(workers) / side))
-    found = {
-        str(case_id): _slowest(group, axis)
+    grid = Grid(workers, math.ceil(len(workers) / side))
+    slowest = {
+        str(case_id): _slowest(group, grid)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
-    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in found.values())  # noqa: N806
+    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in slowest.values())  # noqa: N806
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
-        names=tuple(axis.name(place) for place in range(axis.n_cells)),
+        names=_names(grid),
         matrices=tuple(
-            _matrix(run, case, found[case.id], slow[slow["case_id"] == case.id], axis, top_Bps)
+            _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, top_Bps)
             for case in cases
-            if case.id in found
+            if case.id in slowest
         ),
-        silent=tuple(case.backend for case in cases if case.id not in found),
+        silent=tuple(case.backend for case in cases if case.id not in slowest),
         top=number(top_Bps / 1e9),
         scale=tuple(_colours()[place][0] for place in range(0, 256, 51)),
-        note=_note(run, axis, max(case.cluster.n_workers for case in cases)),
-        size="roomy" if axis.n_cells <= _TEXT_UP_TO else "dense",
+        note=_note(run, grid, max(case.cluster.n_workers for case in cases)),
+        size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",
     )
 
 
-def _note(run: Run, axis: _Axis, n_workers: int) -> str:
+def _names(grid: Grid) -> tuple[str, ...]:
+    shares = (
+        grid.workers[first : first + grid.wide] for first in range(0, len(grid.workers), grid.wide)
+    )
+    return tuple(names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" for names in shares)
+
+
+def _numbers(pairs: pd.DataFrame, grid: Grid) -> np.ndarray[Any, Any]:
+    """Return the number of the cell that each of `pairs` is in."""
+    rows, columns = grid.cells(pairs)
+    return np.asarray(rows * grid.n_cells + columns)
+
+
+def _n_pairs(grid: Grid, row: int, column: int) -> int:
+    rows, columns = (
+        min(grid.wide, len(grid.workers) - place * grid.wide) for place in (row, column)
+    )
+    return rows * columns - rows * (row == column)
+
+
+def _note(run: Run, grid: Grid, n_workers: int) -> str:
     least = format_bytes(run.manifest.min_transfer_bytes)
     note = f"Median over single transfers ≥ {least}; src → dst: dst fetched from src. "
-    if axis.wide > 1:
+    if grid.wide > 1:
         note += (
-            f"{len(axis.workers)} workers: up to {axis.wide} × {axis.wide} pairs share a cell, "
+            f"{len(grid.workers)} workers: up to {grid.wide} × {grid.wide} pairs share a cell, "
             "which has the colour of the slowest of them, names it and counts the others. Every "
             f"pair: commbench report {run.path} --format json. "
         )
-    if (unseen := n_workers - len(axis.workers)) > 0:
+    if (unseen := n_workers - len(grid.workers)) > 0:
         note += f"{unseen} of {n_workers} workers were seen in no transfer and no task. "
     return note
 
 
-def _slowest(pairs: pd.DataFrame, axis: _Axis) -> pd.DataFrame:
+def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
     """Return the slowest pair of every cell, indexed by cell, and what all of its pairs moved."""
-    cell = axis.blocks(pairs)
+    cell = _numbers(pairs, grid)
     # Pairs of unknown bandwidth come last: they speak for a cell that has no others.
     order = np.lexsort((pairs["q50_Bps"].fillna(math.inf), cell))
     table = pairs.iloc[order].assign(cell=cell[order])
@@ -159,35 +150,35 @@ def _slowest(pairs: pd.DataFrame, axis: _Axis) -> pd.DataFrame:
 
 
 def _matrix(
-    run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, axis: _Axis,
+    run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, grid: Grid,
     top_Bps: float,  # noqa: N803 - the unit's own spelling
 ) -> Matrix:  # fmt: skip
     least = format_bytes(run.manifest.min_transfer_bytes)
     slowdowns = dict(zip(zip(slow["src"], slow["dst"], strict=True), slow["slowdown"], strict=True))
-    n_slow = np.bincount(axis.blocks(slow), minlength=axis.n_cells**2)
+    n_slow = np.bincount(_numbers(slow, grid), minlength=grid.n_cells**2)
     transports = _transports(run.pair_transports, case, table)
     rows_of = {row.Index: row for row in table.itertuples()}
-    names = [axis.name(place) for place in range(axis.n_cells)]
+    names = _names(grid)
 
     def cell(place: int) -> Cell:
-        i, j = divmod(place, axis.n_cells)
-        row, n_pairs = rows_of.get(place), axis.n_pairs(i, j)
+        i, j = divmod(place, grid.n_cells)
+        row, n_pairs = rows_of.get(place), _n_pairs(grid, i, j)
         lines = [f"{names[i]} → {names[j]}"]
         if row is None:
             why = f"no transfer ≥ {least}" if n_pairs else "the same worker"
             return Cell("none" if n_pairs else "self", "\n".join([*lines, why]))
-        if axis.wide > 1:
+        if grid.wide > 1:
             lines += _shared(row, n_pairs, int(n_slow[place]), least)
         pair = (row.src, row.dst)
         lines += _told(row, transports.get(pair, "not recorded"), slowdowns.get(pair))
         told = "\n".join(lines)
-        text = str(number(row.q50_Bps / 1e9)) if axis.n_cells <= _TEXT_UP_TO else ""
+        text = str(number(row.q50_Bps / 1e9)) if grid.n_cells <= _TEXT_UP_TO else ""
         if math.isnan(row.q50_Bps):
             return Cell("untimed", told, text)
         fill, ink = _colours()[round(255 * row.q50_Bps / top_Bps)]
         return Cell("slow" if n_slow[place] else "pair", told, text, fill, ink)
 
-    n = axis.n_cells
+    n = grid.n_cells
     return Matrix(
         case.backend,
         tuple(
@@ -222,12 +213,13 @@ def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
     return lines
 
 
-def _transports(found: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
+def _transports(transports: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
     """Return what carried the bytes of each of the pairs that are shown."""
-    own = found[found["case_id"] == case.id].merge(shown[["src", "dst"]], on=["src", "dst"])
+    mine = transports[transports["case_id"] == case.id]
+    pairs = mine.merge(shown[["src", "dst"]], on=["src", "dst"])
     return {
         pair: ", ".join(name or "unknown" for name in names.unique())
-        for pair, names in own.groupby(["src", "dst"], observed=True)["transport"]
+        for pair, names in pairs.groupby(["src", "dst"], observed=True)["transport"]
     }
 
 
@@ -235,4 +227,4 @@ def _transports(found: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[An
 def _colours() -> list[tuple[str, str]]:
     """Return the colours from no bandwidth to the highest, and what can be read on each."""
     colours = colormaps[MAP](np.linspace(0, 1, 256))
-    return [(to_hex(colour), contrast(colour[:3])) for colour in colours]
+    return [(to_hex(colour), style.contrast(colour[:3])) for colour in colours]

@@ -9,7 +9,7 @@ from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model.published import show, show_range
 from commbench.model.units import format_message_size
-from commbench.reports.sections.cells import Section, Table
+from commbench.reports.sections import Section, Table
 from commbench.stats import Beside
 
 
@@ -18,19 +18,20 @@ def tables(run: Run) -> Iterator[Table]:
     suite, figure = run.suite, stats.reproduced(run)
     if figure is None:
         return
-    found = stats.beside_published(run, run.costs, run.pairs)
-    workers = len({beside.n_workers for beside in found if beside.n_workers}) > 1
-    yield Table(
+    quantities = stats.beside_published(run, run.costs, run.pairs)
+    workers = len({beside.n_workers for beside in quantities if beside.n_workers}) > 1
+    yield Table.of_columns(
         f"Beside the published figure: {figure.title}",
-        ("what", "published", "here", "comparable"),
-        tuple(
-            (_what(beside, workers=workers), _value(beside), _here(beside), _comparable(beside))
-            for beside in found
-        ),
+        {
+            "what": (_what(beside, workers=workers) for beside in quantities),
+            "published": (beside.value.text if beside.value else "—" for beside in quantities),
+            "here": map(_here, quantities),
+            "comparable": map(_comparable, quantities),
+        },
         f"Published: {figure.citation}; on {figure.setting}. Here: "
         f"{stats.machine(run.manifest)}, {100 * suite.scale:.3g} % of the published size. "
-        + _meaning(found),
-        text_columns=frozenset({"comparable"}),
+        + _meaning(quantities),
+        {"comparable"},
     )
 
 
@@ -53,16 +54,10 @@ def _what(beside: Beside, *, workers: bool) -> str:
     return f"{', '.join(parts)}: {', '.join(names)}"
 
 
-def _value(beside: Beside) -> str:
-    return beside.value.text if beside.value else "—"
-
-
 def _here(beside: Beside) -> str:
     number = show(beside.here, beside.unit)
     low, high = beside.here_low, beside.here_high
-    if not low < high:
-        return number
-    return f"{number}\n({show_range(low, high, beside.unit)})"
+    return f"{number}\n({show_range(low, high, beside.unit)})" if low < high else number
 
 
 def _comparable(beside: Beside) -> str:
@@ -89,9 +84,9 @@ _MEANINGS = {
 }
 
 
-def _meaning(found: list[Beside]) -> str:
-    said = [_MEANINGS[name] for name in dict.fromkeys(beside.quantity for beside in found)]
-    if any(beside.unit == "ratio" for beside in found):
+def _meaning(quantities: list[Beside]) -> str:
+    said = [_MEANINGS[name] for name in dict.fromkeys(beside.quantity for beside in quantities)]
+    if any(beside.unit == "ratio" for beside in quantities):
         said.append(
             "Ratios: how many times better, in the geometric mean over numbers of workers or "
             "message sizes (in brackets the least and the largest); below 1 it is worse. Whether a "

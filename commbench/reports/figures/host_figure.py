@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.patches import Patch
 
 from commbench.machine.topology import Host, rank
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_bandwidth import contrast
+from commbench.reports.host_tables import SHORT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,15 +41,14 @@ _TEXT_UP_TO = 32
 def draw(host: Host) -> Figure:
     """Return the matrix of links of `host`; without two devices it says that there is none."""
     devices = host.devices
-    kinds = sorted(
-        {_kind(host.link(one, other)) for one in devices for other in devices} - {"X"}, key=rank
-    )
+    links = [[host.link(one, other) for other in devices] for one in devices]
+    kinds = sorted({_kind(link) for row in links for link in row} - {"X"}, key=rank)
     legend = [Patch(color=_COLOURS[kind], label=_MEANINGS[kind]) for kind in kinds]
     side = min(7.2, 0.6 + 0.36 * len(devices))
     cpus = dict.fromkeys(gpu.cpus for gpu in host.gpus if gpu.cpus)
     near = (
-        f"{', '.join(gpu.name for gpu in host.gpus if gpu.cpus == own)} near CPUs {own}"
-        for own in cpus
+        f"{', '.join(gpu.name for gpu in host.gpus if gpu.cpus == close)} near CPUs {close}"
+        for close in cpus
     )
     nodes = (f"node{node.number} has CPUs {node.cpus}" for node in host.nodes)
     figure, (part,) = style.new_figure(
@@ -57,7 +57,7 @@ def draw(host: Host) -> Figure:
         "; ".join([*nodes, *near]) + ". Classes as nvidia-smi topo -m names them.",
     )
     ax = part.subplots()
-    _matrix(ax, host)
+    _matrix(ax, devices, links)
     if legend:
         part.legend(handles=legend, loc="outside lower left", ncols=4)
     return figure
@@ -67,27 +67,22 @@ def _kind(link: str) -> str:
     return "NV" if re.fullmatch(r"NV[0-9]+", link) else link
 
 
-def _matrix(ax: Axes, host: Host) -> None:
-    devices = host.devices
-    if len(devices) < 2:
+def _matrix(ax: Axes, devices: Sequence[str], links: Sequence[Sequence[str]]) -> None:
+    n = len(devices)
+    if n < 2:
         ax.text(0.006, 0.5, "Fewer than two GPUs, NICs or NUMA nodes: there is no link to show.")
         ax.set_axis_off()
         return
-    n = len(devices)
-    colours = np.array([[_colour(host.link(one, other)) for other in devices] for one in devices])
+    colours = np.array([[_colour(link) for link in row] for row in links])
     ax.pcolormesh(
         np.arange(n * n).reshape(n, n), cmap=ListedColormap(colours.reshape(-1, 3)),
         edgecolors="white", linewidth=1.2 if n <= _TEXT_UP_TO else 0,
     )  # fmt: skip
-    if n <= _TEXT_UP_TO:
-        for i, one in enumerate(devices):
-            for j, other in enumerate(devices):
-                link = host.link(one, other)
-                text = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
-                ax.text(
-                    j + 0.5, i + 0.5, text.get(link, link), size=7, ha="center", va="center",
-                    color=contrast(colours[i, j]),
-                )  # fmt: skip
+    for (i, j), link in np.ndenumerate(links) if n <= _TEXT_UP_TO else ():
+        ax.text(
+            j + 0.5, i + 0.5, SHORT.get(link, link), size=7, ha="center", va="center",
+            color=style.contrast(colours[i, j]),
+        )  # fmt: skip
     upright = max(map(len, devices)) > 5 or n > 16
     ax.set_xticks(np.arange(n) + 0.5, devices, rotation=90 if upright else 0)
     ax.set_yticks(np.arange(n) + 0.5, devices)

@@ -1,15 +1,20 @@
-"""What ``commbench doctor`` prints of an examination."""
+"""``doctor`` and ``topology``: what this machine can do, and how it is laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
+from commbench.errors import UnwritableError, UsageError
 from commbench.model.units import format_bandwidth, format_seconds
-from commbench.studies.doctor import Examination, worded
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from commbench.studies.doctor import Examination
 
 _STYLES = {"yes": "green", "no": "red", "warning": "yellow", "note": "cyan"}
 _FACTS = (
@@ -30,7 +35,17 @@ _LISTS = (
 )
 
 
-def render(examination: Examination, console: Console) -> None:
+@click.command()
+def doctor() -> None:
+    """Tell what this machine can measure, why not the rest, and what would disturb it."""
+    from rich.console import Console
+
+    from commbench.studies.doctor import examine
+
+    render_examination(examine(), Console())
+
+
+def render_examination(examination: Examination, console: Console) -> None:
     """Draw the examination on `console`; long facts wrap, none is cut."""
     _section(console, "Machine", _facts(examination))
     checks = [("backend", "device", "runs", "what it sets, or why it does not run")]
@@ -52,6 +67,9 @@ def render(examination: Examination, console: Console) -> None:
 
 
 def _section(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in rows[0]:
         table.add_column(overflow="fold")
@@ -63,6 +81,8 @@ def _section(console: Console, title: str, rows: Sequence[Sequence[str]]) -> Non
 
 
 def _facts(examination: Examination) -> list[tuple[str, str]]:
+    from commbench.studies.doctor import worded
+
     machine = examination.machine
     of_host = machine["host"] | machine["cpu"] | machine["memory"]
     words = {key: worded(key, value) for key, value in of_host.items()}
@@ -74,3 +94,51 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
     versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
     facts.append(("software", ", ".join([machine["python"], *versions])))
     return [*facts, ("mpiexec", examination.mpiexec or "not found"), *examination.gpu_memory]
+
+
+@click.command()
+@click.option(
+    "--file", type=click.Path(path_type=Path),
+    help="Instead of asking this machine, read what `nvidia-smi topo -m` wrote there.",
+)  # fmt: skip
+@click.option(
+    "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg|png",
+    help="Draw the links.",
+)  # fmt: skip
+@click.option(
+    "--write-placement", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.toml",
+    help="Write what `--placement auto` would bind workers to, as a file for `--placement`.",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1), help="For so many workers.  [default: one for each GPU]"
+)
+def topology(
+    file: Path | None, figure: Path | None, write_placement: Path | None, workers: int | None
+) -> None:
+    """Show NUMA nodes, GPUs and NICs, and what joins each pair of them."""
+    from commbench.machine import topology as topologies
+    from commbench.reports import host_tables, terminal
+
+    form = figure.suffix if figure else ".svg"
+    if form not in (".svg", ".png"):
+        raise UsageError(f"--figure {figure}: a figure is FILE.svg or FILE.png")
+    host = topologies.this_host() if file is None else topologies.read_host(file)
+    click.echo(
+        terminal.page(host_tables.heading(host), host.notes, host_tables.tables(host)), nl=False
+    )
+    if write_placement is not None:
+        device = "gpu" if host.gpus else "cpu"
+        placement = topologies.auto(host, workers or max(1, len(host.gpus)), device)
+        _write(write_placement, host_tables.placement_file(placement, host).encode())
+    if figure is not None:
+        from commbench.reports.figures import host_figure, style
+
+        _write(figure, style.encoded(host_figure.draw(host), form.removeprefix(".")))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UnwritableError(f"can't write {path}: {error.strerror or error}") from error
+    click.echo(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""Latency and bandwidth against message size: one line per backend, one row per layer."""
+"""Times of messages: latency and bandwidth against their size, and what each layer adds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import (
-    EngFormatter,
-    FixedFormatter,
-    FixedLocator,
-    LogLocator,
-    NullFormatter,
-    NullLocator,
-)
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
 
 from commbench import stats
 from commbench.model import LAYERS
@@ -33,24 +27,34 @@ SPARSE_FROM_RATIO = 16
 LOG_FROM_RATIO = 20
 """Bandwidths are drawn on a log axis where the best backend's peak is so many times the worst's."""
 
+MAX_PANELS = 4
+LINE_IN = 0.3
+ASIDE_PT = 47
+"""The width of a column of numbers to the right of the bars."""
+COLOURS = {
+    "memcpy": "#BBBBBB", "raw": "#4477AA", "coroutine": "#66CCEE", "comm": "#CCBB44",
+    "worker": "#AA3377",
+}  # fmt: skip
+"""Of the layers: none of them is a backend's."""
+FASTER = "#CC3311"
+
 
 @style.styled
-def plot(run: Run) -> Figure | None:
-    """Return the latency and the bandwidth of the run's ping-pongs, or None without any."""
+def plot_sizes(run: Run) -> Figure | None:
+    """Return latency and bandwidth of the run's ping-pongs, a row per layer; None without any."""
     points = run.summaries
-    if points.empty:
-        return None
-    named = style.groups(run, "pair")
-    name_of = {case.id: name for name, cases in named.items() for case in cases}
     points = points[
-        points.case_id.isin(name_of) & (points.payload_bytes > 0) & (points.median_s > 0)
+        (points.case_id.map(run.kinds) == "pair")
+        & (points.payload_bytes > 0)
+        & (points.median_s > 0)
     ]
     if points.empty:
         return None
-    points = points.assign(group=points.case_id.map(name_of))
-    rows = sorted(points.groupby(["group", "layer"], sort=False), key=lambda row: _depth(row[0][1]))
-    meaning = style.interval(points.confidence)
+    named = style.groups(run, "pair")
+    labels = points.case_id.map(run.case_labels)
+    rows = sorted(points.groupby([labels, "layer"], sort=False), key=lambda row: _depth(row[0][1]))
     modes = {case.id: stats.mode_of(case) for case in run.suite.cases}
+    meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
         _title(rows, modes) + f" ({style.launches(points.n_launches)})",
@@ -61,27 +65,24 @@ def plot(run: Run) -> Figure | None:
     )
     axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
     looks = style.looks(run)
-    for (left, right), (_, row) in zip(axes, rows, strict=True):
+    for (left, right), ((group, layer), row) in zip(axes, rows, strict=True):
+        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         lines = [line for _, line in row.groupby("case_id", sort=False)]
         for index, line in enumerate(lines):
             # Where there is one size only, backends stand side by side.
             aside = index - (len(lines) - 1) / 2 if len(row) == len(lines) else 0
             look = looks[line.backend.iloc[0]]
             _draw(left, right, line.sort_values("payload_bytes"), look, 1.15**aside)
-        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         _legend(right, row, "latency" if is_latency else "time")
-    for (left, _), ((group, layer), _) in zip(axes, rows, strict=True):
         if len(rows) > 1:
             left.set_title(f"layer {layer}" + (f", {group}" if len(named) > 1 else ""))
-    _scale_sizes(axes.flat, points.payload_bytes)
-    _scale_latency(axes[0, 0], points)
-    _scale_bandwidth(axes[0, 1], points)
-    for (left, right), (_, row) in zip(axes, rows, strict=True):
-        is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         left.set_ylabel("latency (log scale)" if is_latency else "time per message (log scale)")
-        right.set_ylabel(
-            f"bandwidth ({'log scale' if right.get_yscale() == 'log' else 'linear scale'})"
-        )
+    for ax in axes.flat:
+        _scale_sizes(ax, points.payload_bytes)
+    _scale_latency(axes[0, 0], points)
+    scale = _scale_bandwidth(axes[0, 1], points)
+    for right in axes[:, 1]:
+        right.set_ylabel(f"bandwidth ({scale} scale)")
     return figure
 
 
@@ -166,46 +167,109 @@ def _legend(ax: Axes, row: pd.DataFrame, what: str) -> None:
     )
 
 
-def _scale_sizes(axes: np.flatiter[np.ndarray], sizes: pd.Series[int]) -> None:
+def _scale_sizes(ax: Axes, sizes: pd.Series[int]) -> None:
     smallest, largest = int(sizes.min()), int(sizes.max())
     ticks = [4**n for n in range(32) if smallest <= 4**n <= largest]
     if sizes.nunique() <= 8:
         ticks = sorted(set(sizes))
-    for ax in axes:
-        ax.set_xscale("log", base=2)
-        ax.set_xlim(smallest / 1.6, largest * 1.6)
-        ax.xaxis.set_major_locator(FixedLocator(ticks))
-        ax.xaxis.set_major_formatter(FixedFormatter([format_message_size(size) for size in ticks]))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.tick_params(axis="x", rotation=55, labelbottom=True)
-        for text in ax.get_xticklabels():
-            text.set(ha="right", rotation_mode="anchor")
-        ax.set_xlabel("message size (log scale)")
-        ax.grid(visible=True)
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(smallest / 1.6, largest * 1.6)
+    style.fixed_ticks(ax, {size: format_message_size(size) for size in ticks})
+    ax.tick_params(axis="x", rotation=55, labelbottom=True)
+    for text in ax.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    ax.set_xlabel("message size (log scale)")
+    ax.grid(visible=True)
 
 
 def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
-    ax.set_yscale("log")
     sure = points[points.confidence > 0]
     low = float(np.nanmin([points.median_s.min(), sure.ci_low_s.min()]))
     high = float(np.nanmax([points.median_s.max(), sure.ci_high_s.max()]))
     # Without two labelled decades nobody can read a log axis.
     if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+    style.logarithmic(ax, 12)
     ax.set_ylim(low / 1.25, high * 1.25)
-    ax.yaxis.set_major_locator(LogLocator(numticks=12))
-    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_major_formatter(EngFormatter(unit="s"))
 
 
-def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> None:
+def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
+    """Scale the axis and return how: ``log`` or ``linear``."""
     peaks = points.groupby(["case_id", "layer"]).throughput_Bps.max()
-    if peaks.max() > LOG_FROM_RATIO * peaks.min():
-        ax.set_yscale("log")
-        ax.yaxis.set_minor_formatter(NullFormatter())
-        ax.yaxis.set_major_locator(LogLocator(numticks=12))
+    if wide := peaks.max() > LOG_FROM_RATIO * peaks.min():
+        style.logarithmic(ax, 12)
     else:
         sure = points[points.confidence > 0]
         top = (sure.payload_bytes / sure.ci_low_s).max()
         style.from_zero(ax, "y", float(np.nanmax([peaks.max(), top])))
     ax.yaxis.set_major_formatter(EngFormatter(unit="B/s"))
+    return "log" if wide else "linear"
+
+
+@style.styled
+def plot_layers(run: Run) -> Figure | None:
+    """Return what each layer adds to a message, a bar per backend; None without two layers."""
+    table = stats.additions(run, run.summaries)
+    if table.empty:
+        return None
+    groups = style.groups(run, "pair")
+    panels = [
+        (str(name), int(size), rows)
+        for name, task in table.groupby(table["case_id"].map(run.case_labels), sort=False)
+        for size, rows in task.groupby("payload_bytes")
+        if size in stats.shown_sizes(list(task["payload_bytes"]), MAX_PANELS)
+    ]
+    layers = [layer for layer in LAYERS if layer in set(table["layer"])]
+    heights = [0.75 + LINE_IN * rows["case_id"].nunique() for _, _, rows in panels]
+    figure, (part,) = style.new_figure(
+        [sum(heights)],
+        f"Where the time of a message goes, layer by layer ({style.launches(table.n_launches)})",
+        "Bar = time of one message at the highest layer, from zero; its parts = what each layer"
+        " adds to the one below it. Numbers = the whole time at each layer. Hatched: this layer is"
+        " faster than the one below, whose time its end shows. Medians of the launches' medians."
+        + (" memcpy: one copy. " if "memcpy" in layers else " ")
+        + ("worker: a fetch, not halved." if "worker" in layers else "")
+        + style.not_shown(run, groups, set(table["case_id"])),
+        [Patch(facecolor=COLOURS[layer], label=layer) for layer in layers]
+        + [Patch(facecolor="white", edgecolor=FASTER, hatch="////", label="faster than below")],
+    )
+    axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    for ax, (name, size, rows) in zip(axes.flat, panels, strict=True):
+        _draw_layers(ax, rows, layers)
+        ax.set_title(format_message_size(size) + (f", {name}" if len(groups) > 1 else ""))
+    return figure
+
+
+def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
+    largest = float(rows["median_s"].max())
+    factor, unit = style.scale(largest, "s")
+    for column, layer in enumerate(layers, start=1):
+        style.aside(ax, ASIDE_PT * column, -0.72, layer, color="0.35")
+    cases = list(rows.groupby("case_id", sort=False))
+    for y, (_, case) in enumerate(cases):
+        _draw_layer_bar(ax, y, case, factor)
+        times = dict(zip(case["layer"], case["median_s"], strict=True))
+        for column, layer in enumerate(layers, start=1):
+            style.aside(
+                ax, ASIDE_PT * column, y, format_seconds(times[layer]) if layer in times else "—"
+            )
+    style.name_rows(ax, [style.label(case.backend.iloc[0], 14) for _, case in cases])
+    ax.set_xlabel(f"time of one message ({unit})")
+    style.from_zero(ax, "x", largest * factor)
+
+
+def _draw_layer_bar(ax: Axes, y: int, case: pd.DataFrame, factor: float) -> None:
+    below = 0.0
+    for row in case.itertuples():
+        time = row.median_s * factor
+        ax.barh(
+            y, max(0.0, time - below), left=below, height=0.6, color=COLOURS[row.layer],
+            gid=f"{row.layer} {row.backend}",
+        )  # fmt: skip
+        if time < below:
+            ax.barh(
+                y, below - time, left=time, height=0.3, facecolor="white", edgecolor=FASTER,
+                hatch="////", linewidth=1, zorder=3, gid=f"faster {row.layer} {row.backend}",
+            )  # fmt: skip
+        below = time

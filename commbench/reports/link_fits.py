@@ -1,15 +1,15 @@
-"""The bandwidth model of a run, for people and for programs."""
+"""What ``commbench model`` says of latency and bandwidth, for people and for programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commbench.model import Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports.json import dumps
-from commbench.reports.sections.cells import Table, number
+from commbench.reports.sections import Table, number, percent
 from commbench.stats.link_model import LinkModel
 
 _MAX_PAIRS = 24
@@ -36,9 +36,9 @@ def tables(
         The size of a transfer in bytes whose time is told, too.
     """
     for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
-        own = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
-        where = f"{tasks[case_id]} over {own[0].backend}, {channel}"
-        classes, pairs = ([m for m in own if bool(m.src) is one] for one in (False, True))
+        mine = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
+        where = f"{tasks[case_id]} over {mine[0].backend}, {channel}"
+        classes, pairs = ([m for m in mine if bool(m.src) is one] for one in (False, True))
         meaning = f"From {_CHANNELS.get(channel, channel)}. {_meaning(classes)}"
         yield _table(f"{where}: classes of links", classes, predict, meaning)
         shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
@@ -47,7 +47,6 @@ def tables(
 
 
 def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: str) -> Table:
-    ahead = () if predict is None else (f"{format_message_size(predict)}\ntakes",)
     refused = {model.reason: model for model in models if model.reason}
     missing = "".join(
         f" No model of {_name(model)}"
@@ -55,25 +54,21 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
         + f": {reason}."
         for reason, model in refused.items()
     )
-    return Table(
-        f"t = α + n / β for {title}",
-        ("link", "α", "α\n±", "β\nGB/s", "β\n±", "n½", "error\nmedian", "error\n90 %", *ahead),
-        tuple(
-            (
-                _name(model),
-                format_seconds(model.alpha_s),
-                _within(model.alpha_low_s, model.alpha_s, model.alpha_high_s),
-                number(model.beta_Bps / 1e9),
-                _within(model.beta_low_Bps, model.beta_Bps, model.beta_high_Bps),
-                "—" if model.reason else format_bytes(round(model.half_bytes)),
-                _percent(model.error_median),
-                _percent(model.error_p90),
-                *(() if predict is None else (_prediction(model, predict),)),
-            )
-            for model in models
-        ),
-        f"{note}{missing}".strip(),
-    )  # fmt: skip
+    columns: dict[str, Iterable[str]] = {
+        "link": map(_name, models),
+        "α": [format_seconds(model.alpha_s) for model in models],
+        "α\n±": [_within(m.alpha_low_s, m.alpha_s, m.alpha_high_s) for m in models],
+        "β\nGB/s": [number(model.beta_Bps / 1e9) for model in models],
+        "β\n±": [_within(m.beta_low_Bps, m.beta_Bps, m.beta_high_Bps) for m in models],
+        "n½": ["—" if m.reason else format_bytes(round(m.half_bytes)) for m in models],
+        "error\nmedian": [percent(model.error_median) for model in models],
+        "error\n90 %": [percent(model.error_p90) for model in models],
+    }
+    if predict is not None:
+        columns[f"{format_message_size(predict)}\ntakes"] = [
+            _prediction(model, predict) for model in models
+        ]
+    return Table.of_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
 
 
 def _name(model: LinkModel) -> str:
@@ -85,13 +80,9 @@ def _prediction(model: LinkModel, nbytes: int) -> str:
     return format_seconds(model.predict_s(nbytes)) + " *" * (beyond and not model.reason)
 
 
-def _within(low: float, found: float, high: float) -> str:
-    """Return how far the farther end of an interval is from what was `found`."""
-    return _percent(max(found - low, high - found) / found if found > 0 else math.nan)
-
-
-def _percent(share: float) -> str:
-    return "—" if math.isnan(share) else f"{share:.1%}"
+def _within(low: float, value: float, high: float) -> str:
+    """Return how far the farther end of an interval is from its middle, `value`."""
+    return percent(max(value - low, high - value) / value if value > 0 else math.nan)
 
 
 def _meaning(classes: Sequence[LinkModel]) -> str:

@@ -1,0 +1,143 @@
+"""``report``, ``export`` and ``model``: the commands that read the results of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commbench import load
+from commbench.errors import UnknownNameError, UsageError
+from commbench.harness import options
+from commbench.harness.parsed import BYTES
+from commbench.model import registry
+from commbench.store import files
+
+PATH = click.Path(path_type=Path)
+FORM = click.option(
+    "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
+    show_default=True,
+)  # fmt: skip
+_AT_ONCE = 1 << 20
+"""Characters that are printed at a time."""
+_ASV = "asv"
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option(
+    "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
+    help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
+)  # fmt: skip
+@click.option(
+    "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
+)
+@click.option("--racks", type=PATH, help="Which hosts share a rack, from a file.")
+def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
+    """Report a RUN again: a run's directory, complete or not."""
+    render = registry.load("report", form)
+    data = load(run)
+    if min_transfer is not None:
+        data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))
+    if racks is not None:
+        data = data.replace(replace(data.manifest, racks=options.racks(racks)))
+    text = render(data)
+    # Hundreds of megabytes in one piece would be there once more, encoded.
+    for begin in range(0, len(text), _AT_ONCE):
+        click.echo(text[begin : begin + _AT_ONCE], nl=False)
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option(
+    "--to", "form", required=True, metavar="FORMAT",
+    help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
+)  # fmt: skip
+@click.option(
+    "--output", type=PATH, metavar="PATH",
+    help="The file to write; without it, it is printed. For asv its results_dir.",
+)  # fmt: skip
+@click.option("--commit", help="asv: the commit that was measured.  [default: the run's]")
+@click.option("--machine", help="asv: the machine's name.  [default: the run's host]")
+@click.option(
+    "--repository", type=PATH, metavar="DIR",
+    help="asv: a checkout of the project.  [default: the current folder]",
+)  # fmt: skip
+@click.option(
+    "--force", is_flag=True, default=None, help="asv: take uncommitted changes for the commit's."
+)
+def export(run: Path, form: str, output: Path | None, **of_asv: Any) -> None:
+    """Write a RUN for another program: a history of asv's, pyperf, OSU's scripts, a CI server."""
+    known = [*registry.names("report"), _ASV]
+    if form not in known:
+        raise UnknownNameError("export format", form, known)
+    if form == _ASV:
+        _to_asv(run, output, **of_asv)
+        return
+    given = [f"--{name}" for name, value in of_asv.items() if value is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)}: only an export --to asv takes that, not {form}")
+    text = registry.load("report", form)(load(run))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        files.write(output, text)
+        click.echo(output)
+
+
+def _to_asv(
+    run: Path, output: Path | None, *, commit: str | None, machine: str | None,
+    repository: Path | None, force: bool | None,
+) -> None:  # fmt: skip
+    from commbench.stats.selection import good_launches
+    from commbench.studies import asv
+
+    if output is None:
+        raise UsageError("give asv's results_dir, as asv.conf.json has it: --output DIR")
+    data = load(run)
+    written = asv.write(
+        data,
+        output,
+        asv.machine_of(data.manifest, machine, output),
+        asv.commit_of(data.manifest, commit, repository or Path(), force=bool(force)),
+    )
+    good = good_launches(data)
+    for case in data.suite.cases:
+        if case.id not in good:
+            name = f"{case.workload} over {case.backend}"
+            click.echo(f"left out: {name}: none of its launches ended well", err=True)
+    click.echo(written)
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@FORM
+@click.option(
+    "--predict", type=BYTES, metavar="SIZE", help="Tell the time of a transfer of this size."
+)
+@click.option("--backend", help="Of a run over several backends, this one only.")
+def model(run: Path, form: str, predict: int | None, backend: str | None) -> None:
+    """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
+    from commbench import stats
+    from commbench.reports import link_fits, terminal
+    from commbench.reports.sections import heading
+
+    data = load(run)
+    fitted = stats.link_models(data)
+    models = [model for model in fitted if backend in (None, model.backend)]
+    if fitted and not models:
+        raise UnknownNameError("backend", str(backend), {model.backend for model in fitted})
+    if all(model.reason for model in models):
+        reasons = dict.fromkeys(f"{model.backend}: {model.reason}" for model in models)
+        why = "; ".join(list(reasons)[:4]) or "it has no transfers between workers"
+        raise UsageError(
+            f"no model can be fitted to {run}: {why}. `commbench run all-to-all` measures what it "
+            "takes"
+        )
+    if form == "json":
+        click.echo(link_fits.document(data.manifest, models, predict), nl=False)
+        return
+    tables = link_fits.tables(models, data.case_labels, predict)
+    click.echo(terminal.page(heading(data), (), tables), nl=False)

@@ -1,0 +1,228 @@
+"""``commbench run``: from a workload or a suite file to records and their report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commbench import load
+from commbench.cli.results import PATH
+from commbench.harness import cluster_options, interrupts, options
+from commbench.model import Launch, Manifest, Suite, registry
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
+    from commbench.store.directory import RunStore
+
+
+class _RunGroup(click.Group):
+    """``run``: every workload and every suite file is a command, with options of its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return registry.names("workload")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name.endswith(".toml"):
+            return _suite_command(Path(cmd_name))
+        return _workload_command(cmd_name)
+
+
+@click.group(
+    cls=_RunGroup,
+    invoke_without_command=True,
+    subcommand_metavar="WORKLOAD|SUITE.toml [OPTIONS]",
+)
+@click.option("--resume", type=PATH, help="Go on with an interrupted run.")
+@click.pass_context
+def run(ctx: click.Context, resume: Path | None) -> None:
+    """Measure a workload or a suite and report; `run WORKLOAD --help` shows its options."""
+    if ctx.invoked_subcommand is None:
+        if resume is None:
+            raise click.UsageError("name a workload, a suite file or a run to --resume", ctx)
+        ctx.exit(_resume(resume))
+
+
+def _workload_command(name: str) -> click.Command:
+    kind = registry.load("workload", name)
+
+    @click.pass_context
+    def callback(ctx: click.Context, /, **given: Any) -> None:
+        from commbench.harness import suite
+
+        params = {key: given[key] for key in options.names(kind.Params) if given[key] is not None}
+        cases = suite.cases_for(
+            name,
+            given["backends"] or ("tcp",),
+            params,
+            cluster_options.cluster(given),
+            **options.replication(given),
+        )
+        ctx.exit(_start(suite.suite_of(name, cases), given))
+
+    params = [
+        *options.of_params(kind.Params),
+        *cluster_options.of_workload(kind),
+        *options.run_options(),
+    ]
+    return click.Command(name, callback=callback, params=params, help=kind.summary)
+
+
+def _suite_command(path: Path) -> click.Command:
+    @click.pass_context
+    def callback(ctx: click.Context, /, **given: Any) -> None:
+        from commbench.harness import suite
+
+        overrides = {
+            **options.replication(given),
+            "backends": given["backends"],
+            "scale": given["scale"],
+            "placement": given["placement"],
+            "cluster": cluster_options.overrides(given),
+        }
+        ctx.exit(_start(suite.read_suite(path, overrides), given))
+
+    params = [*cluster_options.of_suite(), *options.run_options()]
+    return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
+
+
+def _start(suite: Suite, given: dict[str, Any]) -> int:
+    """Run `suite` from its beginning and return the exit status."""
+    from datetime import UTC, datetime
+
+    from commbench.harness import suite as suites
+    from commbench.machine import environment
+    from commbench.store import directory
+    from commbench.studies import adaptive
+
+    if given["resume"]:
+        return _resume(given["resume"])
+    if given["dry_run"]:
+        _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
+        return 0
+    suite = options.available(suite, skip=given["skip_unavailable"])
+    stopping, seed = options.stopping(given), given["seed"] or 0
+    if stopping is not None:
+        adaptive.check(stopping, suite)
+    described = Manifest(
+        id=directory.new_run_id(suite.name, given["output"]),
+        suite=suite,
+        environment=environment.collect(),
+        seed=seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        min_transfer_bytes=given["min_transfer"],
+        command=shlex.join(["commbench", *sys.argv[1:]]),
+        stopping=stopping,
+        racks=options.racks(given["racks"]),
+    )
+    store = directory.RunStore.create(given["output"], described)
+    return _carry_out(store, suites.plan(suite, seed))
+
+
+def _resume(path: Path) -> int:
+    """Run what is missing of the run in `path` and return the exit status."""
+    from commbench.harness import suite as suites
+    from commbench.stats.selection import good_launches
+    from commbench.store import directory
+    from commbench.studies import adaptive
+
+    data = load(path)
+    # A file that can't be read is an error before anything is measured, not afterwards.
+    _ = data.frames
+    store = directory.RunStore.reopen(path)
+    done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
+    suite = options.available(store.manifest.suite, skip=False)
+    if store.manifest.stopping is not None:
+        suite = adaptive.evened(suite, done)
+    missing = suites.plan(suite, store.manifest.seed + len(data.ends), done=done)
+    return _carry_out(store, suites.shift(missing, data.launches_begun()))
+
+
+def _carry_out(store: RunStore, launches: Sequence[Launch]) -> int:
+    """Measure, store as it comes, report; return the exit status."""
+    from contextlib import closing
+
+    from commbench.cli import progress
+    from commbench.harness import runner
+    from commbench.model import LaunchEnd
+    from commbench.studies import adaptive
+
+    failed = interrupted = False
+    plan = adaptive.extended(launches, store.manifest, lambda: load(store.path))
+    with (
+        interrupts.interruptible(),
+        progress.shown(store.manifest, len(launches)) as show,
+        closing(runner.run_plan(plan, store.path)) as records,
+    ):
+        try:
+            for record in records:
+                show(record)
+                if record is not None:
+                    store.append(record)
+                failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
+        except KeyboardInterrupt:
+            interrupted = True
+    store.finish()
+    run = load(store.path)
+    _write_report(store, run)
+    click.echo(registry.load("report", "terminal")(run), nl=False)
+    if interrupted:
+        # Who is impatient would only cut the next lines short.
+        interrupts.ignore()
+        click.echo(f"interrupted; to go on: commbench run --resume {store.path}", err=True)
+    click.echo(store.path)
+    return 130 if interrupted else 1 if failed else 0
+
+
+def _write_report(store: RunStore, run: Run) -> None:
+    """Write the figures, ``report.md`` and ``report.html`` next to the records."""
+    from commbench.reports.figures import drawn
+
+    figures = []
+    for drawing in drawn(run):
+        if drawing.problem:
+            click.echo(drawing.problem, err=True)
+            continue
+        store.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
+        figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
+    text = registry.load("report", "markdown")(run)
+    store.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
+    store.write_text("report.html", registry.load("report", "html")(run))
+
+
+def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
+    """Print the job script of every launch as it would be submitted, one after another.
+
+    `output` is where the run's directory would be; ``RUN`` stands for its name. Pairs of processes
+    take no job, which is told where others do.
+
+    Raises
+    ------
+    UsageError
+        Where a launcher submits no jobs.
+    """
+    from commbench.backends import parse
+    from commbench.harness import runner
+    from commbench.workloads.base import PairWorkload
+
+    pairs = {
+        launch.case.id: launch.case
+        for launch in launches
+        if issubclass(registry.load("workload", launch.case.workload), PairWorkload)
+    }
+    jobs = [launch for launch in launches if launch.case.id not in pairs]
+    for case in pairs.values() if jobs else ():
+        click.echo(f"{case.workload} over {case.backend}: two processes here, no job", err=True)
+    for launch in jobs or launches:
+        cluster = launch.case.cluster
+        launcher = registry.load("launcher", cluster.launcher)()
+        scratch = runner.scratch_of(launch, output.resolve() / "RUN")
+        environ = runner.environment(launch, scratch)
+        protocol = parse(launch.case.backend).protocol
+        click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)

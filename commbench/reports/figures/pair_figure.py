@@ -1,0 +1,273 @@
+"""Bandwidth between each pair of workers: heat maps with the quantiles written in the cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+
+from commbench.model.units import format_bytes
+from commbench.reports.figures import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+    from commbench.analysis.run import Run
+    from commbench.model import Case
+
+QUANTILES_UP_TO = 8
+MEDIAN_UP_TO = 16
+"""Workers up to which all three quantiles, and the median alone, have room in a cell."""
+CELLS_UP_TO = 256
+"""Cells of a row, of which 2.6 inches can show no more: beyond that several pairs share one."""
+
+MAP = "viridis"
+MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
+SLOW: dict[str, Any] = {"fill": False, "edgecolor": "#DD2222", "linewidth": 2.0}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The workers in their order, of which up to `wide` share a row and a column of cells."""
+
+    workers: Sequence[str]
+    wide: int
+
+    @property
+    def n_cells(self) -> int:
+        """The number of cells in a row."""
+        return math.ceil(len(self.workers) / self.wide)
+
+    def cells(self, pairs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row and the column of the cell that each of `pairs` is in."""
+        import pandas as pd
+
+        index = pd.Index(self.workers)
+        return index.get_indexer(pairs.src) // self.wide, index.get_indexer(pairs.dst) // self.wide
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The matrices of one workload: one for each case and channel."""
+
+    title: str
+    panels: list[tuple[Case, str]]
+    pairs: pd.DataFrame
+    slow: pd.DataFrame
+    grid: Grid
+
+    @property
+    def labels(self) -> list[str]:
+        """The names at the axes."""
+        width = 18 if len(self.grid.workers) <= QUANTILES_UP_TO else 99
+        return [style.label(name, width) for name in self.grid.workers]
+
+    @property
+    def upright(self) -> bool:
+        """Whether names stand upright below the matrices."""
+        labels = self.labels
+        return max(map(len, labels)) > (4 if len(labels) <= QUANTILES_UP_TO else 2)
+
+    def shape(self) -> tuple[int, int, float]:
+        """Return the rows and columns of panels, and the height that they want in inches."""
+        n, n_panels = len(self.grid.workers), len(self.panels)
+        names = 0.07 * max(len(line) for label in self.labels for line in label.split("\n"))
+        room, margin = style.WIDTH_IN - 1.0, 0.65 + names
+        width, height = (0.38, max(0.36, 1.2 / n)) if n <= QUANTILES_UP_TO else (0.25, 0.2)
+        if n > MEDIAN_UP_TO:
+            width = height = 2.6 / n
+        used = min(n_panels, max(1, int(room / (n * width + margin))))
+        width = min(1.5 * width, (room / used - margin) / n)
+        # Columns that stay empty keep a small matrix from being stretched over the whole width.
+        columns = max(used, int(room / (n * width + margin)))
+        rows = math.ceil(n_panels / used)
+        return rows, columns, rows * (n * height + 1.0 + names * self.upright) + 0.25
+
+
+@style.styled
+def plot(run: Run) -> Figure | None:
+    """Return a heat map per backend, a block of them per workload, or None without transfers.
+
+    What all-to-all measured one pair at a time and all at once has heat maps of its own.
+    """
+    pairs = run.pairs.dropna(subset="q50_Bps")
+    if pairs.empty:
+        return None
+    groups = style.groups(run)
+    blocks = list(filter(None, (_block(run, name, groups[name], pairs) for name in groups)))
+    least = format_bytes(run.manifest.min_transfer_bytes).replace(".00", "")
+    grids = [block.grid for block in blocks]
+    widest = max(grid.wide for grid in grids)
+    of_clusters = {
+        name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"
+    }
+    figure, parts = style.new_figure(
+        [block.shape()[2] for block in blocks],
+        f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
+        "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
+        " serialization and waiting at both ends are in it; P2P shuffles are not logged."
+        " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
+        + " In a cell: 25 % quantile, median (bold), 75 %."
+        * (min(len(grid.workers) for grid in grids) <= QUANTILES_UP_TO)
+        + f" Each cell shows the slowest of up to {widest} × {widest} pairs." * (widest > 1)
+        + " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
+        * ("alone" in pairs.channel.unique())
+        + style.not_shown(
+            run, of_clusters, {case.id for block in blocks for case, _ in block.panels}
+        ),
+    )
+    for part, block in zip(parts, blocks, strict=True):
+        _draw_block(part, block, run, least)
+    return figure
+
+
+def _block(run: Run, name: str, cases: list[Case], pairs: pd.DataFrame) -> _Block | None:
+    ids = [case.id for case in cases]
+    pairs, slow = pairs[pairs.case_id.isin(ids)], run.slow_pairs
+    if pairs.empty:
+        return None
+    counts = run.summaries.n_launches[run.summaries.case_id.isin(pairs.case_id.unique())]
+    workers = style.workers(run, ids)
+    return _Block(
+        f"{name} ({style.launches(counts)})",
+        [(case, str(channel)) for case in cases for channel in sorted(pairs.channel.unique())],
+        pairs,
+        slow[slow.case_id.isin(ids)],
+        Grid(workers, math.ceil(len(workers) / CELLS_UP_TO)),
+    )
+
+
+def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
+    n_rows, n_columns, _ = block.shape()
+    shown = [
+        (case, channel, *(
+            table[(table.case_id == case.id) & (table.channel == channel)]
+            for table in (block.pairs, block.slow)
+        ))
+        for case, channel in block.panels
+    ]  # fmt: skip
+    matrices = [_matrix(pairs, block.grid) for _, _, pairs, _ in shown]
+    top = max(float(matrix.max()) for matrix in matrices if matrix.count())
+    factor, unit = style.scale(top, "B/s")
+    norm = Normalize(0, top * factor)
+    part.suptitle(block.title, x=0.01, ha="left", size=10, weight="bold")
+    axes = part.subplots(n_rows, n_columns, squeeze=False)
+    for ax in axes.flat[len(shown) :]:
+        ax.set_axis_off()
+    used, width_in = list(axes.flat[: len(shown)]), (style.WIDTH_IN - 1.0) / n_columns - 0.4
+    incomplete = False
+    for ax, (case, channel, pairs, slow), matrix in zip(used, shown, matrices, strict=True):
+        name = case.backend if channel == "gather" else f"{case.backend}, {channel}"
+        style.entitle(ax, name, _note(run, case), width_in)
+        incomplete |= _draw_matrix(ax, pairs, matrix * factor, block, factor, norm)
+        slow_cells = np.unique(np.stack(block.grid.cells(slow)), axis=1)
+        _outline(ax, block.grid, *slow_cells, **SLOW, joinstyle="miter", zorder=3)
+    height_in = part.bbox.height / part.figure.dpi
+    part.colorbar(
+        ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
+        aspect=height_in / 0.15,
+    )  # fmt: skip
+    legend = [Patch(**SLOW, label="slow pair (an outlier)")] if len(block.slow) else []
+    if incomplete:
+        legend.append(Patch(**MISSING, label=f"no transfer ≥ {least}"))
+    if legend:
+        part.legend(handles=legend, loc="outside upper right", ncols=2)
+
+
+def _note(run: Run, case: Case) -> str:
+    """Return which launches of a case failed, and which share of the traffic the logs saw."""
+    share = run.coverage.set_index("case_id").coverage.get(case.id, math.nan)
+    seen = "" if math.isnan(share) else f"{share * 100:.0f} % logged"
+    return "\n".join(filter(None, [style.failed(run, case.id), seen]))
+
+
+def _matrix(pairs: pd.DataFrame, grid: Grid) -> np.ma.MaskedArray:
+    """Return the slowest median in each cell of a backend's matrix, in bytes per second."""
+    slowest = np.full((grid.n_cells, grid.n_cells), np.inf)
+    np.minimum.at(slowest, grid.cells(pairs), pairs.q50_Bps.to_numpy())
+    return np.ma.masked_invalid(slowest)
+
+
+def _draw_matrix(
+    ax: Axes, pairs: pd.DataFrame, matrix: np.ma.MaskedArray, block: _Block, factor: float,
+    norm: Normalize,
+) -> bool:  # fmt: skip
+    """Draw one backend's matrix and return whether pairs are missing from it."""
+    grid, n = block.grid, len(block.grid.workers)
+    edges = _edges(grid)
+    ax.pcolormesh(edges, edges, matrix, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    absent = np.ma.getmaskarray(matrix)
+    if grid.wide == 1:
+        absent = absent & ~np.eye(n, dtype=bool)
+    top, left = np.nonzero(absent)
+    _outline(ax, grid, top, left, **MISSING, linewidth=0)
+    if n <= MEDIAN_UP_TO:
+        _write(ax, pairs, grid, factor, norm)
+    step, labels = math.ceil(n / 16), block.labels
+    ticks = np.arange(0, n, step) + 0.5
+    ax.set_xticks(ticks, labels[::step], rotation=90 if block.upright else 0)
+    ax.set_yticks(ticks, labels[::step])
+    ax.tick_params(length=0)
+    ax.set(xlim=(0, n), ylim=(n, 0), xlabel="to worker (dst)", ylabel="from worker (src)")
+    ax.spines[:].set(visible=True, color="0.8", linewidth=0.6)
+    return len(top) > 0
+
+
+def _edges(grid: Grid) -> np.ndarray:
+    """Return where each row or column of cells begins, and where the last one ends."""
+    n = len(grid.workers)
+    return np.append(np.arange(0, n, grid.wide), n)
+
+
+def _outline(ax: Axes, grid: Grid, rows: np.ndarray, columns: np.ndarray, **looks: Any) -> None:
+    """Draw the cells in these rows and columns of the matrix as one patch.
+
+    Tens of thousands of patches take a minute to lay out, and minutes to hatch.
+    """
+    if len(rows):
+        edges = _edges(grid)
+        x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
+        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
+        path = Path.make_compound_path_from_polys(np.moveaxis(corners, 2, 0))
+        # add_patch would look at each corner in Python to find limits that are known.
+        ax.add_artist(PathPatch(path, rasterized=len(grid.workers) > MEDIAN_UP_TO, **looks))
+
+
+def _write(ax: Axes, pairs: pd.DataFrame, grid: Grid, factor: float, norm: Normalize) -> None:
+    colours = ScalarMappable(norm, MAP)
+    lines = (
+        ("q25_Bps", -0.3, 6, "normal"),
+        ("q50_Bps", 0, 7, "bold"),
+        ("q75_Bps", 0.3, 6, "normal"),
+    )
+    for column, offset, size, weight in (
+        lines if len(grid.workers) <= QUANTILES_UP_TO else lines[1:2]
+    ):
+        values = pairs[column].to_numpy() * factor
+        cells = zip(*grid.cells(pairs), values, pairs.q50_Bps * factor, strict=True)
+        for i, j, value, median in cells:
+            ax.text(
+                j + 0.5, i + 0.5 + offset, number(value), size=size, weight=weight,
+                ha="center", va="center", color=style.contrast(colours.to_rgba(median)[:3]),
+            )  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Return `value` with about three digits, as short as it goes.
+
+    Examples
+    --------
+    >>> number(812.3), number(46.43), number(3.417), number(0.0042)
+    ('812', '46.4', '3.42', '0.0042')
+    """
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}" if value >= 0.1 else f"{value:.2g}"

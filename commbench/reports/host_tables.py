@@ -1,0 +1,119 @@
+"""A host as tables: its NUMA nodes, GPUs and NICs, and the links between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from commbench.machine.topology import Gpu, Host, Nic
+from commbench.model import Placement
+from commbench.model.units import format_bytes
+from commbench.reports.sections import Table
+
+_LEGEND = {
+    "NV": "NV#: # NVLinks bonded",
+    "PIX": "PIX: at most one PCIe bridge",
+    "PXB": "PXB: several, but no host bridge",
+    "PHB": "PHB: a PCIe host bridge (the CPU)",
+    "NODE": "NODE: between host bridges of a NUMA node",
+    "SYS": "SYS: between NUMA nodes",
+}
+SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
+"""What a class of links is called where there is little room."""
+_NODES = "own: the device's own NUMA node; cross: one in another socket"
+
+
+def heading(host: Host) -> str:
+    """Return one line that says how much there is."""
+    counts = ((len(host.nodes), "NUMA node"), (len(host.gpus), "GPU"), (len(host.nics), "NIC"))
+    said = [f"{n} {name}{'s' * (n != 1)}" for n, name in counts]
+    return f"{host.name}: {', '.join(said)}"
+
+
+def tables(host: Host) -> Iterator[Table]:
+    """Yield the tables that there is something to say in."""
+    nodes = host.nodes
+    if nodes:
+        yield Table.of_columns(
+            "NUMA nodes",
+            {
+                "node": [str(node.number) for node in nodes],
+                "CPUs": [node.cpus for node in nodes],
+                "memory": [
+                    "—" if node.memory_bytes is None else format_bytes(node.memory_bytes)
+                    for node in nodes
+                ],
+                "socket": [node.sockets or "—" for node in nodes],
+                "GPUs": [_near(node.number, host.gpus) for node in nodes],
+                "NICs": [_near(node.number, host.nics) for node in nodes],
+            },
+            text_columns={"CPUs", "GPUs", "NICs"},
+        )
+    if host.gpus:
+        yield _known(
+            "GPUs",
+            {
+                "GPU": [str(gpu.index) for gpu in host.gpus],
+                "model": [gpu.model for gpu in host.gpus],
+                "PCI": [gpu.pci for gpu in host.gpus],
+                "node": [_node(gpu.numa_node) for gpu in host.gpus],
+                "near CPUs": [gpu.cpus for gpu in host.gpus],
+            },
+        )
+    if host.nics:
+        yield _known(
+            "NICs",
+            {
+                "NIC": [nic.name for nic in host.nics],
+                "kind": ["RDMA" if nic.rdma else "Ethernet" for nic in host.nics],
+                "interfaces": [", ".join(nic.interfaces) for nic in host.nics],
+                "PCI": [nic.pci for nic in host.nics],
+                "node": [_node(nic.numa_node) for nic in host.nics],
+            },
+        )
+    if len(host.devices) > 1:
+        yield _matrix(host)
+
+
+def _known(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
+    """Return a table of the columns in which something is known."""
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
+    return Table.of_columns(
+        title,
+        {name: [cell or "—" for cell in cells] for name, cells in kept.items()},
+        text_columns={"model", "PCI", "near CPUs", "kind", "interfaces"},
+    )
+
+
+def _near(node: int, devices: Sequence[Gpu] | Sequence[Nic]) -> str:
+    return ", ".join(each.name for each in devices if each.numa_node == node) or "—"
+
+
+def _node(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _matrix(host: Host) -> Table:
+    devices = host.devices
+    links = {one: [host.link(one, other) for other in devices] for one in devices}
+    kinds = {link.rstrip("0123456789") for row in links.values() for link in row}
+    notes = [text for kind, text in _LEGEND.items() if kind in kinds]
+    notes += [_NODES] * bool(kinds & {*SHORT})
+    return Table(
+        "Links",
+        ("", *devices),
+        tuple((one, *(SHORT.get(link, link) or "—" for link in row)) for one, row in links.items()),
+        "; ".join(notes) + "." * bool(notes),
+    )
+
+
+def placement_file(placement: Sequence[Placement], host: Host) -> str:
+    """Return a placement as the text of a file for ``--placement``."""
+    lines = [f"# What the workers on {host.name!r} are bound to, by commbench topology."]
+    for number, worker in enumerate(placement):
+        lines += ["", f"[[worker]]  # {number}"]
+        # A string of JSON is one of TOML, whatever is in it.
+        lines += [f"cpus = {json.dumps(worker.cpus)}"] * bool(worker.cpus)
+        lines += [f"gpu = {worker.gpu}"] * (worker.gpu is not None)
+        lines += [f"nic = {json.dumps(worker.nic)}"] * bool(worker.nic)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,90 @@
+"""How much two backends differ, how surely, and what that is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from commbench.analysis.run import Run
+from commbench.model import Comparison
+from commbench.reports.sections import Quantity, Section, Table, by_size, number
+
+
+def tables(run: Run) -> Iterator[Table]:
+    """Yield per task the differences of all pairs of backends; of messages those to the first."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in run.comparisons:
+        groups.setdefault((run.case_labels[comparison.baseline_id], comparison.layer), []).append(
+            comparison
+        )
+    for (task, layer), group in groups.items():
+        if layer == "workload":
+            yield _by_pair(task, group)
+        else:
+            yield _by_size(f"{task}, {layer} layer", group)
+
+
+def _by_pair(task: str, group: Sequence[Comparison]) -> Table:
+    return Table(
+        f"{task}: differences between backends",
+        ("backends", *VERDICT_COLUMNS),
+        tuple((f"{c.candidate} vs {c.baseline}", *verdict_cells(c)) for c in group),
+        note(group, f"{len(group)} pairs" if len(group) > 1 else ""),
+        text_columns=frozenset({"verdict"}),
+    )
+
+
+def _by_size(what: str, group: Sequence[Comparison]) -> Table:
+    first = group[0]
+    return by_size(
+        f"{what}: time of a message as a multiple of {first.baseline}'s",
+        {
+            (c.payload_bytes, c.candidate): ratio(c)
+            for c in group
+            if c.baseline_id == first.baseline_id
+        },
+        note(group, "the pairs of backends at a size"),
+    )
+
+
+def note(group: Sequence[Comparison], pairs: str) -> str:
+    """Return what stands behind the verdicts of `group`, of which `pairs` were tested together."""
+    adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
+    limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
+    return (
+        "Ratio of the medians; its interval by resampling launches, then iterations; p: exact "
+        f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
+        f"faster) to 1. faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without "
+        "1, p ≤ 0.05; same: the interval between those two; inconclusive: neither."
+    )
+
+
+def ratio(comparison: Comparison | None) -> str:
+    """Return ``1.23× slower``; a dash where nothing was compared."""
+    if comparison is None:
+        return "—"
+    return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
+
+
+VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "verdict")
+
+
+def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
+    """Return the cells of ``VERDICT_COLUMNS``; an interval is sorted by its lower end."""
+    c = comparison
+    interval = "none" if math.isnan(c.ci_low) else f"{c.ci_low:.2f}…{c.ci_high:.2f}"
+    return (
+        _times(c),
+        Quantity(interval, c.ci_low),
+        Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
+        Quantity(f"{c.delta:+.2f}", c.delta),
+        c.verdict,
+    )
+
+
+def _times(comparison: Comparison) -> Quantity:
+    text = "—" if math.isnan(comparison.ratio) else f"{comparison.ratio:.2f}×"
+    return Quantity(text, comparison.ratio)
+
+
+SECTION = Section(title="Differences between backends", position=70, tables=tables)

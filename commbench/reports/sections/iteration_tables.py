@@ -1,0 +1,149 @@
+"""Time per iteration of each workload, and where it went: task threads and event loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from commbench.analysis.run import Run
+from commbench.model import Case, ClusterSpec
+from commbench.model.units import format_bandwidth, format_bytes, format_seconds
+from commbench.reports.sections import (
+    Quantity,
+    Section,
+    Table,
+    counts,
+    labels,
+    number,
+    quantities,
+    warmup,
+)
+from commbench.reports.sections.differences import ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def time_tables(run: Run) -> Iterator[Table]:
+    """Yield a table per workload and setting."""
+    table = run.costs[run.costs["layer"] == "workload"]
+    cases = {case.id: case for case in run.suite.cases}
+    compared = {
+        (c.baseline_id, c.candidate_id): c for c in run.comparisons if c.layer == "workload"
+    }
+    for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
+        title = _describe(cases[group["case_id"].iloc[0]])
+        first = group.iloc[0]
+        ratios = {
+            case_id: ratio(compared.get((first.case_id, case_id))) for case_id in group["case_id"]
+        }
+        ratios[first.case_id] = Quantity("1", 1)
+        yield Table.of_columns(
+            f"{title}: time per iteration",
+            {
+                "backend": group.backend,
+                "median": quantities(format_seconds, group.median_s),
+                _interval_title(group): map(_interval, group.itertuples()),
+                f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
+                "payload/s": quantities(format_bandwidth, group.throughput_Bps),
+                "CPU s\nper GB": map(number, group.cpu_s_per_GB),
+                "idle\ncores": map(number, group.idle_cores),
+            },
+            f"Median over launches of each launch's median ({counts(group)}). payload/s: the "
+            f"workload's {format_bytes(int(group.payload_bytes.iloc[0]))} over that time. CPU: all "
+            "processes, client and scheduler included, over the bytes that crossed between "
+            "workers. Idle cores: burned by the cluster while nothing is asked of it."
+            + warmup(group),
+        )
+
+
+def _describe(case: Case) -> str:
+    cluster = case.cluster
+    params = ", ".join(f"{key}={value}" for key, value in case.params.items())
+    launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
+    placed = ("placed",) * bool(cluster.placement)
+    shared = (f"{cluster.workers_per_gpu} per GPU",) * (cluster.workers_per_gpu > 1)
+    rmm = (f"RMM {cluster.rmm}",) * bool(cluster.rmm)
+    env = (f"{name}={value}" for name, value in cluster.env.items())
+    return (
+        f"{case.workload} ({params}) on {cluster.n_workers} workers × "
+        f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
+        + ", ".join((cluster.device, *shared, *rmm, *launcher, *cluster.hosts, *placed, *env))
+    )
+
+
+def _interval_title(group: pd.DataFrame) -> str:
+    low, high = (f"{level:.0%}" for level in (group.confidence.min(), group.confidence.max()))
+    return f"{low}\ninterval" if low == high else f"{low} to {high}\ninterval"
+
+
+def _interval(row: Any) -> str:
+    """Return the interval, which is sorted by its lower end."""
+    if row.confidence == 0:
+        return Quantity("none", math.nan)
+    low, high = format_seconds(row.ci_low_s), format_seconds(row.ci_high_s)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return Quantity(f"{low}…{high}", row.ci_low_s)
+
+
+_TASKS = {
+    "compute": "compute", "other_cpu": "other\nCPU", "queue": "no core", "blocked": "blocked",
+    "data": "await\ndata", "idle": "idle",
+}  # fmt: skip
+_LOOP = {
+    "serialize": "seria-\nlize", "deserialize": "dese-\nrialize", "messages": "mes-\nsages",
+    "poll": "poll", "loop_queue": "no core", "asleep": "asleep",
+}  # fmt: skip
+
+
+def profile_tables(run: Run) -> Iterator[Table]:
+    """Yield the two accounts, where there are readings."""
+    shares = run.profile_shares
+    tasks = shares[shares["compute"].notna()]
+    if len(tasks):
+        yield Table.of_columns(
+            "Where the time went: task threads of the workers (% of the wall time)",
+            {
+                "backend": labels(run, tasks),
+                **{title: map(_percent, tasks[name]) for name, title in _TASKS.items()},
+            },
+            "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
+            "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
+            "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch under way "
+            "(P2P shuffles are not logged as fetches).",
+        )
+    loops = shares[shares["asleep"].notna()]
+    # Without gilknocker nobody knows, and the column would take the room of another.
+    gil = {"gil": "GIL\nbusy"} if loops["gil"].notna().any() else {}
+    columns = {**_LOOP, "other_threads": "other\nthreads", **gil}
+    if len(loops):
+        yield Table.of_columns(
+            "Where the time went: event loops (% of the wall time)",
+            {
+                "backend": labels(run, loops),
+                "process": loops.process,
+                **{title: map(_percent, loops[name]) for name, title in columns.items()},
+            },
+            "The thread of the event loop; its first six columns add up to 100. messages: all that "
+            "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
+            "threads: their time on a core (progress threads, offloaded serialization, the "
+            "tasks' own)." + " GIL busy: time in which who asked for it had to wait." * bool(gil),
+            {"process"},
+        )
+
+
+def _percent(share: float) -> str:
+    return Quantity("0", 100 * share) if share < 0.0005 else number(100 * share)
+
+
+TIME = Section(
+    title="Time per iteration", position=20, tables=time_tables, figures=("workload-time",)
+)
+PROFILE = Section(
+    title="Where the time went",
+    position=30,
+    tables=profile_tables,
+    figures=("communication", "task-stream", "worker-profile"),
+)

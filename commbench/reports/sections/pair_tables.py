@@ -1,0 +1,202 @@
+"""What each pair and class of links moved, how much of it was seen, and over which transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from commbench.analysis.run import Run
+from commbench.machine.topology import UNKNOWN
+from commbench.model.units import format_bytes
+from commbench.reports.sections import (
+    CHANNELS,
+    REST,
+    Section,
+    Table,
+    labels,
+    number,
+    percent,
+    quantities,
+)
+from commbench.stats.slow_pairs import MIN_SLOWDOWN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.reports.html import pair_matrix
+
+_MAX_PAIRS = 24
+"""Rows that a table of pairs has room for, where the reader can't sort it."""
+_MAX_PAIRS_OF_A_PAGE = 250
+"""What a reader can sort, and still prints on a few pages."""
+
+
+def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
+    """Yield the tables that the run has data for, the slow pairs first.
+
+    Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
+    """
+    if len(run.slow_pairs):
+        yield _slow_pair_table(run, max_pairs)
+    n_classes = run.pairs.groupby(["case_id", "channel"], observed=True)["link"].nunique()
+    if (n_classes > 1).any():
+        for channel, links in run.link_bandwidths.groupby("channel", sort=False, observed=True):
+            yield _class_table(run, str(channel), links)
+    for channel, pairs in run.pairs.groupby("channel", sort=False, observed=True):
+        yield _pair_table(run, str(channel), pairs, max_pairs)
+    if len(run.coverage):
+        yield _coverage_table(run)
+    if len(run.pair_transports):
+        yield _transport_table(run)
+
+
+def _matrices(run: Run) -> list[pair_matrix.Block]:
+    from commbench.reports.html import pair_matrix
+
+    return pair_matrix.blocks(run)
+
+
+def _slow_pair_table(run: Run, most: int) -> Table:
+    slow = run.slow_pairs.head(most)
+    n_slow = len(run.slow_pairs)
+    cut = f" The slowest {most} of {n_slow}. {REST}" if n_slow > most else ""
+    return Table.of_columns(
+        "Slow pairs of workers",
+        {
+            "backend": labels(run, slow),
+            "src → dst": _names(slow),
+            "when": slow.channel,
+            "link": slow.link,
+            "median\nGB/s": map(number, slow.q50_Bps / 1e9),
+            "typical\nGB/s": map(number, slow.typical_Bps / 1e9),
+            "times\nslower": quantities("{:.1f}".format, slow.slowdown),
+            "score": quantities("{:.0f}".format, slow.score),
+        },
+        f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
+        "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
+        "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
+        {"src → dst", "when", "link"},
+    )
+
+
+def _names(pairs: pd.DataFrame) -> list[str]:
+    return [f"{src} → {dst}" for src, dst in zip(pairs.src, pairs.dst, strict=True)]
+
+
+def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
+    return {
+        "25 %\nGB/s": map(number, table.q25_Bps / 1e9),
+        "median\nGB/s": map(number, table.q50_Bps / 1e9),
+        "75 %\nGB/s": map(number, table.q75_Bps / 1e9),
+    }
+
+
+def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
+    when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
+    least = format_bytes(run.manifest.min_transfer_bytes)
+    return Table.of_columns(
+        f"Bandwidth per class of link{when} (transfers ≥ {least})",
+        {
+            "backend": labels(run, links),
+            "link": links.link,
+            "pairs": quantities(str, links.n_pairs),
+            "n": quantities(str, links.n),
+            "bytes": quantities(format_bytes, links.bytes),
+            **_quartiles(links),
+            "slowest\npair": map(number, links.slowest_Bps / 1e9),
+            "fastest\npair": map(number, links.fastest_Bps / 1e9),
+        },
+        f"{source}. Quantiles over single fetches, of all pairs of a class; slowest, fastest pair: "
+        "their medians, in GB/s.",
+        {"link"},
+    )
+
+
+def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table:
+    shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
+    least = format_bytes(run.manifest.min_transfer_bytes)
+    cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
+    cut += "".join(f" {text}" for text in _missing_pairs(run, channel, pairs))
+    classes = {*pairs["link"].unique()}
+    if len(classes) == 1 and UNKNOWN not in classes:
+        cut += f" Class of all links: {min(classes)}."
+    when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
+    return Table.of_columns(
+        f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
+        {
+            "backend": labels(run, shown),
+            "src → dst": _names(shown),
+            **({"link": shown.link} if len(classes) > 1 else {}),
+            "n": quantities(str, shown.n),
+            "bytes": quantities(format_bytes, shown.bytes),
+            **_quartiles(shown),
+            "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
+            "at\nonce": quantities("{:.1f}".format, shown.concurrency),
+        },
+        f"{source}: one fetch, from request to deserialized data. busy: "
+        "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
+        "average." + cut,
+        {"src → dst", "link"},
+    )
+
+
+def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
+    n_seen = pairs.groupby("case_id", observed=True).size()
+    log = run.transfers
+    for case in run.suite.cases:
+        n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
+        n_missing = n_pairs - int(n_seen.get(case.id, 0))
+        is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
+        if n_missing and is_logged.any():
+            yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
+
+
+def _coverage_table(run: Run) -> Table:
+    table = run.coverage
+    return Table.of_columns(
+        "Coverage: what the transfer logs saw of the traffic between workers",
+        {
+            "backend": labels(run, table),
+            "logged": quantities(format_bytes, table.logged_bytes),
+            "on the\nwire": quantities(format_bytes, table.wire_bytes),
+            "cover-\nage": quantities(percent, table.coverage),
+            "to self": quantities(format_bytes, table.self_bytes),
+            "on lo": quantities(format_bytes, table.loopback_bytes),
+            "fetches": quantities(str, table.n_started),
+            "busy": quantities(str, table.n_busy + table.n_failed),
+            "lost": quantities(str, table.n_lost),
+        },
+        "Sums over the measured iterations. on the wire: serialized bytes that workers wrote to "
+        "each other's comms; to self: to their own; on lo: what the kernel counted on the loopback "
+        "interface meanwhile, all processes; fetches: transfer_incoming_count_total; busy: those "
+        "that a busy sender refused, or that failed; lost: neither logged nor refused.",
+    )
+
+
+def _transport_table(run: Run) -> Table:
+    used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
+    first = used.head(1)
+    return Table.of_columns(
+        "Transport really used",
+        {
+            "backend": labels(run, first),
+            "transport": (str(transport) or "unknown" for transport in first.transport),
+            "src→dst": (_some_pairs(group) for _, group in used),
+            "evidence": first.evidence,
+        },
+        text_columns={"transport", "src→dst", "evidence"},
+    )
+
+
+def _some_pairs(transports: pd.DataFrame) -> str:
+    pairs = transports[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
+    some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
+    return some + f", … ({len(pairs)})" * (len(pairs) > 6)
+
+
+SECTION = Section(
+    title="Pairs of workers", position=80, tables=tables,
+    page_tables=partial(tables, max_pairs=_MAX_PAIRS_OF_A_PAGE),
+    page_matrices=_matrices, figures=("pair-bandwidth",),
+)  # fmt: skip

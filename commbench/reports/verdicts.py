@@ -1,0 +1,148 @@
+"""What ``compare``, ``ab`` and ``check`` say: whether a run is slower, or out of its bounds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from commbench import stats
+from commbench.analysis import disturbances
+from commbench.analysis.comparability import Match
+from commbench.analysis.references import Check
+from commbench.analysis.run import Run
+from commbench.model import Comparison, Manifest
+from commbench.model.units import format_message_size, format_seconds
+from commbench.reports import json, junit, terminal
+from commbench.reports.sections import Table, started_at
+from commbench.reports.sections.differences import VERDICT_COLUMNS, note, verdict_cells
+from commbench.stats import regressions
+
+
+def comparison_text(
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
+) -> str:
+    """Return the comparison of two runs for a terminal."""
+    tasks = baseline.case_labels
+    table = Table(
+        "The second run against the first",
+        ("case", "first", "second", *VERDICT_COLUMNS),
+        tuple(
+            (
+                _case(c, tasks[c.baseline_id]),
+                format_seconds(c.baseline_s),
+                format_seconds(c.candidate_s),
+                *verdict_cells(c),
+            )
+            for c in comparisons
+        ),
+        note(comparisons, f"{len(comparisons)} cases" if len(comparisons) > 1 else "")
+        + f" Slower: {len(regressions(comparisons))} of {len(comparisons)}.",
+        text_columns=frozenset({"verdict"}),
+    )
+    differences = [f"not the same: {difference}" for difference in match.differences]
+    warnings = [*differences, *match.alone, *_warnings(baseline, candidate, comparisons)]
+    heading = f"{_name(baseline.manifest)}\nagainst {_name(candidate.manifest)}"
+    return terminal.page(heading, warnings, [table])
+
+
+def comparison_json(
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
+) -> str:
+    """Return the comparison as one JSON object; a number that is unknown is null."""
+    return json.dumps(
+        {
+            "baseline": baseline.manifest.id,
+            "candidate": candidate.manifest.id,
+            "differences": [asdict(difference) for difference in match.differences],
+            "alone": list(match.alone),
+            "warnings": _warnings(baseline, candidate, comparisons),
+            "comparisons": [asdict(comparison) for comparison in comparisons],
+        }
+    )
+
+
+def _name(run: Manifest) -> str:
+    commit = ((run.environment.get("git") or {}).get("commbench") or {}).get("commit")
+    return f"{run.id} · {started_at(run)}" + (f" · commit {commit[:12]}" if commit else "")
+
+
+def _case(comparison: Comparison, task: str) -> str:
+    over = f"{task} {comparison.candidate}"
+    if comparison.layer == "workload":
+        return over
+    return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
+
+
+def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) -> list[str]:
+    least = stats.least_launches(len(comparisons))
+    n_launches = min(comparison.n_launches for comparison in comparisons)
+    too_few = (
+        f"{n_launches} launches can't tell {len(comparisons)} cases apart at 5 %, whatever their "
+        f"times: it takes {least} of each in both runs"
+    )
+    return [*[too_few] * (n_launches < least), *_disturbances(baseline, candidate)]
+
+
+def _disturbances(baseline: Run, candidate: Run) -> Iterator[str]:
+    """Yield what disturbed either run: a difference may be that of the company they had."""
+    first, second = (list(disturbances.find(run)) for run in (baseline, candidate))
+    for text in dict.fromkeys([*first, *second]):
+        both = text in first and text in second
+        whose = "both runs" if both else "the first run" if text in first else "the second run"
+        yield f"{whose}: {text}"
+
+
+def check_text(run: Manifest, checks: Sequence[Check]) -> str:
+    """Return the checks of a run against its references for a terminal."""
+    n_failed = sum(not check.ok for check in checks)
+    n_named = Counter(check.reference.short_name for check in checks)
+    table = Table(
+        f"{run.id} against its references",
+        ("what", "measured", "reference", "allowed", "result"),
+        tuple(
+            (
+                r.short_name if n_named[r.short_name] == 1 else r.name,
+                _quantity(check, check.value),
+                _quantity(check, r.value),
+                _limits(check),
+                "ok" if check.ok else "FAILED" if not math.isnan(check.value) else "MISSING",
+            )
+            for check in checks
+            for r in (check.reference,)
+        ),
+        f"{len(checks)} checked, {n_failed} failed. Measured: the median over launches of each "
+        "launch's median, or the workload's bytes over it. MISSING: no launch ended well.",
+        text_columns=frozenset({"result"}),
+    )
+    return terminal.page(f"{run.suite.name} · {started_at(run)}", [], [table])
+
+
+def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
+    """Return the checks as a JUnit test suite, one test case a check."""
+    cases = []
+    for check in checks:
+        reference = check.reference
+        case = junit.case(reference.name, reference.workload)
+        result = f"{_quantity(check, check.value)}, allowed {_limits(check)}"
+        if check.ok:
+            junit.tell(case, "system-out", result)
+        else:
+            why = f"{reference.name} in {run.id}: {result}"
+            junit.tell(case, "failure", why, message=result, type="reference")
+        cases.append(case)
+    return junit.document(run, cases)
+
+
+def _quantity(check: Check, value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.4g} {check.reference.unit}"
+
+
+def _limits(check: Check) -> str:
+    low, high = check.reference.limits
+    if math.isinf(low) and math.isinf(high):
+        return "any"
+    if math.isinf(low):
+        return f"≤ {high:.4g}"
+    return f"≥ {low:.4g}" if math.isinf(high) else f"{low:.4g}…{high:.4g}"
