@@ -1,17 +1,43 @@
-"""What a reader must know before the numbers."""
+"""What a reader must know before the numbers: what is wrong with a run, and what disturbed it.
+
+Each warning says in one line what was seen, why it matters and what to do. What was not recorded
+makes no warning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from commbench import stats
-from commbench.analysis import disturbances, found_cluster
-from commbench.model.units import format_bandwidth
+from commbench.errors import CommbenchError
+from commbench.machine import cores
+from commbench.model import GPU_MEMORY, Case, registry
+from commbench.model.units import (
+    format_bandwidth,
+    format_bytes,
+    format_message_size,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commbench.analysis.run import Run
 
+MAX_STOLEN = 0.02
+"""The share of the cores' time that a hypervisor may take: what commbench allows itself to cost."""
+MAX_SPREAD = 0.1
+"""pyperf calls a benchmark unstable from a standard deviation of 10 % of the mean on."""
+MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
+"""A drift must be improbable by chance, and change more than runs on a quiet machine differ by."""
+MIN_CLOCK_STEPS = 100
+"""A duration of 100 steps of the clock is known to 1 %."""
+CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
+"""Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
+LOCAL = "local"
+"""What the records call the host that the run was begun on."""
+COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
 _NAMED = 6
 """The slow pairs of a case that are named in its warning; the table has more."""
@@ -27,7 +53,7 @@ def find(run: Run) -> list[str]:
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
-    found += found_cluster.find(run)
+    found += _running_clusters(run)
     found += _clocks(run)
     found += _stopped(run)
     n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
@@ -74,7 +100,7 @@ def find(run: Run) -> list[str]:
                 f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
                 "the pair bandwidths below describe a part of the traffic only"
             )
-    found += disturbances.find(run)
+    found += _disturbances(run)
     return found
 
 
@@ -122,4 +148,219 @@ def _slow_pairs(run: Run) -> Iterator[str]:
             f"pair ({format_bandwidth(worst.q50_Bps)} against "
             f"{format_bandwidth(worst.typical_Bps)})"
             + (f"; slow, too: {', '.join(also + more)}" if also else "")
+        )
+
+
+def _running_clusters(run: Run) -> Iterator[str]:
+    """Yield one warning per case that was measured on a running cluster."""
+    settings = run.settings[~run.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
+    measured = set(run.samples["case_id"])
+    for case in run.suite.cases:
+        if not case.cluster.scheduler or case.id not in measured:
+            continue
+        own = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
+        told = ", ".join(f"{row.name}={row.value}" for row in own.itertuples(index=False))
+        found = f"; settings of UCX found on its workers: {told}" if told else ""
+        yield (
+            f"{run.case_labels[case.id]} over {case.backend}: all launches measured one running "
+            f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
+            f"the next is in no interval and no test, and its settings are as found{found}"
+        )
+
+
+def _disturbances(run: Run) -> Iterator[str]:
+    """Yield the warnings, what was measured in the run before what is known of the machine."""
+    labels = {
+        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
+    }
+    yield from _other_load(run, labels)
+    yield from _stolen_time(run, labels)
+    yield from _unstable_samples(run, labels)
+    yield from _drift(run, labels)
+    yield from _spilling(run, labels)
+    yield from _compression(run, labels)
+    yield from _clock_steps(run, labels)
+    yield from _oversubscription(run, labels)
+    yield from _crowded_pairs(run, labels)
+    yield from _frequency_scaling(run)
+
+
+def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
+    others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
+    if text := _launches(use, others, cores.MAX_OTHERS, labels):
+        yield (
+            f"other processes used the cores in {text}: the samples of these launches are slow for "
+            "a reason that is no backend's; end what else runs, and measure again"
+        )
+    known = run.manifest.environment
+    loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
+    if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
+        yield (
+            f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began: others "
+            "were using the cores; end what else runs, and measure again"
+        )
+
+
+def _stolen_time(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
+    if text := _launches(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
+        yield (
+            f"the hypervisor gave the cores to other machines in {text}: no process here shows "
+            "that; compare only what was measured in turns, or take a machine of your own"
+        )
+
+
+def _core_use(run: Run) -> pd.DataFrame:
+    return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
+
+
+def _launches(
+    use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
+) -> str:
+    """Return in which launches more than `limit` of the cores' time was taken, if in any."""
+    use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
+    # A launch on several hosts was disturbed where its most disturbed host was.
+    use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
+    above = use[use["share"] > limit]
+    if above.empty:
+        return ""
+    worst = above.loc[above["share"].idxmax()]
+    where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
+    return (
+        f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
+        f"{worst['share']:.0%}{where}, launch {worst['launch']} of {labels[worst['case_id']]})"
+    )
+
+
+def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spreads = stats.spreads(run)
+    for column, what, remedy in (
+        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
+        ("between", "medians of launches", "more --launches, and nothing else on the machine"),
+    ):
+        found = []
+        for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
+            above = rows[rows[column] > MAX_SPREAD]
+            if above.empty:
+                continue
+            worst = above.loc[above[column].idxmax()]
+            size = format_message_size(int(worst["payload_bytes"]))
+            where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            found.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
+        if found:
+            yield (
+                f"{what} spread {', '.join(found)}: a standard deviation, from quartiles, of over "
+                f"{MAX_SPREAD:.0%} is unstable; {remedy}"
+            )
+
+
+def _drift(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in stats.drifts(run).itertuples():
+        if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
+            yield (
+                f"{labels[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
+                f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches "
+                f"(p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
+                "median is of no one state, so measure again"
+            )
+
+
+def _spilling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spills = stats.counted(run.spills, run)
+    for case_id, rows in spills.groupby("case_id", sort=False):
+        n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
+        yield (
+            f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
+            f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
+            "the disk's, too; take less data or more memory"
+        )
+
+
+def _compression(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    settings = run.settings
+    on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
+    for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
+        yield (
+            f"{labels[case_id]}: workers compressed their messages with {value}: times and bytes "
+            "on the wire are the compressor's as much as the link's; to measure the link: "
+            "DASK_DISTRIBUTED__COMM__COMPRESSION=False"
+        )
+
+
+def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    step_s = (run.manifest.environment.get("clock") or {}).get("step_s")
+    if not step_s:
+        return
+    # In the other modes of a ping-pong many messages are timed together.
+    alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
+    rows = run.summaries[run.summaries["case_id"].isin(alone)]
+    timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
+    source = (run.manifest.environment.get("cpu") or {}).get("clock_source")
+    remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
+    for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
+        yield (
+            f"{labels[str(case_id)]}: {format_seconds(short['median_s'].min())} is less than "
+            f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
+            f"by more than 1 %; {remedy}"
+        )
+
+
+def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
+    wanted = {
+        case.id: busy_threads(case)
+        for case in run.suite.cases
+        if case.id in on_cluster and not _may_be_remote(case)
+    }
+    most = max(wanted.values(), default=0)
+    if n_cores and most > n_cores:
+        above = [case_id for case_id, n in wanted.items() if n > n_cores]
+        who = labels[above[0]] if len(above) == 1 else f"{len(above)} of {len(labels)} cases"
+        yield (
+            f"{who}: up to {most} busy threads (each worker's, the scheduler's and the client's) "
+            f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
+            "the computation; take fewer workers or threads, or more cores"
+        )
+
+
+def _may_be_remote(case: Case) -> bool:
+    """Return whether workers need not be on this host, whose cores then say nothing of theirs."""
+    try:
+        return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))
+    except CommbenchError:
+        # A plug-in that measured the run, and is not installed here.
+        return True
+
+
+def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    measured = set(run.samples["case_id"])
+    for case in run.suite.cases:
+        if case.id not in measured or stats.mode_of(case) != "multi-pair":
+            continue
+        if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
+            yield (
+                f"{labels[case.id]}: {n_processes} processes share {n_cores:g} cores: they take "
+                "turns, so the bandwidth of all pairs is what the cores allow and not what the "
+                "transport can; take fewer --pairs, or more cores"
+            )
+
+
+def busy_threads(case: Case) -> int:
+    """Return how many threads of a cluster may want a core: the workers', scheduler and client."""
+    return case.cluster.n_workers * case.cluster.threads_per_worker + 2
+
+
+def _frequency_scaling(run: Run) -> Iterator[str]:
+    cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
+    governors = {name for name in (cpu.get("governors") or {}).values() if name}
+    seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
+    seen += ["turbo is on"] * bool(cpu.get("turbo"))
+    if seen:
+        yield (
+            f"{' and '.join(seen)}: cores change their clock with load and heat, and times with "
+            "it; sudo cpupower frequency-set -g performance, and turn turbo off in the BIOS or in "
+            "/sys/devices/system/cpu"
         )

@@ -14,13 +14,15 @@ import platform
 import re
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-from commbench.machine import clock, programs
 
 PACKAGES = (
     "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
@@ -37,6 +39,7 @@ _SECRETS = re.compile(r"TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG", r
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"
 _GPU_TIMEOUT_S = 10.0
 _NUMA_NODE = "device/numa_node"
+_N_READINGS = 2000
 _SOURCE = Path(__file__).parent.parent
 Limit = float | str | None
 
@@ -52,7 +55,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "clock": {"step_s": clock.step_s()},
+        "clock": {"step_s": clock_step_s()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),
@@ -201,7 +204,7 @@ def ask_gpus() -> tuple[list[dict[str, Any]], str]:
 @functools.cache  # a driver without persistence mode takes seconds to answer
 def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
     command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
-    text, error = programs.ask(command, _GPU_TIMEOUT_S)
+    text, error = ask(command, _GPU_TIMEOUT_S)
     found = []
     for line in text.splitlines():
         if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
@@ -234,7 +237,7 @@ def ucx_tools() -> Path | None:
 def checkout(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the git checkout around `folder`, and whether tracked files differ."""
     command = ("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    text, error = programs.ask(command, 2, GIT_OPTIONAL_LOCKS="0")
+    text, error = ask(command, 2, GIT_OPTIONAL_LOCKS="0")
     commit = _search(r"^# branch\.oid ([0-9a-f]+)$", text)
     dirty = any(not line.startswith("#") for line in text.splitlines())
     return {"commit": commit, "dirty": dirty} if commit and not error else None
@@ -277,3 +280,42 @@ def _entries(folder: Path) -> list[Path]:
     with suppress(OSError):
         return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
     return []
+
+
+def clock_step_s() -> float:
+    """Return the seconds between two readings of ``time.perf_counter`` that follow each other.
+
+    The resolution that the clock claims is one nanosecond on any Linux; what two readings differ
+    by, at the least, is what a duration can be off by: the cost of a reading, or the tick of a
+    coarse clock source.
+    """
+    clock = time.perf_counter
+    readings = [clock() for _ in range(_N_READINGS)]
+    steps = sorted(later - earlier for earlier, later in pairwise(readings) if later > earlier)
+    claimed = time.get_clock_info("perf_counter").resolution
+    return max(claimed, steps[len(steps) // 2]) if steps else claimed
+
+
+def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:
+    """Run a program, with `env` set, and return what it printed and why that is void, if it is."""
+    name, pipe = Path(command[0]).name, subprocess.PIPE
+    # A git hook's GIT_DIR would redirect git.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | env
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env,
+            encoding="utf-8", errors="replace", start_new_session=True,
+        )  # fmt: skip
+        text, complaint = process.communicate(timeout=timeout_s)
+    except OSError as error:
+        return "", f"{name} can't be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        # A process that is stuck in a driver outlives its SIGKILL: don't wait for it.
+        with suppress(OSError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=1)
+        return "", f"{name} did not answer within {timeout_s:g} s"
+    if process.returncode == 0:
+        return text, ""
+    said = (complaint.strip() or text.strip() or "it said nothing").splitlines()[0]
+    return "", f"{name} failed (exit status {process.returncode}): {said}"

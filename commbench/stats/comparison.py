@@ -85,7 +85,7 @@ def side_of(
     """Return what the samples of some `launches` make, which are given by their block."""
     import numpy as np
 
-    from commbench.stats.bootstrap import resampled_medians
+    from commbench.stats.inference import resampled_medians
 
     numbers = tuple(sorted(launches))
     samples = [launches[number] for number in numbers]
@@ -109,7 +109,7 @@ def comparisons(run: Run) -> list[Comparison]:
 
     In every pair the baseline is the one that comes first in the suite.
     """
-    from commbench.stats import ranks
+    from commbench.stats import inference
 
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
@@ -118,7 +118,7 @@ def comparisons(run: Run) -> list[Comparison]:
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
-        alike = ranks.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
+        alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
         found += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
     return found
 
@@ -165,14 +165,16 @@ def judge(
         Whether the launches of both sides belong together block by block. They are tested
         like that where so many blocks can give a verdict at all, once it is paid for the pairs.
     """
-    from commbench.stats import ranks
+    from commbench.stats import inference
 
     n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
-    test = ranks.MANN_WHITNEY
+    test = inference.MANN_WHITNEY
     if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
-        test = ranks.SIGNED_RANK
-    adjusted = ranks.holm([ranks.p_value(test, one.medians, two.medians) for one, two in pairs])
+        test = inference.SIGNED_RANK
+    adjusted = inference.holm(
+        [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
+    )
     return [
         _comparison(one, two, min_effect, max(p_value, alike), test)
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
@@ -180,8 +182,7 @@ def judge(
 
 
 def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: str) -> Comparison:
-    from commbench.stats.bootstrap import interval
-    from commbench.stats.ranks import cliffs_delta
+    from commbench.stats.inference import cliffs_delta, interval
 
     n_launches = min(len(one.medians), len(two.medians))
     ratio = low = high = math.nan

@@ -33,7 +33,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     Returns
     -------
     Series
-        A class of ``commbench.machine.topology.links``. The reference runs tell addresses only:
+        A class of ``commbench.machine.topology.workers``. The reference runs tell addresses only:
         then it is ``same process``, ``same host``, ``same rack`` or ``network``. ``unknown``
         where the run tells nothing, or its launches put the pair on links of different classes.
     """

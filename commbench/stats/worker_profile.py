@@ -8,20 +8,24 @@ none is negative; what nobody claims is the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from commbench.stats.intervals import Spans, divide, shared
+from commbench.stats import grouping
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.analysis.run import Run
 
+    _Array = np.ndarray[Any, Any]
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
 LOOP_PARTS = ("serialize_s", "deserialize_s", "poll_s", "messages_s", "loop_queue_s", "asleep_s")
 
+_DIVISION = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 _KEY = ["case_id", "launch", "iteration", "worker"]
 _EXTRA = ("other_threads_s", "gil_s")
 _NO_TASKS = ("scheduler", "client")
@@ -212,9 +216,6 @@ def _shared_out(
     return parts | {rest: total_s}
 
 
-_PARTS = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
-
-
 def worker_times(run: Run) -> pd.DataFrame:
     """Divide the wall time of every iteration, per worker, by what the worker was doing.
 
@@ -240,4 +241,95 @@ def worker_times(run: Run) -> pd.DataFrame:
         compute = tasks.within(place, window.started_at_s, window.seconds)
         parts = divide(window.seconds, transfer, compute)
         rows.append((*place, window.workload, window.backend, window.seconds, *parts))
-    return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_PARTS])
+    return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_DIVISION])
+
+
+class Spans:
+    """The spans of many processes and iterations, found again by their key.
+
+    Parameters
+    ----------
+    table
+        A row per span, with ``start_s`` and ``stop_s``.
+    key
+        The columns that tell the groups apart.
+    """
+
+    def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
+        group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
+        order = grouping.sort_order(group)
+        self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
+        first = grouping.starts(group[order])
+        names = table[key].iloc[order[first]].itertuples(index=False, name=None)
+        self._at = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
+
+    def within(self, place: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
+        """Return what of the spans of `place` lies in a window, in seconds from its begin.
+
+        Returns
+        -------
+        ndarray
+            Shape (n, 2): spans of positive length within [0, `seconds`].
+        """
+        import numpy as np
+
+        begin, end = self._at.get(place, (0, 0))
+        spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
+        return np.asarray(spans[spans[:, 1] > spans[:, 0]])
+
+
+def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float, float, float]:
+    """Return the time in `first` only, in both, in `second` only and in neither.
+
+    Parameters
+    ----------
+    seconds
+        The length of the window: what the four parts add up to, none of them negative.
+    first, second
+        Spans of positive length within [0, `seconds`], shape (n, 2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divide(10.0, np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0]]))
+    (3.0, 2.0, 4.0, 1.0)
+    """
+    import numpy as np
+
+    edges = np.unique(np.concatenate([[0.0, seconds], first.ravel(), second.ravel()]))
+    lengths, begins = np.diff(edges), edges[:-1]
+
+    def covers(spans: _Array) -> _Array:
+        begun = np.searchsorted(np.sort(spans[:, 0]), begins, side="right")
+        ended = np.searchsorted(np.sort(spans[:, 1]), begins, side="right")
+        return np.asarray(begun > ended)
+
+    one, two = covers(first), covers(second)
+    parts = (one & ~two, one & two, ~one & two, ~one & ~two)
+    return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
+
+
+def shared(first: _Array, second: _Array) -> float:
+    """Return the length of every span in `second`, summed, as far as spans in `first` cover it.
+
+    Parameters
+    ----------
+    first, second
+        Spans of positive length, shape (n, 2); those of `second` count each for itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shared(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
+    3.0
+    """
+    import numpy as np
+
+    if len(first) == 0 or len(second) == 0:
+        return 0.0
+    edges = np.unique(first.ravel())
+    begun = np.searchsorted(np.sort(first[:, 0]), edges[:-1], side="right")
+    ended = np.searchsorted(np.sort(first[:, 1]), edges[:-1], side="right")
+    covered = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (begun > ended))])
+    until = np.interp(second, edges, covered)
+    return float((until[:, 1] - until[:, 0]).sum())

@@ -10,25 +10,18 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations, takewhile
 from pathlib import Path
 
 from commbench.errors import UsageError
-from commbench.machine import cores, environment, programs
-from commbench.machine.topology.hosts import (
-    Gpu,
-    Host,
-    Nic,
-    NumaNode,
-    PciPath,
-    between_devices,
-    between_nodes,
-    to_nodes,
-)
-from commbench.machine.topology.matrix import Matrix, parse
+from commbench.machine import cores, environment
+from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, apart, parse
 
+_PciPath = tuple[str, ...]
+"""A root, the bridges below it, and the device, by names that are its own within the host."""
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TIMEOUT_S = 10.0
@@ -42,11 +35,11 @@ def this_host(root: Path = Path("/")) -> Host:
     nics = tuple(_nics(sys))
     devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
     paths = {device.name: _pci_path(sys, device.pci) for device in devices if device.pci}
-    links = between_devices(devices, paths)
+    links = _between_devices(devices, paths)
     if matrix is not None:
         known = {device.name for device in devices}
         links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
-    links |= between_nodes(nodes) | to_nodes(devices, nodes)
+    links |= _between_nodes(nodes) | _to_nodes(devices, nodes)
     return Host(
         name=platform.node(),
         nodes=nodes,
@@ -88,6 +81,71 @@ def sockets(numbers: Iterable[int], sys: Path) -> str:
     return cores.listed(found) if min(found, default=-1) >= 0 else ""
 
 
+def _between_devices(
+    devices: tuple[Gpu | Nic, ...], paths: Mapping[str, _PciPath]
+) -> dict[tuple[str, str], str]:
+    """Return what joins each two of the devices whose `paths` are known, by their names."""
+    nodes = {device.name: device.numa_node for device in devices}
+    return {
+        (one, other): found
+        for one, other in permutations(paths, 2)
+        if (found := _pci_link(paths[one], paths[other], nodes[one], nodes[other]))
+    }
+
+
+def _pci_link(
+    one: _PciPath, other: _PciPath, node: int | None = None, other_node: int | None = None
+) -> str:
+    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
+
+    Examples
+    --------
+    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    >>> gpu = (*switch, "0000:02:00.0", "0000:03:00.0")
+    >>> nic = (*switch, "0000:02:01.0", "0000:04:00.0")
+    >>> _pci_link(gpu, nic), _pci_link(gpu, ("pci0000:00", "0000:00:03.0"))
+    ('PIX', 'PHB')
+    >>> _pci_link(gpu, ("pci0000:80", "0000:80:01.0"), 0, 1)
+    'SYS'
+    """
+    if not one or not other:
+        return ""
+    pairs = zip(one, other, strict=False)
+    n_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if n_common == 0:
+        if node is None or other_node is None:
+            return ""
+        return "NODE" if node == other_node else "SYS"
+    if n_common == 1:
+        return "PHB"
+    # Below a switch each device has a port of the switch to itself.
+    return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
+
+
+def _between_nodes(nodes: tuple[NumaNode, ...]) -> dict[tuple[str, str], str]:
+    """Return what joins each NUMA node to the others."""
+    return {
+        (one.name, other.name): apart(one.sockets, other.sockets)
+        for one, other in permutations(nodes, 2)
+    }
+
+
+def _to_nodes(
+    devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...]
+) -> dict[tuple[str, str], str]:
+    """Return what joins each device to each NUMA node, where it is known which is its own."""
+    own = {node.number: node for node in nodes}
+    found = {}
+    for device in devices:
+        if (near := own.get(-1 if device.numa_node is None else device.numa_node)) is None:
+            continue
+        for node in nodes:
+            same = node.number == near.number
+            link = "same NUMA" if same else apart(near.sockets, node.sockets)
+            found[device.name, node.name] = found[node.name, device.name] = link
+    return found
+
+
 def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
     executable = shutil.which("nvidia-smi")
     if executable is None:
@@ -97,7 +155,7 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
         why = error or "the driver is there, but shows none"
         return (), None, [f"no GPUs are known: {why}"]
     notes = [error] if error else []
-    text, error = programs.ask((executable, "topo", "-m"), _TIMEOUT_S)
+    text, error = environment.ask((executable, "topo", "-m"), _TIMEOUT_S)
     matrix = None
     try:
         if error:
@@ -164,7 +222,7 @@ def _function(device: Path) -> str:
     return ""
 
 
-def _pci_path(sys: Path, pci: str) -> PciPath:
+def _pci_path(sys: Path, pci: str) -> _PciPath:
     with suppress(OSError, RuntimeError):
         parts = (sys / "bus/pci/devices" / pci).resolve().parts
         return tuple(part for part in parts if _ROOT.fullmatch(part) or _FUNCTION.fullmatch(part))

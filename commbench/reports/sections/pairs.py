@@ -21,7 +21,7 @@ from commbench.reports.sections.cells import (
     number,
     quantity,
 )
-from commbench.stats.slow_pairs import MIN_SLOWDOWN
+from commbench.stats.pairs import MIN_SLOWDOWN
 
 if TYPE_CHECKING:
     import pandas as pd
