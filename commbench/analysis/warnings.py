@@ -45,114 +45,26 @@ _NAMED = 6
 
 def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
-    tasks, summaries = run.case_labels, run.summaries
+    labels = {
+        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
+    }
     found = [text for text in run.pair_transports["contradiction"].unique() if text]
-    found += list(run.notes)
+    found += run.notes
     if run.suite.reproduces and stats.reproduced(run) is None:
         found.append(
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
-    found += _running_clusters(run)
-    found += _clocks(run)
-    found += _stopped(run)
-    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
-    n_good = int(run.ends["ok"].astype(bool).sum())
-    n_failed = len(run.ends) - n_good
-    if n_failed:
-        found.append(f"{n_failed} of {n_planned} launches failed; see Failures")
-    if n_good + n_failed < n_planned:
-        found.append(
-            f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
-            f"commbench run --resume {run.path}"
-        )
-    for row in summaries[summaries["n_launches"] == 0].drop_duplicates("case_id").itertuples():
-        found.append(
-            f"{tasks[row.case_id]} over {row.backend}: no launch ended well; the median is of "
-            "launches that were cut short, and is nothing to quote"
-        )
-    weak = summaries[summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")]
-    weak = weak[weak["n_launches"] > 0]
-    if len(weak):
-        n_launches = int(weak["n_launches"].min())
-        found.append(
-            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
-            "the median (6 do): the intervals shown hold it with the probability that stands "
-            "beside them, and a backend that has no better one is not called faster or slower"
-        )
-    found += _slow_pairs(run)
-    for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
-        if n_untimed := int(rows["n_untimed"].sum()):
-            found.append(
-                f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
-                f"{int(rows['n'].sum())} transfers ended when they began or before, by their "
-                "clocks; they are in no bandwidth"
-            )
-    for row in run.coverage.itertuples():
-        where = f"{tasks[row.case_id]} over {row.backend}"
-        if row.n_lost > 0:
-            found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
-        elif row.n_lost < 0:
-            found.append(f"{where}: the logs have {-row.n_lost} fetches that no worker began")
-        if row.coverage < _MIN_COVERAGE:
-            found.append(
-                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
-                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
-                "the pair bandwidths below describe a part of the traffic only"
-            )
-    found += _disturbances(run)
+    for warnings in (
+        _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed, _coverage,
+        _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
+        _oversubscription, _crowded_pairs, _frequency_scaling,
+    ):  # fmt: skip
+        found += warnings(run, labels)
     return found
 
 
-def _clocks(run: Run) -> list[str]:
-    seconds = run.samples["seconds"]
-    found = []
-    if n_negative := int((seconds < 0).sum()):
-        found.append(
-            f"{n_negative} of {len(seconds)} samples ended before they began, by their clock; "
-            "they are left out"
-        )
-    if n_zero := int((seconds == 0).sum()):
-        found.append(
-            f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
-            "for them, and a ratio or bandwidth of such a median is not given"
-        )
-    return found
-
-
-def _stopped(run: Run) -> list[str]:
-    tasks, summaries = run.case_labels, run.summaries
-    rule, reason = run.manifest.stopping, run.ended_by
-    limits = {"launches": "--max-launches", "time": "--time-budget"}
-    if rule is None or reason not in limits:
-        return []
-    return [
-        f"stopped by {limits[reason]} before every median was known within ±{rule.rel_ci:.2g} of "
-        f"itself: {tasks[row.case_id]} over {row.backend} is known within "
-        + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
-        for row in stats.widest(summaries).itertuples()
-    ]
-
-
-def _slow_pairs(run: Run) -> Iterator[str]:
-    tasks = run.case_labels
-    for (case_id, channel), rows in run.slow_pairs.groupby(
-        ["case_id", "channel"], sort=False, observed=True
-    ):
-        worst = next(rows.itertuples())
-        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
-        more = [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
-        yield (
-            f"{tasks[case_id]} over {worst.backend}{'' if channel == 'gather' else f', {channel}'}:"
-            f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
-            f"pair ({format_bandwidth(worst.q50_Bps)} against "
-            f"{format_bandwidth(worst.typical_Bps)})"
-            + (f"; slow, too: {', '.join(also + more)}" if also else "")
-        )
-
-
-def _running_clusters(run: Run) -> Iterator[str]:
-    """Yield one warning per case that was measured on a running cluster."""
+def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     settings = run.settings[~run.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
@@ -162,33 +74,109 @@ def _running_clusters(run: Run) -> Iterator[str]:
         told = ", ".join(f"{row.name}={row.value}" for row in own.itertuples(index=False))
         found = f"; settings of UCX found on its workers: {told}" if told else ""
         yield (
-            f"{run.case_labels[case.id]} over {case.backend}: all launches measured one running "
+            f"{labels[case.id]}: all launches measured one running "
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
             f"the next is in no interval and no test, and its settings are as found{found}"
         )
 
 
-def _disturbances(run: Run) -> Iterator[str]:
-    """Yield the warnings, what was measured in the run before what is known of the machine."""
-    labels = {
-        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
-    }
-    yield from _other_load(run, labels)
-    yield from _stolen_time(run, labels)
-    yield from _unstable_samples(run, labels)
-    yield from _drift(run, labels)
-    yield from _spilling(run, labels)
-    yield from _compression(run, labels)
-    yield from _clock_steps(run, labels)
-    yield from _oversubscription(run, labels)
-    yield from _crowded_pairs(run, labels)
-    yield from _frequency_scaling(run)
+def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    del labels
+    seconds = run.samples["seconds"]
+    if n_negative := int((seconds < 0).sum()):
+        yield (
+            f"{n_negative} of {len(seconds)} samples ended before they began, by their clock; "
+            "they are left out"
+        )
+    if n_zero := int((seconds == 0).sum()):
+        yield (
+            f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
+            "for them, and a ratio or bandwidth of such a median is not given"
+        )
+
+
+def _stopped(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    limit = {"launches": "--max-launches", "time": "--time-budget"}.get(run.ended_by)
+    if run.manifest.stopping is None or limit is None:
+        return
+    for row in stats.widest(run.summaries).itertuples():
+        yield (
+            f"stopped by {limit} before every median was known within "
+            f"±{run.manifest.stopping.rel_ci:.2g} of itself: {labels[row.case_id]} is known within "
+            + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+        )
+
+
+def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    summaries = run.summaries
+    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
+    if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
+        yield f"{n_failed} of {n_planned} launches failed; see Failures"
+    if len(run.ends) < n_planned:
+        yield (
+            f"only {len(run.ends)} of {n_planned} launches were run; go on with "
+            f"commbench run --resume {run.path}"
+        )
+    for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
+        yield (
+            f"{labels[case_id]}: no launch ended well; the median is of "
+            "launches that were cut short, and is nothing to quote"
+        )
+    weak = summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")
+    weak &= summaries["n_launches"] > 0
+    if weak.any():
+        n_launches = int(summaries["n_launches"][weak].min())
+        yield (
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
+            "the median (6 do): the intervals shown hold it with the probability that stands "
+            "beside them, and a backend that has no better one is not called faster or slower"
+        )
+
+
+def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for (case_id, channel), rows in run.slow_pairs.groupby(
+        ["case_id", "channel"], sort=False, observed=True
+    ):
+        worst = next(rows.itertuples())
+        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
+        also += [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
+        yield (
+            f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}:"
+            f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
+            f"pair ({format_bandwidth(worst.q50_Bps)} against "
+            f"{format_bandwidth(worst.typical_Bps)})"
+            + (f"; slow, too: {', '.join(also)}" if also else "")
+        )
+
+
+def _untimed(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
+        if n_untimed := int(rows["n_untimed"].sum()):
+            yield (
+                f"{labels[str(case_id)]}: {n_untimed} of {int(rows['n'].sum())} transfers ended "
+                "when they began or before, by their clocks; they are in no bandwidth"
+            )
+
+
+def _coverage(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in run.coverage.itertuples():
+        where = labels[row.case_id]
+        if row.n_lost > 0:
+            yield f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log"
+        elif row.n_lost < 0:
+            yield f"{where}: the logs have {-row.n_lost} fetches that no worker began"
+        if row.coverage < _MIN_COVERAGE:
+            yield (
+                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
+                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
+                "the pair bandwidths below describe a part of the traffic only"
+            )
 
 
 def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     use = _core_use(run)
     others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
-    if text := _launches(use, others, cores.MAX_OTHERS, labels):
+    if text := _disturbed(use, others, cores.MAX_OTHERS, labels):
         yield (
             f"other processes used the cores in {text}: the samples of these launches are slow for "
             "a reason that is no backend's; end what else runs, and measure again"
@@ -204,7 +192,7 @@ def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 def _stolen_time(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     use = _core_use(run)
-    if text := _launches(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
+    if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
         yield (
             f"the hypervisor gave the cores to other machines in {text}: no process here shows "
             "that; compare only what was measured in turns, or take a machine of your own"
@@ -215,7 +203,7 @@ def _core_use(run: Run) -> pd.DataFrame:
     return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
 
 
-def _launches(
+def _disturbed(
     use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
 ) -> str:
     """Return in which launches more than `limit` of the cores' time was taken, if in any."""
@@ -353,7 +341,8 @@ def busy_threads(case: Case) -> int:
     return case.cluster.n_workers * case.cluster.threads_per_worker + 2
 
 
-def _frequency_scaling(run: Run) -> Iterator[str]:
+def _frequency_scaling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    del labels
     cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
     governors = {name for name in (cpu.get("governors") or {}).values() if name}
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]

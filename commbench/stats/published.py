@@ -87,11 +87,15 @@ def beside_published(run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame) -> 
     shown: set[int] = set()
     for value in figure.values:
         if value.over:
-            found += _ratio_beside(run, figure, value, table)
-            continue
-        mine = _of(value, table)
-        shown |= set(mine.index)
-        found += _absolute_beside(run, figure, value, mine)
+            beside = list(_ratio_beside(run, figure, value, table))
+        else:
+            mine = _of(value, table)
+            shown |= set(mine.index)
+            beside = [
+                _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
+                for row in mine.itertuples()
+            ]
+        found += beside or [_not_measured(value)]
     quantities_shown = {value.quantity for value in figure.values if not value.over}
     rest = table[table["quantity"].isin(quantities_shown) & ~table.index.isin(shown)]
     return found + [_alone(row) for row in rest.itertuples()]
@@ -151,17 +155,6 @@ def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -
                 *_differences(run, figure, value, device, layer), *_left_out(value, group),
             ),
         )  # fmt: skip
-    if found.empty:
-        yield _not_measured(value)
-
-
-def _absolute_beside(
-    run: Run, figure: Figure, value: Value, mine: pd.DataFrame
-) -> Iterator[Beside]:
-    for row in mine.itertuples():
-        yield _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
-    if mine.empty:
-        yield _not_measured(value)
 
 
 def _alone(row: Any, value: Value | None = None, differences: tuple[str, ...] = ()) -> Beside:
@@ -236,9 +229,14 @@ def measured_quantities(
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
-    for quantity in wanted:
-        rows += _KINDS[quantity](run, summaries, pairs, quantity)
+    rows: list[dict[str, Any]] = [
+        {"case_id": str(case_id), "quantity": quantity}
+        | {"layer": layer, "message_bytes": message_bytes, "low": low, "mid": mid, "high": high}
+        for quantity in wanted
+        for case_id, layer, message_bytes, (low, mid, high) in _measured(
+            quantity, run, summaries, pairs
+        )
+    ]
     cases = {case.id: case for case in run.suite.cases}
     for row in rows:
         case = cases[row["case_id"]]
@@ -251,20 +249,29 @@ def measured_quantities(
     return in_suite_order(table, run, ["quantity", "layer", "message_bytes"])
 
 
-def _row(
-    case_id: Any, quantity: str, low: float, mid: float, high: float, *, layer: str = "workload",
-    message_bytes: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "case_id": str(case_id), "quantity": quantity, "layer": layer,
-        "message_bytes": message_bytes, "low": low, "mid": mid, "high": high,
-    }  # fmt: skip
+_Measured = tuple[Any, str, int, tuple[float, float, float]]
+"""Of a case, layer and message size the lower limit, the middle and the upper limit."""
 
 
-def _summarized(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
-) -> Iterator[dict[str, Any]]:
-    del pairs
+def _measured(
+    quantity: str, run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame
+) -> Iterator[_Measured]:
+    if quantity in ("time", "throughput", "latency", "bandwidth"):
+        yield from _summarized(quantity, run, summaries)
+    elif quantity == "pair bandwidth":
+        medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
+        for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
+            yield case_id, "workload", 0, (speed.min(), speed.median(), speed.max())
+    elif quantity == "transfer time":
+        for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
+            yield case_id, "workload", 0, tuple(seconds.quantile([0.25, 0.5, 0.75]))
+    else:
+        for case_id, medians in _of_launches(quantity, run).groupby(level="case_id"):
+            low, high, _ = interval_of(medians.tolist())
+            yield case_id, "workload", 0, (low, float(medians.median()), high)
+
+
+def _summarized(quantity: str, run: Run, summaries: pd.DataFrame) -> Iterator[_Measured]:
     of_messages = quantity in ("latency", "bandwidth")
     in_latency_mode = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
     keep = summaries["layer"] == "workload"
@@ -276,48 +283,20 @@ def _summarized(
             low, mid, high = (
                 row.payload_bytes / seconds if seconds else math.inf for seconds in (high, mid, low)
             )
-        yield _row(
-            row.case_id, quantity, low, mid, high, layer=row.layer,
-            message_bytes=row.payload_bytes if of_messages else 0,
-        )  # fmt: skip
+        yield row.case_id, row.layer, row.payload_bytes if of_messages else 0, (low, mid, high)
 
 
-def _communication_times(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
-) -> Iterator[dict[str, Any]]:
-    del summaries, pairs
-    times = worker_times(run)
-    receiving_s = (times["transfer_only_s"] + times["overlap_s"]).astype("float64")
-    each = receiving_s.groupby([times["case_id"], times["launch"], times["iteration"]]).mean()
-    yield from _medians_of_launches(each.groupby(["case_id", "launch"]).median(), quantity)
-
-
-def _transfer_throughputs(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
-) -> Iterator[dict[str, Any]]:
-    del summaries, pairs
+def _of_launches(quantity: str, run: Run) -> pd.Series[float]:
+    """Return the communication time or the transfer throughput of each launch."""
+    if quantity == "communication time":
+        times = worker_times(run)
+        receiving_s = (times["transfer_only_s"] + times["overlap_s"]).astype("float64")
+        each = receiving_s.groupby([times["case_id"], times["launch"], times["iteration"]]).mean()
+        return each.groupby(["case_id", "launch"]).median()
     log = _transfers(run)
     log = log[log["nbytes"] >= run.manifest.min_transfer_bytes]
     sums = log.groupby(["case_id", "launch"])[["nbytes", "seconds"]].sum()
-    yield from _medians_of_launches(sums["nbytes"] / sums["seconds"], quantity)
-
-
-def _transfer_times(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
-) -> Iterator[dict[str, Any]]:
-    del summaries, pairs
-    for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
-        low, mid, high = seconds.quantile([0.25, 0.5, 0.75])
-        yield _row(case_id, quantity, low, mid, high)
-
-
-def _pair_bandwidths(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, quantity: str
-) -> Iterator[dict[str, Any]]:
-    del run, summaries
-    medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
-    for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
-        yield _row(case_id, quantity, speed.min(), speed.median(), speed.max())
+    return sums["nbytes"] / sums["seconds"]
 
 
 def _transfers(run: Run) -> pd.DataFrame:
@@ -326,21 +305,3 @@ def _transfers(run: Run) -> pd.DataFrame:
         case_id=log["case_id"].astype("str"), seconds=log["stop_s"] - log["start_s"]
     )
     return log[log["seconds"] > 0]
-
-
-def _medians_of_launches(launches: pd.Series[float], quantity: str) -> Iterator[dict[str, Any]]:
-    for case_id, medians in launches.groupby(level="case_id"):
-        low, high, _ = interval_of(medians.tolist())
-        yield _row(case_id, quantity, low, float(medians.median()), high)
-
-
-_KINDS = {
-    "time": _summarized,
-    "throughput": _summarized,
-    "latency": _summarized,
-    "bandwidth": _summarized,
-    "communication time": _communication_times,
-    "transfer throughput": _transfer_throughputs,
-    "transfer time": _transfer_times,
-    "pair bandwidth": _pair_bandwidths,
-}

@@ -105,6 +105,32 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
     return in_suite_order(table.assign(_rank=rank), run, ["_rank"]).drop(columns="_rank")
 
 
+def worker_times(run: Run) -> pd.DataFrame:
+    """Divide the wall time of every iteration, per worker, by what the worker was doing.
+
+    Returns
+    -------
+    DataFrame
+        One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
+        to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
+        ``compute_only_s`` (at least one task), ``neither_s``.
+    """
+    import pandas as pd
+
+    fetches, tasks = _fetches_and_tasks(run)
+    # Every worker has a count in every iteration, whatever it did.
+    samples = measured(run)
+    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
+    rows = []
+    for window in windows.itertuples():
+        place = (window.case_id, window.launch, window.iteration, window.worker)
+        transfer = fetches.within(place, window.started_at_s, window.seconds)
+        compute = tasks.within(place, window.started_at_s, window.seconds)
+        parts = divide(window.seconds, transfer, compute)
+        rows.append((*place, window.workload, window.backend, window.seconds, *parts))
+    return pd.DataFrame(rows, columns=[*_KEY, "workload", "backend", "wall_s", *_DIVISION])
+
+
 def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
     """Return per process the seconds of the metrics that count; nan where there was none."""
     context, label = activities["context"], activities["label"]
@@ -155,8 +181,7 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
     if processes.empty:
         # The transfers of a run without a profile may be millions.
         return pd.DataFrame(index=processes.index, columns=columns, dtype=float)
-    fetches = Spans(run.transfers, [*_KEY[:3], "dst"])
-    tasks = Spans(run.tasks[run.tasks["action"] == "compute"], _KEY)
+    fetches, tasks = _fetches_and_tasks(run)
     rows = []
     for process in processes[["started_at_s", "wall_s"]].itertuples():
         fetched, computed = (
@@ -167,6 +192,11 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
         in_tasks_s = (computed[:, 1] - computed[:, 0]).sum()
         rows.append((in_tasks_s, fetching_s, shared(fetched, computed)))
     return pd.DataFrame(rows, index=processes.index, columns=columns, dtype=float)
+
+
+def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
+    tasks = run.tasks[run.tasks["action"] == "compute"]
+    return Spans(run.transfers, [*_KEY[:3], "dst"]), Spans(tasks, _KEY)
 
 
 def _loop_accounts(
@@ -214,34 +244,6 @@ def _shared_out(
         parts[name] = np.minimum(claim_s.clip(lower=0.0), total_s)
         total_s = total_s - parts[name]
     return parts | {rest: total_s}
-
-
-def worker_times(run: Run) -> pd.DataFrame:
-    """Divide the wall time of every iteration, per worker, by what the worker was doing.
-
-    Returns
-    -------
-    DataFrame
-        One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
-        to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
-        ``compute_only_s`` (at least one task), ``neither_s``.
-    """
-    import pandas as pd
-
-    key = ["case_id", "launch", "iteration", "worker"]
-    fetches = Spans(run.transfers, [*key[:3], "dst"])
-    tasks = Spans(run.tasks[run.tasks.action == "compute"], key)
-    # Every worker has a count in every iteration, whatever it did.
-    samples = measured(run)
-    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[key], on=key[:3])
-    rows = []
-    for window in windows.itertuples():
-        place = (window.case_id, window.launch, window.iteration, window.worker)
-        transfer = fetches.within(place, window.started_at_s, window.seconds)
-        compute = tasks.within(place, window.started_at_s, window.seconds)
-        parts = divide(window.seconds, transfer, compute)
-        rows.append((*place, window.workload, window.backend, window.seconds, *parts))
-    return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_DIVISION])
 
 
 class Spans:
@@ -297,14 +299,8 @@ def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float,
     import numpy as np
 
     edges = np.unique(np.concatenate([[0.0, seconds], first.ravel(), second.ravel()]))
-    lengths, begins = np.diff(edges), edges[:-1]
-
-    def covers(spans: _Array) -> _Array:
-        begun = np.searchsorted(np.sort(spans[:, 0]), begins, side="right")
-        ended = np.searchsorted(np.sort(spans[:, 1]), begins, side="right")
-        return np.asarray(begun > ended)
-
-    one, two = covers(first), covers(second)
+    lengths = np.diff(edges)
+    one, two = _cover(first, edges[:-1]), _cover(second, edges[:-1])
     parts = (one & ~two, one & two, ~one & two, ~one & ~two)
     return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
 
@@ -328,8 +324,14 @@ def shared(first: _Array, second: _Array) -> float:
     if len(first) == 0 or len(second) == 0:
         return 0.0
     edges = np.unique(first.ravel())
-    begun = np.searchsorted(np.sort(first[:, 0]), edges[:-1], side="right")
-    ended = np.searchsorted(np.sort(first[:, 1]), edges[:-1], side="right")
-    covered = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (begun > ended))])
+    covered = np.concatenate([[0.0], np.cumsum(np.diff(edges) * _cover(first, edges[:-1]))])
     until = np.interp(second, edges, covered)
     return float((until[:, 1] - until[:, 0]).sum())
+
+
+def _cover(spans: _Array, at: _Array) -> _Array:
+    """Return whether any of `spans` is under way from each of these times on."""
+    import numpy as np
+
+    begun, ended = (np.searchsorted(np.sort(ends), at, side="right") for ends in spans.T)
+    return np.asarray(begun > ended)
