@@ -49,7 +49,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
     found, gpu_error = ask_gpus()
     # Installed, it may lie in a virtual environment inside of somebody else's checkout.
     own = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
-    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", _read(root / "proc/loadavg") or "")
+    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", read(root / "proc/loadavg") or "")
     return {
         "host": host(root),
         "cpu": cpu(root),
@@ -70,10 +70,10 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
 
 def host(root: Path) -> dict[str, str | None]:
     """Return the names of the host, its system and, where the kernel shows one, its hypervisor."""
-    release = _read(root / "etc/os-release") or _read(root / "usr/lib/os-release")
-    dmi = (_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
-    hypervisor = _read(root / "sys/hypervisor/type")
-    if _search(r"^flags\s*:.* (hypervisor)\b", _read(root / "proc/cpuinfo")):
+    release = read(root / "etc/os-release") or read(root / "usr/lib/os-release")
+    dmi = (read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    hypervisor = read(root / "sys/hypervisor/type")
+    if _search(r"^flags\s*:.* (hypervisor)\b", read(root / "proc/cpuinfo")):
         hypervisor = hypervisor or " ".join(text for text in dmi if text) or "unnamed"
     return {
         "name": platform.node() or None,
@@ -86,41 +86,41 @@ def host(root: Path) -> dict[str, str | None]:
 
 def cpu(root: Path) -> dict[str, Any]:
     """Return the processor, the cores that this process may use, and what moves their clock."""
-    info, tree = _read(root / "proc/cpuinfo"), root / "sys/devices/system"
+    info, tree = read(root / "proc/cpuinfo"), root / "sys/devices/system"
     # Arm's cpuinfo has no model name, but two numbers that tell the model.
     arm = [_search(rf"^CPU {key}\s*:[ \t]*(.+)$", info) for key in ("implementer", "part")]
     arm_model = f"implementer {arm[0]}, part {arm[1]}" if all(arm) else None
-    policies = [path for path in _entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
-    no_turbo = _integer(tree / "cpu/intel_pstate/no_turbo")
-    boost = _integer(tree / "cpu/cpufreq/boost") if no_turbo is None else 1 - no_turbo
-    smt = _integer(tree / "cpu/smt/active")
+    policies = [path for path in entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
+    no_turbo = integer(tree / "cpu/intel_pstate/no_turbo")
+    boost = integer(tree / "cpu/cpufreq/boost") if no_turbo is None else 1 - no_turbo
+    smt = integer(tree / "cpu/smt/active")
     return {
         "model": _search(r"^model name\s*:[ \t]*(.+)$", info) or arm_model,
         "logical_cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
-        "allowed_cpus": _search(r"^Cpus_allowed_list:\s*(\S+)$", _read(root / "proc/self/status")),
+        "allowed_cpus": _search(r"^Cpus_allowed_list:\s*(\S+)$", read(root / "proc/self/status")),
         "cgroup_quota_cores": cgroup_limit(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
-        "governors": {path.name: _read(path / "scaling_governor") for path in policies} or None,
+        "governors": {path.name: read(path / "scaling_governor") for path in policies} or None,
         "turbo": None if boost is None else bool(boost),
         "smt": None if smt is None else bool(smt),
-        "clock_source": _read(tree / "clocksource/clocksource0/current_clocksource"),
+        "clock_source": read(tree / "clocksource/clocksource0/current_clocksource"),
     }
 
 
 def numa_nodes(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the NUMA nodes with their CPUs (``"0-7,16-23"``) and memory."""
     return [
-        {"node": int(path.name[4:]), "cpus": _read(path / "cpulist")}
-        | {"memory_bytes": _kilobytes("MemTotal", _read(path / "meminfo"))}
-        for path in _entries(sys / "devices/system/node")
+        {"node": int(path.name[4:]), "cpus": read(path / "cpulist")}
+        | {"memory_bytes": _kilobytes("MemTotal", read(path / "meminfo"))}
+        for path in entries(sys / "devices/system/node")
         if re.fullmatch(r"node[0-9]{1,4}", path.name)
     ]
 
 
 def memory(root: Path) -> dict[str, Limit]:
     """Return memory, swap and their limits in bytes, and how huge pages are used."""
-    info = _read(root / "proc/meminfo")
-    pages = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    info = read(root / "proc/meminfo")
+    pages = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     shm = None
     with suppress(OSError):
         shm = shutil.disk_usage(root / "dev/shm").total
@@ -142,8 +142,8 @@ def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
     """Return the tightest limit that control groups set: cores of CPU time, or bytes of memory."""
     limits: list[float] = []
     for folder in _cgroups(root, controller):
-        separate = " ".join(_read(folder / name) or "" for name in version_1)
-        text = _read(folder / f"{controller}.max") or separate
+        separate = " ".join(read(folder / name) or "" for name in version_1)
+        text = read(folder / f"{controller}.max") or separate
         match = re.fullmatch(r"(max|-1|[0-9]{1,20})(?: ([1-9][0-9]{0,9}))?", text)
         if match and bool(match[2]) == (controller == "cpu"):
             # Version 1 says "none" as -1, or as the largest whole number of pages.
@@ -156,7 +156,7 @@ def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     # A group is bound by all of its ancestors, so every folder up to the mount point counts.
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers or controller in controllers.split(","):
             tree = root / "sys/fs/cgroup" / (controller if controllers else "")
@@ -169,11 +169,11 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the network interfaces; ``state`` is the kernel's, for loopback ``unknown``."""
     found: list[dict[str, Any]] = []
-    for path in _entries(sys / "class/net"):
-        speed = _integer(path / "speed") or 2**32
-        driver = _search(r"^DRIVER=(.+)$", _read(path / "device/uevent"))
-        values = {"name": path.name, "state": _read(path / "operstate"), "driver": driver}
-        numbers = {"mtu_bytes": _integer(path / "mtu"), "numa_node": _integer(path / _NUMA_NODE)}
+    for path in entries(sys / "class/net"):
+        speed = integer(path / "speed") or 2**32
+        driver = _search(r"^DRIVER=(.+)$", read(path / "device/uevent"))
+        values = {"name": path.name, "state": read(path / "operstate"), "driver": driver}
+        numbers = {"mtu_bytes": integer(path / "mtu"), "numa_node": integer(path / _NUMA_NODE)}
         numbers["speed_Mbps"] = speed if speed < 2**31 else None  # above, it is an unsigned -1
         if path.is_dir():  # the bonding driver keeps a file there
             found.append(values | numbers)
@@ -183,10 +183,10 @@ def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
 def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the ports of the RDMA devices, with state, rate and link layer as sysfs words them."""
     return [
-        {"name": device.name, "port": port.name, "numa_node": _integer(device / _NUMA_NODE)}
-        | {key: _read(port / key) for key in ("state", "rate", "link_layer")}
-        for device in _entries(sys / "class/infiniband")
-        for port in _entries(device / "ports")
+        {"name": device.name, "port": port.name, "numa_node": integer(device / _NUMA_NODE)}
+        | {key: read(port / key) for key in ("state", "rate", "link_layer")}
+        for device in entries(sys / "class/infiniband")
+        for port in entries(device / "ports")
     ]
 
 
@@ -253,19 +253,6 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _read(path: Path) -> str | None:
-    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
-    with suppress(OSError, ValueError), path.open("rb") as file:
-        return file.read(65536).decode(errors="replace").strip()
-    return None
-
-
-def _integer(path: Path) -> int | None:
-    # Where sysfs has a negative number, it means that it doesn't know.
-    text = _read(path) or ""
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
-
-
 def _search(pattern: str, text: str | None) -> str | None:
     match = re.search(pattern, text or "", re.MULTILINE)
     return match[1] if match else None
@@ -274,12 +261,6 @@ def _search(pattern: str, text: str | None) -> str | None:
 def _kilobytes(name: str, text: str | None) -> int | None:
     number = _search(rf"\b{name}:\s+([0-9]{{1,15}}) kB$", text)
     return None if number is None else int(number) * 1024
-
-
-def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
-    return []
 
 
 def clock_step_s() -> float:
@@ -294,6 +275,27 @@ def clock_step_s() -> float:
     steps = sorted(later - earlier for earlier, later in pairwise(readings) if later > earlier)
     claimed = time.get_clock_info("perf_counter").resolution
     return max(claimed, steps[len(steps) // 2]) if steps else claimed
+
+
+def read(path: Path) -> str | None:
+    """Return the text of a file without blanks around it; None where it can't be read."""
+    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(65536).decode(errors="replace").strip()
+    return None
+
+
+def integer(path: Path) -> int | None:
+    """Return the number in a file of sysfs, where a negative one means that it doesn't know."""
+    text = read(path) or ""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what a folder has, in the order of numbers; nothing where it can't be read."""
+    with suppress(OSError):
+        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
+    return []
 
 
 def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:

@@ -18,7 +18,6 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
@@ -87,13 +86,7 @@ def _first(own: str, names: Sequence[str]) -> dict[str, str]:
 def _of_processes(
     n_processes: int, workers_per_gpu: int, names: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], ...]:
-    """Return the variables of processes: the first ones get the first of the GPUs, and so on.
-
-    Raises
-    ------
-    UsageError
-        Where there are fewer GPUs than that takes.
-    """
+    """Return the variables of processes: the first ones get the first of the GPUs, and so on."""
     if _n_gpus(n_processes, workers_per_gpu) > len(names):
         raise UsageError(_too_few(n_processes, workers_per_gpu, len(names), environ))
     return tuple(_first(names[i // workers_per_gpu], names) for i in range(n_processes))
@@ -260,16 +253,6 @@ def missing(
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Setup:
-    """What a process has to call before it uses CUDA, and what RMM is asked for."""
-
-    before_cuda: str
-    rmm_pool: str
-    rmm_async: bool
-    rmm_managed: bool
-
-
 def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
     """Return the variables of every process of a launch; none where it is one of host memory.
 
@@ -280,14 +263,9 @@ def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
     """
     if spec.device != "gpu":
         return {}
-    setup = _Setup(
-        before_cuda=before_cuda,
-        rmm_pool=spec.rmm_pool,
-        rmm_async=spec.rmm_async,
-        rmm_managed=spec.rmm_managed,
-    )
+    rmm = {name: getattr(spec, name) for name in ("rmm_pool", "rmm_async", "rmm_managed")}
     return {
-        _VARIABLE: json.dumps(asdict(setup)),
+        _VARIABLE: json.dumps({"before_cuda": before_cuda, **rmm}),
         # A worker would count what lies on its GPU against the limit of its host memory, and spill.
         "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
         "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
@@ -311,9 +289,9 @@ def set_up() -> None:
     """
     if not in_use():
         return
-    setup = _Setup(**json.loads(os.environ[_VARIABLE]))
-    if setup.before_cuda:
-        resolve_name(setup.before_cuda)()
+    setup = json.loads(os.environ[_VARIABLE])
+    if before_cuda := setup["before_cuda"]:
+        resolve_name(before_cuda)()
     import cupy
 
     try:
@@ -326,19 +304,19 @@ def set_up() -> None:
             f"CUDA can't use the first of {VISIBLE}={os.environ.get(VISIBLE, '(unset)')}: {error}",
             "name GPUs that are there (nvidia-smi lists them), or run with the device cpu",
         ) from error
-    if setup.rmm_pool or setup.rmm_async or setup.rmm_managed:
+    if setup["rmm_pool"] or setup["rmm_async"] or setup["rmm_managed"]:
         _set_up_rmm(setup)
 
 
-def _set_up_rmm(setup: _Setup) -> None:
+def _set_up_rmm(setup: dict[str, Any]) -> None:
     try:
         from dask_cuda.plugins import RMMSetup
 
         RMMSetup(
-            initial_pool_size=pool_size(setup.rmm_pool) if setup.rmm_pool else None,
+            initial_pool_size=pool_size(setup["rmm_pool"]) if setup["rmm_pool"] else None,
             maximum_pool_size=None,
-            managed_memory=setup.rmm_managed,
-            async_alloc=setup.rmm_async,
+            managed_memory=setup["rmm_managed"],
+            async_alloc=setup["rmm_async"],
             release_threshold=None,
             log_directory=None,
             track_allocations=False,
@@ -350,7 +328,7 @@ def _set_up_rmm(setup: _Setup) -> None:
     except (MemoryError, RuntimeError, ValueError) as error:
         raise UnavailableError(
             "RMM",
-            f"it can't have what is asked for ({json.dumps(asdict(setup))}): {error}",
+            f"it can't have what is asked for ({json.dumps(setup)}): {error}",
             "ask for less, or see who else uses the GPU (nvidia-smi)",
         ) from error
 
@@ -382,10 +360,9 @@ def told() -> dict[str, Any]:
     runtime = cupy.cuda.runtime
     number = runtime.getDevice()
     properties = runtime.getDeviceProperties(number)
-    # Instances of a divided GPU share its address, and tell their UUIDs apart.
-    own = runtime.deviceGetPCIBusId(number), bytes(properties["uuid"]).hex()
     return {
-        "uuid": " ".join(own),
+        # Instances of a divided GPU share its address, and tell their UUIDs apart.
+        "uuid": f"{runtime.deviceGetPCIBusId(number)} {bytes(properties['uuid']).hex()}",
         "name": properties["name"].decode(),
         "visible": os.environ.get(VISIBLE, ""),
         "rmm": _resource(),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from commbench.errors import UsageError
 from commbench.machine import cores, environment
+from commbench.machine.environment import entries, integer, read
 from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, apart, parse
 
 _PciPath = tuple[str, ...]
@@ -34,11 +35,14 @@ def this_host(root: Path = Path("/")) -> Host:
     gpus, matrix, notes = _gpus(sys)
     nics = tuple(_nics(sys))
     devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
-    paths = {device.name: _pci_path(sys, device.pci) for device in devices if device.pci}
+    paths = {
+        device.name: _pci_path(sys / "bus/pci/devices" / device.pci)
+        for device in devices
+        if device.pci
+    }
     links = _between_devices(devices, paths)
-    if matrix is not None:
-        known = {device.name for device in devices}
-        links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
+    known = {device.name for device in devices}
+    links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
     links |= _between_nodes(nodes) | _to_nodes(devices, nodes)
     return Host(
         name=platform.node(),
@@ -73,12 +77,10 @@ def sockets(numbers: Iterable[int], sys: Path) -> str:
     found = set()
     for number in numbers:
         path = sys / f"devices/system/cpu/cpu{number}/topology/physical_package_id"
-        try:
-            found.add(int(path.read_text()))
-        except (OSError, ValueError):
+        if (socket := integer(path)) is None:
             return ""
-    # Where a kernel knows no sockets, it says -1.
-    return cores.listed(found) if min(found, default=-1) >= 0 else ""
+        found.add(socket)
+    return cores.listed(found)
 
 
 def _between_devices(
@@ -146,17 +148,21 @@ def _to_nodes(
     return found
 
 
-def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
+def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
     executable = shutil.which("nvidia-smi")
     if executable is None:
-        return (), None, ["no GPUs are known: nvidia-smi, which tells of them, is not installed"]
+        return (
+            (),
+            Matrix(),
+            ["no GPUs are known: nvidia-smi, which tells of them, is not installed"],
+        )
     found, error = environment.ask_gpus()
     if not found:
         why = error or "the driver is there, but shows none"
-        return (), None, [f"no GPUs are known: {why}"]
+        return (), Matrix(), [f"no GPUs are known: {why}"]
     notes = [error] if error else []
+    matrix = Matrix()
     text, error = environment.ask((executable, "topo", "-m"), _TIMEOUT_S)
-    matrix = None
     try:
         if error:
             raise UsageError(error)
@@ -165,77 +171,44 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
         notes.append(f"NVLinks and the CPUs near the GPUs are not known: {problem}")
     gpus = []
     for row in found:
-        pci = row["pci"].lower()[-12:]
-        gpu = Gpu(
-            index=row["index"],
-            model=row["name"],
-            uuid=row["uuid"],
-            pci=pci,
-            numa_node=_node(sys / "bus/pci/devices" / pci / "numa_node"),
-        )
-        if matrix is not None:
-            node = gpu.numa_node
-            gpu = replace(
-                gpu,
-                cpus=matrix.cpus.get(gpu.name, ""),
-                numa_node=matrix.numa_nodes.get(gpu.name) if node is None else node,
+        name, pci = f"GPU{row['index']}", row["pci"].lower()[-12:]
+        node = integer(sys / "bus/pci/devices" / pci / "numa_node")
+        gpus.append(
+            Gpu(
+                index=row["index"],
+                cpus=matrix.cpus.get(name, ""),
+                numa_node=matrix.numa_nodes.get(name) if node is None else node,
+                model=row["name"],
+                uuid=row["uuid"],
+                pci=pci,
             )
-        gpus.append(gpu)
+        )
     return tuple(gpus), matrix, notes
-
-
-def _node(path: Path) -> int | None:
-    # Where there is but one node, or nobody knows, sysfs may say -1.
-    with suppress(OSError, ValueError):
-        number = int(path.read_text())
-        return number if number >= 0 else None
-    return None
 
 
 def _nics(sys: Path) -> Iterator[Nic]:
     """Yield the RDMA devices, then the network interfaces of hardware that is no such device."""
     taken: set[str] = set()
-    for device in _entries(sys / "class/infiniband"):
-        interfaces = tuple(path.name for path in _entries(device / "device/net"))
+    for path in entries(sys / "class/infiniband"):
+        interfaces = tuple(entry.name for entry in entries(path / "device/net"))
         taken.update(interfaces)
-        ports = _entries(device / "ports")
-        active = [port.name for port in ports if "ACTIVE" in _text(port / "state")]
-        yield Nic(
-            name=device.name, rdma=True, port=(active or ["1"])[0], interfaces=interfaces,
-            pci=_function(device / "device"),
-            numa_node=_node(device / "device/numa_node"),
-        )  # fmt: skip
-    for device in _entries(sys / "class/net"):
+        ports = entries(path / "ports")
+        active = [port.name for port in ports if "ACTIVE" in (read(port / "state") or "")]
+        yield replace(_nic(path), rdma=True, port=(active or ["1"])[0], interfaces=interfaces)
+    for path in entries(sys / "class/net"):
         # What has no device is made of software: lo, bridges, virtual pairs.
-        if device.name not in taken and (device / "device").exists():
-            yield Nic(
-                name=device.name, pci=_function(device / "device"),
-                numa_node=_node(device / "device/numa_node"),
-            )  # fmt: skip
+        if path.name not in taken and (path / "device").exists():
+            yield _nic(path)
 
 
-def _function(device: Path) -> str:
-    """Return the PCI device that this one is, or that a virtual one hangs on."""
+def _nic(path: Path) -> Nic:
+    # A virtual function hangs on the PCI device that is the last one on its path.
+    pci = next(filter(_FUNCTION.fullmatch, reversed(_pci_path(path / "device"))), "")
+    return Nic(name=path.name, pci=pci, numa_node=integer(path / "device/numa_node"))
+
+
+def _pci_path(device: Path) -> _PciPath:
     with suppress(OSError, RuntimeError):
-        parts = [part for part in device.resolve().parts if _FUNCTION.fullmatch(part)]
-        return parts[-1] if parts else ""
-    return ""
-
-
-def _pci_path(sys: Path, pci: str) -> _PciPath:
-    with suppress(OSError, RuntimeError):
-        parts = (sys / "bus/pci/devices" / pci).resolve().parts
+        parts = device.resolve().parts
         return tuple(part for part in parts if _ROOT.fullmatch(part) or _FUNCTION.fullmatch(part))
     return ()
-
-
-def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
-    return []
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError, ValueError):
-        return path.read_text()
-    return ""

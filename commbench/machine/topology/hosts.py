@@ -134,10 +134,10 @@ _MAX_DEVICES = 512
 class Matrix:
     """The devices in their order, and for each the links, in both directions, and its CPUs."""
 
-    devices: tuple[str, ...]
-    links: Mapping[tuple[str, str], str]
-    cpus: Mapping[str, str]
-    numa_nodes: Mapping[str, int]
+    devices: tuple[str, ...] = ()
+    links: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    cpus: Mapping[str, str] = field(default_factory=dict)
+    numa_nodes: Mapping[str, int] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         """Return the host of which that is all that is known."""

@@ -35,10 +35,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from commbench.errors import UsageError
-from commbench.machine import cores
+from commbench.machine import cores, environment
 from commbench.machine.topology.discovery import numa_nodes, sockets, this_host
 from commbench.machine.topology.hosts import Gpu, Host, Nic, apart
 from commbench.model import Placement, WorkerPlace
+
+UNKNOWN = "unknown"
+_ORDER = (
+    "same process", "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA",
+    "same socket", "cross-socket", "same host", "same rack", "network", UNKNOWN,
+)  # fmt: skip
 
 
 def place_of(
@@ -59,7 +65,9 @@ def place_of(
         All of the record's fields but those that say whose place it is.
     """
     environ = _environ(pid)
-    numbers = _affinity(pid)
+    numbers: frozenset[int] = frozenset()
+    with suppress(OSError):
+        numbers = frozenset(os.sched_getaffinity(pid))
     nodes = [node for node in numa_nodes(root) if cores.parse(node.cpus) & numbers]
     host = this_host(root) if device == "gpu" else Host(name="")
     gpu = _own_gpu(host.gpus, environ, _cuda_device() if pid == os.getpid() else "")
@@ -129,12 +137,6 @@ def _links(gpu: Gpu, host: Host) -> str:
     return " ".join(f"{name}={link}" for name, link in found if link)
 
 
-def _affinity(pid: int) -> frozenset[int]:
-    with suppress(OSError):
-        return frozenset(os.sched_getaffinity(pid))
-    return frozenset()
-
-
 def _environ(pid: int) -> Mapping[str, str]:
     if pid == os.getpid():
         return os.environ
@@ -146,12 +148,10 @@ def _environ(pid: int) -> Mapping[str, str]:
 
 def _host_id(pid: int) -> str:
     """Return what is the same for all processes that share this one's kernel and network."""
-    kernel = network = ""
+    kernel = environment.read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
     with suppress(OSError):
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):
-        network = str(Path(f"/proc/{pid}/ns/net").readlink())
-    return f"{kernel or platform.node()} {network}".strip()
+        return f"{kernel} {Path(f'/proc/{pid}/ns/net').readlink()}"
+    return kernel
 
 
 def _nic(address: str, environ: Mapping[str, str]) -> str:
@@ -166,13 +166,6 @@ def _nic(address: str, environ: Mapping[str, str]) -> str:
             if where and any(found.address.partition("%")[0] == where for found in addresses):
                 return str(name)
     return ""
-
-
-UNKNOWN = "unknown"
-_ORDER = (
-    "same process", "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA",
-    "same socket", "cross-socket", "same host", "same rack", "network", UNKNOWN,
-)  # fmt: skip
 
 
 def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
@@ -231,9 +224,9 @@ def auto(
 
     With ``device="gpu"`` worker i gets the i-th GPU (of `workers_per_gpu` = k workers that share
     one, the i // k-th), the CPUs near it and the nearest of the RDMA devices; of several that are
-    equally near the one that fewest workers have. With ``"cpu"``
-    the workers take the NUMA nodes in blocks of equal size, and the RDMA device that is nearest to
-    their node. CPUs that this process may not use are left out.
+    equally near the one that fewest workers have. With ``"cpu"`` the workers take the NUMA nodes in
+    blocks of equal size, and the RDMA device that is nearest to their node. CPUs that this process
+    may not use are left out.
 
     Raises
     ------
