@@ -15,7 +15,6 @@ from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers.base import RunningCluster
 from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
 from commbench.store.emitter import InMemory
-from commbench.workloads.base import Context
 
 _SPIN_SECONDS = 0.3
 _END_SECONDS = 30.0
@@ -65,11 +64,9 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         _check_members(running, spec, talk.protocol)
         _check_cpu_time(running)
         launch = Launch(case=case, index=0, block=0, position=0)
-        workload = registry.load("workload", _WORKLOAD)
-        context = Context(n_workers=spec.n_workers, device=spec.device, seed=0)
-        params = suite.structure(dict(case.params), workload.Params, _WORKLOAD)
         records = InMemory()
-        measure_cluster(launch, workload(params, context), talk, running, records)
+        workload: Any = suite.workload_of(case)
+        measure_cluster(launch, workload, talk, running, records)
         adopted, outlives = running.adopted, running.outlives
     samples = [record for record in records if isinstance(record, Sample)]
     assert len(samples) == 3, f"of 3 iterations {len(samples)} have a sample"
