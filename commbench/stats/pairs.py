@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from commbench.machine.topology import rank
@@ -163,18 +162,12 @@ def _counting(run: Run) -> _Array:
     """Return which transfers count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
-    keep &= ~_below_the_largest(log)
+    swept = log["channel"] != "gather"
+    if swept.any():
+        sizes = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True)
+        keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
     which: _Array = keep.to_numpy(dtype=bool)
     return which
-
-
-def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are of a sweep over sizes, and not of its largest."""
-    swept = log["channel"] != "gather"
-    if not swept.any():
-        return swept
-    largest = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True).transform("max")
-    return swept & (log["nbytes"] < largest.reindex(log.index))
 
 
 def coverage(run: Run) -> pd.DataFrame:
@@ -204,11 +197,9 @@ def coverage(run: Run) -> pd.DataFrame:
         if wire.empty and fetches.empty and not n_logged:
             continue
         own = wire.src == wire.dst
-        totals = {
-            name: int(fetches[name].sum())
-            for name in ("n_started", "n_busy", "n_failed", "n_in_flight")
-        }
         wire_bytes = int(wire[~own].nbytes.sum())
+        ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
+        n_started = int(fetches["n_started"].sum())
         rows.append(
             {
                 "case_id": case.id,
@@ -220,12 +211,9 @@ def coverage(run: Run) -> pd.DataFrame:
                 "self_bytes": int(wire[own].nbytes.sum()),
                 "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
                 "n_logged": n_logged,
-                **totals,
-                "n_lost": totals["n_started"]
-                - totals["n_busy"]
-                - totals["n_failed"]
-                - totals["n_in_flight"]
-                - n_logged,
+                "n_started": n_started,
+                **ends,
+                "n_lost": n_started - int(ends.sum()) - n_logged,
             }
         )
     return pd.DataFrame(rows, columns=list(_COVERAGE))
@@ -260,15 +248,9 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
     class_of = np.repeat(by_class.ngroup().to_numpy(), found.table["n"])
-    known = ~np.isnan(found.single_Bps)
-    single_Bps, class_of = found.single_Bps[known], class_of[known]  # noqa: N806
     order = grouping.sort_order(class_of)
-    single_Bps, class_of = single_Bps[order], class_of[order]  # noqa: N806
-    first = grouping.starts(class_of)
-    quartiles = np.full((len(table), 3), np.nan)
-    for begin, end in pairwise([*first.tolist(), len(class_of)]):
-        quartiles[class_of[begin]] = np.quantile(single_Bps[begin:end], [0.25, 0.5, 0.75])
-    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles
+    quartiles = grouping.quantiles(found.single_Bps[order], class_of[order], [0.25, 0.5, 0.75])
+    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])
