@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.machine.environment import recorded
 from commbench.model import Case, ClusterSpec, Manifest
 from commbench.model.units import format_bytes
 
@@ -89,9 +90,7 @@ def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Di
 
 
 def _at(environment: Mapping[str, Any], key: str) -> Any:
-    value: Any = environment
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    value = recorded(environment, key)
     # A kernel that was built anew keeps a few pages more or less for itself.
     return format_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else value
 

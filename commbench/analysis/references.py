@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
 from commbench.harness.suite import structure
+from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size
 
@@ -214,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def _system(run: Run) -> str:
-    return str((run.manifest.environment.get("host") or {}).get("name") or "unknown")
+    return str(recorded(run.manifest.environment, "host.name") or "unknown")
 
 
 def written(run: Run, summaries: pd.DataFrame) -> str:

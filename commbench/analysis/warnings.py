@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.errors import CommbenchError
 from commbench.machine import cores
+from commbench.machine.environment import recorded
 from commbench.model import GPU_MEMORY, Case, registry
 from commbench.model.units import (
     format_bandwidth,
@@ -277,14 +278,14 @@ def _compression(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    step_s = (run.manifest.environment.get("clock") or {}).get("step_s")
+    step_s = recorded(run.manifest.environment, "clock.step_s")
     if not step_s:
         return
     # In the other modes of a ping-pong many messages are timed together.
     alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
     rows = run.summaries[run.summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
-    source = (run.manifest.environment.get("cpu") or {}).get("clock_source")
+    source = recorded(run.manifest.environment, "cpu.clock_source")
     remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
         yield (
@@ -297,8 +298,9 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
     on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
+    # The workers' threads, the scheduler and the client.
     wanted = {
-        case.id: busy_threads(case)
+        case.id: case.cluster.n_workers * case.cluster.threads_per_worker + 2
         for case in run.suite.cases
         if case.id in on_cluster and not _may_be_remote(case)
     }
@@ -334,11 +336,6 @@ def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
                 "turns, so the bandwidth of all pairs is what the cores allow and not what the "
                 "transport can; take fewer --pairs, or more cores"
             )
-
-
-def busy_threads(case: Case) -> int:
-    """Return how many threads of a cluster may want a core: the workers', scheduler and client."""
-    return case.cluster.n_workers * case.cluster.threads_per_worker + 2
 
 
 def _frequency_scaling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:

@@ -101,7 +101,9 @@ def _connected(client: Any) -> Iterator[Any]:
 def _check_computation(work: ClusterWorkload, client: Any) -> None:
     from distributed import futures_of, wait
 
-    _check_bytes(work.payload_bytes)
+    number = work.payload_bytes
+    counts = isinstance(number, int) and number > 0
+    assert counts, f"payload_bytes is {number!r}; it must be a whole number above 0"
     work.prepare(client)
     for _ in range(2):
         # The harness lets go of a result before it asks for the next.
@@ -130,7 +132,7 @@ def _spoil(key: Any, dask_worker: Any) -> bool:
             return False
         place = len(changed) // 2, columns[-1]
         changed.iloc[place] = 2 * changed.iloc[place] + 1
-    elif _is_array(changed) and changed.size and changed.dtype.kind in "iufc":
+    elif hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
 
         # In any other order what reshape returns may be a copy.
@@ -141,10 +143,6 @@ def _spoil(key: Any, dask_worker: Any) -> bool:
         return False
     dask_worker.data[key] = changed
     return True
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "reshape")
 
 
 def _check_blocks(make: Callable[[int], Any]) -> None:
@@ -188,11 +186,6 @@ def _check_messages(make: Callable[[int], Any]) -> None:
     assert not _same(work.payload(size), make(2).payload(size)), (
         "the seed makes no difference to payload()"
     )
-
-
-def _check_bytes(number: Any) -> None:
-    counts = isinstance(number, int) and number > 0
-    assert counts, f"payload_bytes is {number!r}; it must be a whole number above 0"
 
 
 def _check_bytes_of(array: Any, size: int) -> None:

@@ -277,6 +277,17 @@ def clock_step_s() -> float:
     return max(claimed, steps[len(steps) // 2]) if steps else claimed
 
 
+def recorded(known: Mapping[str, Any], key: str) -> Any:
+    """Return what an environment that was collected has under a key such as ``"cpu.model"``.
+
+    None is what nobody recorded.
+    """
+    value: Any = known
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def read(path: Path) -> str | None:
     """Return the text of a file without blanks around it; None where it can't be read."""
     # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.

@@ -113,7 +113,10 @@ def comparisons(run: Run) -> list[Comparison]:
 
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        groups.setdefault((_task(side.case), side.layer, side.payload_bytes), []).append(side)
+        # What two cases must share to be compared: everything but the backend.
+        case = side.case
+        task = case.workload, repr(sorted(case.params.items())), repr(case.cluster)
+        groups.setdefault((*task, side.layer, side.payload_bytes), []).append(side)
     found = []
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
@@ -227,11 +230,6 @@ def _verdict(
         if ratio < 1 / limit and high < 1:
             return "faster"
     return "same" if low >= 1 / limit and high <= limit else "inconclusive"
-
-
-def _task(case: Case) -> Any:
-    # What two cases must share to be compared: everything but the backend.
-    return (case.workload, repr(sorted(case.params.items())), repr(case.cluster))
 
 
 def least_launches(n_pairs: int) -> int:

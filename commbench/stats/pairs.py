@@ -75,7 +75,14 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
 
     log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
-    names = _categories(log, run)
+    workers = log["src"].cat.categories.union(log["dst"].cat.categories)
+    # In the order in which pairs are shown.
+    names = {
+        "case_id": pd.Index([case.id for case in run.suite.cases]),
+        "channel": log["channel"].cat.categories.sort_values(),
+        "src": workers,
+        "dst": workers,
+    }
     pair = np.zeros(len(log), dtype=np.int64)
     for name, texts in names.items():
         pair *= len(texts)
@@ -97,23 +104,9 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         name: tables.renamed(case_id, {case.id: getattr(case, name) for case in run.suite.cases})
         for name in ("workload", "backend")
     }
-    channel, src, dst = (columns[name] for name in _PAIR[1:])
-    texts = {"case_id": case_id, **of_case, "channel": channel, "src": src, "dst": dst}
+    texts = {"case_id": case_id, **of_case, **{name: columns[name] for name in _PAIR[1:]}}
     table = pd.DataFrame(texts | measured, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
-
-
-def _categories(log: pd.DataFrame, run: Run) -> dict[str, pd.Index[str]]:
-    """Return the texts of each part of a pair's name in the order in which pairs are shown."""
-    import pandas as pd
-
-    workers = log["src"].cat.categories.union(log["dst"].cat.categories)
-    return {
-        "case_id": pd.Index([case.id for case in run.suite.cases]),
-        "channel": log["channel"].cat.categories.sort_values(),
-        "src": workers,
-        "dst": workers,
-    }
 
 
 def _measured(

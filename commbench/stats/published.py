@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -192,16 +192,13 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
 def _left_out(value: Value, found: pd.DataFrame) -> Iterator[str]:
     absent = sorted({*value.workers} - {*found["n_workers"]})
     if absent:
-        yield f"without {_listed(absent)} workers"
+        *first, last = map(str, absent)
+        numbers = f"{', '.join(first)} and {last}" if first else last
+        yield f"without {numbers} workers"
     if value.message_bytes:
         largest = int(found["message_bytes"].max())
         if largest < value.message_bytes[1]:
             yield f"messages up to {format_message_size(largest)} only"
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def measured_quantities(

@@ -67,12 +67,14 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     # A role that nobody has is nan throughout.
     nobody = run.threads[:0].set_index(_KEY).reindex(found.index)
     metrics = _metrics(run.activities).reindex(found.index)
+    others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]
+    others_s = others.groupby(_KEY)["cpu_seconds"].sum()
     found = found.assign(
         **_task_accounts(found, threads.get("tasks", nobody), metrics, run),
         **_loop_accounts(
             found.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
         ),
-        other_threads_s=_cpu_of_others(run.threads).reindex(found.index, fill_value=0.0),
+        other_threads_s=others_s.reindex(found.index, fill_value=0.0),
         gil_s=metrics["gil_s"],
     )
     columns = ["workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
@@ -143,11 +145,6 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
     }
     seconds = {name: activities["seconds"].where(mask) for name, mask in counts.items()}
     return activities.assign(**seconds).groupby(_KEY)[list(seconds)].sum(min_count=1)
-
-
-def _cpu_of_others(threads: pd.DataFrame) -> pd.Series[float]:
-    others = threads[~threads["role"].isin(["loop", "tasks"])]
-    return others.groupby(_KEY)["cpu_seconds"].sum()
 
 
 def _task_accounts(

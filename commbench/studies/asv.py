@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
+from commbench.machine.environment import recorded
 from commbench.model import Manifest
 from commbench.stats.selection import GROUP, good_launches, settings_of
 from commbench.stats.summary import median_interval
@@ -74,13 +75,15 @@ def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool 
     UsageError
         Where the commit isn't known, isn't in the repository, or wasn't what was measured.
     """
-    recorded = _at(run, "git", "working_directory", "commit")
-    if name is None and not recorded:
+    commit, dirty = (
+        recorded(run.environment, f"git.working_directory.{key}") for key in ("commit", "dirty")
+    )
+    if name is None and not commit:
         raise UsageError(
             f"{run.id} doesn't say of which commit it is: it was not started in a git checkout. "
             "Name the commit: --commit COMMIT"
         )
-    asked = name or str(recorded)
+    asked = name or str(commit)
     said, problem = environment.ask(
         ("git", "-C", repository, "log", "-1", "--format=%H %at", "--end-of-options", asked, "--"),
         _GIT_TIMEOUT_S,
@@ -91,7 +94,7 @@ def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool 
             f"{repository} has no commit {asked!r} ({problem or 'git told nothing'}); name the "
             "project's checkout with --repository, fetch what it lacks, or name another --commit"
         )
-    if recorded == match[1] and _at(run, "git", "working_directory", "dirty") and not force:
+    if commit == match[1] and dirty and not force:
         raise UsageError(
             f"{run.id} was measured with changes that are not in {match[1][:12]}, and would be "
             "taken for that commit's. Commit them and measure again, or export it all the same: "
@@ -108,7 +111,7 @@ def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]
     UsageError
         Where the machine has no name that a folder could have.
     """
-    name = name or _at(run, "host", "name")
+    name = name or recorded(run.environment, "host.name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         why = f"{name!r} is no name for a folder" if name else "its provenance names none"
         raise UsageError(
@@ -119,23 +122,16 @@ def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]
     if file.exists():
         told = {key: str(value) for key, value in _read(file).items() if key != "version"}
         return {**told, "machine": name}
-    kernel = str(_at(run, "host", "kernel") or "")
-    memory = _at(run, "memory", "total_bytes")
+    kernel = str(recorded(run.environment, "host.kernel") or "")
+    memory = recorded(run.environment, "memory.total_bytes")
     return {
         "machine": name,
         "os": " ".join(kernel.split()[:2]),
-        "arch": str(_at(run, "host", "architecture") or ""),
-        "cpu": str(_at(run, "cpu", "model") or ""),
-        "num_cpu": str(_at(run, "cpu", "logical_cores") or ""),
+        "arch": str(recorded(run.environment, "host.architecture") or ""),
+        "cpu": str(recorded(run.environment, "cpu.model") or ""),
+        "num_cpu": str(recorded(run.environment, "cpu.logical_cores") or ""),
         "ram": str(memory) if isinstance(memory, int) else "",
     }
-
-
-def _at(run: Manifest, *keys: str) -> Any:
-    value: Any = run.environment
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def benchmark(workload: str) -> str:
@@ -192,8 +188,8 @@ def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -
         if old.get("version") == VERSION:
             known = _cells(old)
         known |= {tuple(map(repr, key)): _cell(samples) for key, samples in cells.items()}
-        rows[name] = _row(known, _axes(known), run, name)
-    join(results, [_benchmark(name, _axes(_cells(rows[name]))) for name in found])
+        rows[name] = _row(known, run, name)
+    join(results, [_benchmark(name, rows[name]["params"]) for name in found])
     _write(results / machine["machine"] / "machine.json", {**machine, "version": 1})
     _write(
         file,
@@ -290,9 +286,9 @@ def _united(one: Sequence[Sequence[str]], two: Sequence[Sequence[str]]) -> list[
     return [list(dict.fromkeys([*a, *b])) for a, b in zip(one, two, strict=True)]
 
 
-def _row(cells: _Cells, axes: list[list[str]], run: Run, name: str) -> dict[str, Any]:
+def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
     """Return a benchmark's row; what was not measured is nan, which asv shows as ``n/a``."""
-    nothing = {"result": math.nan}
+    axes, nothing = _axes(cells), {"result": math.nan}
     places = [cells.get(place, nothing) for place in itertools.product(*axes)]
     mine = run.ends[run.ends["workload"].map(benchmark) == name]
     return {

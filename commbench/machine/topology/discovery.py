@@ -10,10 +10,10 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import permutations, takewhile
+from itertools import permutations, product, takewhile
 from pathlib import Path
 
 from commbench.errors import UsageError
@@ -35,15 +35,9 @@ def this_host(root: Path = Path("/")) -> Host:
     gpus, matrix, notes = _gpus(sys)
     nics = tuple(_nics(sys))
     devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
-    paths = {
-        device.name: _pci_path(sys / "bus/pci/devices" / device.pci)
-        for device in devices
-        if device.pci
-    }
-    links = _between_devices(devices, paths)
+    links = _links(devices, nodes, sys)
     known = {device.name for device in devices}
     links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
-    links |= _between_nodes(nodes) | _to_nodes(devices, nodes)
     return Host(
         name=platform.node(),
         nodes=nodes,
@@ -83,16 +77,27 @@ def sockets(numbers: Iterable[int], sys: Path) -> str:
     return cores.listed(found)
 
 
-def _between_devices(
-    devices: tuple[Gpu | Nic, ...], paths: Mapping[str, _PciPath]
+def _links(
+    devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...], sys: Path
 ) -> dict[tuple[str, str], str]:
-    """Return what joins each two of the devices whose `paths` are known, by their names."""
-    nodes = {device.name: device.numa_node for device in devices}
-    return {
-        (one, other): found
-        for one, other in permutations(paths, 2)
-        if (found := _pci_link(paths[one], paths[other], nodes[one], nodes[other]))
+    """Return by their names what joins each two devices and NUMA nodes, as far as it is known."""
+    found: dict[tuple[str, str], str] = {}
+    paths = {
+        device.name: _pci_path(sys / "bus/pci/devices" / device.pci) if device.pci else ()
+        for device in devices
     }
+    for first, second in permutations(devices, 2):
+        link = _pci_link(paths[first.name], paths[second.name], first.numa_node, second.numa_node)
+        if link:
+            found[first.name, second.name] = link
+    for one, other in permutations(nodes, 2):
+        found[one.name, other.name] = apart(one.sockets, other.sockets)
+    for device, near in product(devices, nodes):
+        if device.numa_node == near.number:
+            for node in nodes:
+                link = found.get((near.name, node.name), "same NUMA")
+                found[device.name, node.name] = found[node.name, device.name] = link
+    return found
 
 
 def _pci_link(
@@ -122,30 +127,6 @@ def _pci_link(
         return "PHB"
     # Below a switch each device has a port of the switch to itself.
     return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
-
-
-def _between_nodes(nodes: tuple[NumaNode, ...]) -> dict[tuple[str, str], str]:
-    """Return what joins each NUMA node to the others."""
-    return {
-        (one.name, other.name): apart(one.sockets, other.sockets)
-        for one, other in permutations(nodes, 2)
-    }
-
-
-def _to_nodes(
-    devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...]
-) -> dict[tuple[str, str], str]:
-    """Return what joins each device to each NUMA node, where it is known which is its own."""
-    own = {node.number: node for node in nodes}
-    found = {}
-    for device in devices:
-        if (near := own.get(-1 if device.numa_node is None else device.numa_node)) is None:
-            continue
-        for node in nodes:
-            same = node.number == near.number
-            link = "same NUMA" if same else apart(near.sockets, node.sockets)
-            found[device.name, node.name] = found[node.name, device.name] = link
-    return found
 
 
 def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:

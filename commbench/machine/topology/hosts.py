@@ -127,7 +127,9 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _LINK = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _GPU = re.compile(r"GPU([0-9]{1,4})")
+_LEGEND = re.compile(r"(?m)^[ \t]*(NIC[0-9]{1,4}):[ \t]*(\S+)[ \t]*$")
 _MAX_DEVICES = 512
+_MAX_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +184,7 @@ def parse(text: str) -> Matrix:
     """
     lines = _ESCAPE.sub("", text).splitlines()
     place, devices = _header(lines)
-    named = {match[1]: match[2] for match in map(_legend, lines) if match}
+    named = dict(_LEGEND.findall("\n".join(lines)))
     links: dict[tuple[str, str], str] = {}
     cpus: dict[str, str] = {}
     nodes: dict[str, int] = {}
@@ -206,6 +208,27 @@ def parse(text: str) -> Matrix:
         cpus=cpus,
         numa_nodes=nodes,
     )
+
+
+def read_host(path: Path) -> Host:
+    """Return the host that a file tells of.
+
+    Raises
+    ------
+    UsageError
+        Where it can't be read, or holds anything else.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"can't read {path}: {error}; give a file that holds the output of `nvidia-smi topo -m`"
+        ) from error
+    try:
+        return parse(text).host(path.name)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _header(lines: list[str]) -> tuple[int, list[str]]:
@@ -267,31 +290,3 @@ def _affinity_block(lines: list[str], devices: list[str]) -> dict[str, str]:
         if len(words) == 2 and words[0] in devices and (near := _cpus(words[1])):
             found[words[0]] = near
     return found
-
-
-def _legend(line: str) -> re.Match[str] | None:
-    return re.fullmatch(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*", line)
-
-
-_MAX_BYTES = 1 << 24
-
-
-def read_host(path: Path) -> Host:
-    """Return the host that a file tells of.
-
-    Raises
-    ------
-    UsageError
-        Where it can't be read, or holds anything else.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"can't read {path}: {error}; give a file that holds the output of `nvidia-smi topo -m`"
-        ) from error
-    try:
-        return parse(text).host(path.name)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error

@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 from commbench.errors import UsageError
 from commbench.machine import cores, environment
 from commbench.machine.topology.discovery import numa_nodes, sockets, this_host
-from commbench.machine.topology.hosts import Gpu, Host, Nic, apart
+from commbench.machine.topology.hosts import Gpu, Host, apart
 from commbench.model import Placement, WorkerPlace
 
 UNKNOWN = "unknown"
@@ -70,7 +70,9 @@ def place_of(
         numbers = frozenset(os.sched_getaffinity(pid))
     nodes = [node for node in numa_nodes(root) if cores.parse(node.cpus) & numbers]
     host = this_host(root) if device == "gpu" else Host(name="")
-    gpu = _own_gpu(host.gpus, environ, _cuda_device() if pid == os.getpid() else "")
+    pci = _cuda_device() if pid == os.getpid() else ""
+    gpus = [gpu for gpu in host.gpus if gpu.pci == pci] if pci else visible(host.gpus, environ)
+    gpu = next(iter(gpus), None)
     return {
         "host": platform.node(),
         "host_id": _host_id(pid),
@@ -115,13 +117,6 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
     return tuple(found)
 
 
-def _own_gpu(gpus: tuple[Gpu, ...], environ: Mapping[str, str], pci: str) -> Gpu | None:
-    """Return the GPU that CUDA told of, else the first one that is visible."""
-    if pci:
-        return next((gpu for gpu in gpus if gpu.pci == pci), None)
-    return next(iter(visible(gpus, environ)), None)
-
-
 def _cuda_device() -> str:
     """Return the PCI address of the device that CuPy uses in this process; else nothing."""
     if (cupy := sys.modules.get("cupy")) is not None:
@@ -132,9 +127,8 @@ def _cuda_device() -> str:
 
 
 def _links(gpu: Gpu, host: Host) -> str:
-    others = (other.name for other in host.gpus if other != gpu)
-    found = ((name, host.link(gpu.name, name)) for name in others)
-    return " ".join(f"{name}={link}" for name, link in found if link)
+    found = {other.name: host.link(gpu.name, other.name) for other in host.gpus if other != gpu}
+    return " ".join(f"{name}={link}" for name, link in found.items() if link)
 
 
 def _environ(pid: int) -> Mapping[str, str]:
@@ -299,13 +293,9 @@ def _usable(host: Host, cpus: str) -> str:
 
 def _nearest(host: Host, name: str, used: Counter[str]) -> str:
     """Return what ``UCX_NET_DEVICES`` calls the nearest RDMA device; nothing without any."""
-
-    def distance(nic: Nic) -> tuple[tuple[int, int], int]:
-        return rank(host.link(name, nic.name) or UNKNOWN), used[nic.name]
-
     nics = [nic for nic in host.nics if nic.rdma]
     if not nics:
         return ""
-    chosen = min(nics, key=distance)
+    chosen = min(nics, key=lambda nic: (rank(host.link(name, nic.name) or UNKNOWN), used[nic.name]))
     used[chosen.name] += 1
     return chosen.ucx_name
