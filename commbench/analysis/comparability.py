@@ -69,7 +69,7 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
         if case.id not in matched
     ]
     differences = [*_environments(baseline.environment, candidate.environment)]
-    differences += [found for pair in pairs for found in _cases(*pair)]
+    differences += [difference for pair in pairs for difference in _cases(*pair)]
     return Match(
         same={one.id: two.id for one, two in pairs},
         differences=tuple(differences),
@@ -105,8 +105,8 @@ def _cases(one: Case, two: Case) -> Iterator[Difference]:
 
 
 def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
-    found = cluster.measured() | {"placement": cluster.placed}
-    return {name: "none" if value in ("", {}) else value for name, value in found.items()}
+    settings = cluster.measured() | {"placement": cluster.placed}
+    return {name: "none" if value in ("", {}) else value for name, value in settings.items()}
 
 
 def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:

@@ -49,10 +49,10 @@ def find(run: Run) -> list[str]:
     labels = {
         case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
     }
-    found = [text for text in run.pair_transports["contradiction"].unique() if text]
-    found += run.notes
+    texts = [text for text in run.pair_transports["contradiction"].unique() if text]
+    texts += run.notes
     if run.suite.reproduces and stats.reproduced(run) is None:
-        found.append(
+        texts.append(
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
@@ -61,8 +61,8 @@ def find(run: Run) -> list[str]:
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _crowded_pairs, _frequency_scaling,
     ):  # fmt: skip
-        found += warnings(run, labels)
-    return found
+        texts += warnings(run, labels)
+    return texts
 
 
 def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
@@ -71,13 +71,13 @@ def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     for case in run.suite.cases:
         if not case.cluster.scheduler or case.id not in measured:
             continue
-        own = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
-        told = ", ".join(f"{row.name}={row.value}" for row in own.itertuples(index=False))
-        found = f"; settings of UCX found on its workers: {told}" if told else ""
+        mine = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
+        listed = ", ".join(f"{row.name}={row.value}" for row in mine.itertuples(index=False))
+        known = f"; settings of UCX found on its workers: {listed}" if listed else ""
         yield (
             f"{labels[case.id]}: all launches measured one running "
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
-            f"the next is in no interval and no test, and its settings are as found{found}"
+            f"the next is in no interval and no test, and its settings are as found{known}"
         )
 
 
@@ -228,7 +228,7 @@ def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
         ("between", "medians of launches", "more --launches, and nothing else on the machine"),
     ):
-        found = []
+        unstable = []
         for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
             above = rows[rows[column] > MAX_SPREAD]
             if above.empty:
@@ -236,11 +236,11 @@ def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             worst = above.loc[above[column].idxmax()]
             size = format_message_size(int(worst["payload_bytes"]))
             where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
-            found.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
-        if found:
+            unstable.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
+        if unstable:
             yield (
-                f"{what} spread {', '.join(found)}: a standard deviation, from quartiles, of over "
-                f"{MAX_SPREAD:.0%} is unstable; {remedy}"
+                f"{what} spread {', '.join(unstable)}: a standard deviation, from quartiles, of "
+                f"over {MAX_SPREAD:.0%} is unstable; {remedy}"
             )
 
 

@@ -117,9 +117,9 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     )  # fmt: skip
     plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
     records = InMemory()
-    for found in runner.run_plan(plan, scratch):
-        if found is not None:
-            records(found)
+    for emitted in runner.run_plan(plan, scratch):
+        if emitted is not None:
+            records(emitted)
     records += parts.all_records(scratch)
     failures = [record.message for record in records if isinstance(record, Failure)]
     assert not failures, f"a launch over {name} failed: {'; '.join(failures)}"

@@ -81,8 +81,8 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     assert len(set(names)) == len(names), f"two workers have one name: {names}"
     strange = [where for where in running.names if not where.startswith(f"{protocol}://")]
     assert not strange, f"these addresses are not of {protocol}: {strange}"
-    found = set(running.client.scheduler_info(n_workers=-1)["workers"])
-    assert found == set(running.names), f"the scheduler knows {found}, and names has other keys"
+    known = set(running.client.scheduler_info(n_workers=-1)["workers"])
+    assert known == set(running.names), f"the scheduler knows {known}, and names has other keys"
     threads = set(running.client.nthreads().values())
     assert threads == {spec.threads_per_worker}, f"workers have {threads} threads"
     # A scheduler may share the client's process.

@@ -94,8 +94,8 @@ def _connected(client: Any) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
-    with cluster, Client(cluster) as own:
-        yield own
+    with cluster, Client(cluster) as fresh:
+        yield fresh
 
 
 def _check_computation(work: ClusterWorkload, client: Any) -> None:
@@ -124,14 +124,14 @@ def _nbytes(client: Any, future: Any) -> int:
 
 def _spoil(key: Any, dask_worker: Any) -> bool:
     """Change a number of what the worker holds under `key`; runs on the worker."""
-    held = dask_worker.data[key]
-    changed = held.copy() if hasattr(held, "copy") else held
+    value = dask_worker.data[key]
+    changed = value.copy() if hasattr(value, "copy") else value
     if hasattr(changed, "columns"):
-        columns = [place for place, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
+        columns = [position for position, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
         if not columns or not len(changed):
             return False
-        place = len(changed) // 2, columns[-1]
-        changed.iloc[place] = 2 * changed.iloc[place] + 1
+        position = len(changed) // 2, columns[-1]
+        changed.iloc[position] = 2 * changed.iloc[position] + 1
     elif hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
 
@@ -189,9 +189,9 @@ def _check_messages(make: Callable[[int], Any]) -> None:
 
 
 def _check_bytes_of(array: Any, size: int) -> None:
-    found = bytes(array)
-    assert len(found) == size, f"of {size} B asked for {len(found)} were made"
-    left = len(zlib.compress(found, 1)) / size
+    content = bytes(array)
+    assert len(content) == size, f"of {size} B asked for {len(content)} were made"
+    left = len(zlib.compress(content, 1)) / size
     assert left > _LEAST_COMPRESSED, (
         f"zlib leaves {left:.0%} of {size} B; random bytes tell of the link, not of a compressor"
     )

@@ -43,14 +43,14 @@ def parse(text: str) -> frozenset[int]:
     >>> sorted(parse("0-2,8")), sorted(parse(""))
     ([0, 1, 2, 8], [])
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for item in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", item.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise UsageError(f"{text!r} is no list of CPUs; write for example 0-19,40-59")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -129,10 +129,10 @@ def thread_seconds(pid: int | str = "self") -> dict[int, tuple[float, float]]:
     moment may be a scheduler's tick (1 to 10 ms) old. A kernel without such accounting gives
     no threads.
     """
-    found = {}
+    threads = {}
     for folder in Path(f"/proc/{pid}/task").iterdir():
         # A thread may end while its number is read.
         with contextlib.suppress(OSError, ValueError):
             ran, waited, _ = (folder / "schedstat").read_text().split()
-            found[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
-    return found
+            threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
+    return threads

@@ -46,9 +46,9 @@ Limit = float | str | None
 
 def collect(root: Path = Path("/")) -> dict[str, Any]:
     """Return the provenance of machine and software, ready for JSON; within 0.2 s, as a rule."""
-    found, gpu_error = ask_gpus()
+    gpu_rows, gpu_error = ask_gpus()
     # Installed, it may lie in a virtual environment inside of somebody else's checkout.
-    own = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
+    commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
     loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", read(root / "proc/loadavg") or "")
     return {
         "host": host(root),
@@ -59,11 +59,11 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),
-        "gpus": found,
+        "gpus": gpu_rows,
         "gpu_error": gpu_error or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": {name: package_version(name) for name in PACKAGES},
-        "git": {"commbench": own, "working_directory": checkout(Path())},
+        "git": {"commbench": commit, "working_directory": checkout(Path())},
         "variables": variables(os.environ),
     }
 
@@ -168,7 +168,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the network interfaces; ``state`` is the kernel's, for loopback ``unknown``."""
-    found: list[dict[str, Any]] = []
+    interfaces: list[dict[str, Any]] = []
     for path in entries(sys / "class/net"):
         speed = integer(path / "speed") or 2**32
         driver = _search(r"^DRIVER=(.+)$", read(path / "device/uevent"))
@@ -176,8 +176,8 @@ def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
         numbers = {"mtu_bytes": integer(path / "mtu"), "numa_node": integer(path / _NUMA_NODE)}
         numbers["speed_Mbps"] = speed if speed < 2**31 else None  # above, it is an unsigned -1
         if path.is_dir():  # the bonding driver keeps a file there
-            found.append(values | numbers)
-    return found
+            interfaces.append(values | numbers)
+    return interfaces
 
 
 def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
@@ -205,15 +205,15 @@ def ask_gpus() -> tuple[list[dict[str, Any]], str]:
 def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
     command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
     text, error = ask(command, _GPU_TIMEOUT_S)
-    found = []
+    rows = []
     for line in text.splitlines():
         if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
             values = {"index": int(row[1]), "name": row[2], "uuid": row[3], "pci": row[4]}
             size = int(row[5]) * 2**20 if re.fullmatch(r"[0-9]{1,12}", row[5]) else None
-            found.append(values | {"memory_bytes": size, "driver": row[6]})
+            rows.append(values | {"memory_bytes": size, "driver": row[6]})
         else:
             error = f"nvidia-smi printed {line.strip()[:80]!r} where a GPU was expected"
-    return found, error
+    return rows, error
 
 
 def package_version(*names: str) -> str | None:
@@ -245,12 +245,12 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that steer Dask, UCX, MPI and CUDA, without secrets."""
-    found = {}
+    kept = {}
     for name in filter(_VARIABLES.fullmatch, sorted(environ)):
         value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
         value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
-        found[name] = "<redacted>" if _SECRETS.search(name) else value
-    return found
+        kept[name] = "<redacted>" if _SECRETS.search(name) else value
+    return kept
 
 
 def _search(pattern: str, text: str | None) -> str | None:

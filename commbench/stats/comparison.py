@@ -66,7 +66,7 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
-    found = []
+    every = []
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         if case_id not in good:
             continue
@@ -74,8 +74,8 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
             int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
-    return found
+        every.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
+    return every
 
 
 def side_of(
@@ -117,13 +117,13 @@ def comparisons(run: Run) -> list[Comparison]:
         case = side.case
         task = case.workload, repr(sorted(case.params.items())), repr(case.cluster)
         groups.setdefault((*task, side.layer, side.payload_bytes), []).append(side)
-    found = []
+    judged = []
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        found += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
-    return found
+        judged += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
+    return judged
 
 
 def between(
@@ -141,14 +141,14 @@ def between(
         are paired. Otherwise they have nothing in common, for the runs are apart.
     """
     old, new = ("", "") if interleaved else ("old", "new")
-    found = {
+    candidates = {
         (side.case.id, side.layer, side.payload_bytes): side
         for side in sides(candidate, "new", new)
     }
     pairs = [
-        (side, found[key])
+        (side, candidates[key])
         for side in sides(baseline, "old", old)
-        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in found
+        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
     return judge(pairs, min_effect, paired=paired)
@@ -249,6 +249,6 @@ def least_launches(n_pairs: int) -> int:
     return n
 
 
-def regressions(found: Iterable[Comparison]) -> list[Comparison]:
+def regressions(judged: Iterable[Comparison]) -> list[Comparison]:
     """Return those in which the candidate is slower."""
-    return [comparison for comparison in found if comparison.verdict == "slower"]
+    return [comparison for comparison in judged if comparison.verdict == "slower"]

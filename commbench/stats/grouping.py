@@ -115,15 +115,15 @@ def quantiles(values: _Array, group: _Array, q: Sequence[float]) -> _Array:
     first = starts(group)
     ordered = sorted_within(values, group)
     last = np.maximum(0, np.add.reduceat(~np.isnan(values), first, dtype=int) - 1)
-    found = np.empty((len(q), len(first)))
+    values_of_q = np.empty((len(q), len(first)))
     for number, share in enumerate(q):
         rank = share * last
         below = np.floor(rank).astype(np.int64)
         low, high = ordered[first + below], ordered[first + np.minimum(below + 1, last)]
         # Of a group of which none is known both are infinite, and the quantile is nan.
         with np.errstate(invalid="ignore"):
-            found[number] = low + (high - low) * (rank - below)
-    return found
+            values_of_q[number] = low + (high - low) * (rank - below)
+    return values_of_q
 
 
 def union_lengths(start: _Array, stop: _Array, group: _Array) -> _Array:

@@ -147,7 +147,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     n, least = len(p_values), 0.0
     adjusted = [0.0] * n
-    for rank, place in enumerate(sorted(range(n), key=lambda place: p_values[place])):
-        least = max(least, min(1.0, (n - rank) * p_values[place]))
-        adjusted[place] = least
+    for rank, index in enumerate(sorted(range(n), key=lambda index: p_values[index])):
+        least = max(least, min(1.0, (n - rank) * p_values[index]))
+        adjusted[index] = least
     return adjusted

@@ -43,7 +43,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
         for one in kinds
     ]
     links = sorted({*_WITHOUT_KIND, *chain(*judged)}, key=rank)
-    beside = np.array([[links.index(link) for link in row] for row in judged], dtype=np.int16)
+    within_host = np.array([[links.index(link) for link in row] for row in judged], dtype=np.int16)
     names = pd.Index(workers["worker"].unique())
     src, dst = (_positions(table[end], names) for end in ("src", "dst"))
     cases = table["case_id"].astype("category").cat
@@ -55,7 +55,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
         # The last row and column are those of workers that no launch tells of.
         between = np.full((len(names) + 1, len(names) + 1), _UNTOLD, dtype=np.int16)
         at = names.get_indexer(members["worker"])
-        between[np.ix_(at, at)] = _between(members, beside, links)
+        between[np.ix_(at, at)] = _between(members, within_host, links)
         seen, before = between[src[rows], dst[rows]], classes[rows]
         differ = (seen != before) & (seen != _UNTOLD) & (before != _UNTOLD)
         classes[rows] = np.where(differ, links.index(UNKNOWN), np.maximum(seen, before))
@@ -107,14 +107,14 @@ def _positions(texts: pd.Series[str], names: pd.Index[str]) -> Any:
     return positions[column.codes.to_numpy()]
 
 
-def _between(members: pd.DataFrame, beside: Any, links: list[str]) -> Any:
+def _between(members: pd.DataFrame, within_host: Any, links: list[str]) -> Any:
     """Return the positions in `links` of the classes between the workers of a launch.
 
     Parameters
     ----------
     members
         Its rows of ``_workers``.
-    beside
+    within_host
         Those of the classes between two kinds of places on one host.
 
     Returns
@@ -131,15 +131,16 @@ def _between(members: pd.DataFrame, beside: Any, links: list[str]) -> Any:
 
     known = {name: (members[name] != "").to_numpy() for name in ("process", "rack")}
     kind = members["kind"].to_numpy()
-    told = (kind >= 0)[:, None] & (kind >= 0)
-    near = np.where(told, same("host_id"), same("at"))
-    inside = np.where(told, same("pid"), same("process") & known["process"])
-    found = np.where(same("rack") & known["rack"], links.index("same rack"), links.index("network"))
-    found[near] = links.index("same host")
-    if beside.size:
-        found = np.where(near & told, beside[kind[:, None], kind], found)
-    found[near & inside] = links.index("same process")
-    return found
+    known_kinds = (kind >= 0)[:, None] & (kind >= 0)
+    near = np.where(known_kinds, same("host_id"), same("at"))
+    inside = np.where(known_kinds, same("pid"), same("process") & known["process"])
+    rack = same("rack") & known["rack"]
+    classes = np.where(rack, links.index("same rack"), links.index("network"))
+    classes[near] = links.index("same host")
+    if within_host.size:
+        classes = np.where(near & known_kinds, within_host[kind[:, None], kind], classes)
+    classes[near & inside] = links.index("same process")
+    return classes
 
 
 def _host(address: str) -> str:
@@ -157,5 +158,5 @@ def _process(address: str) -> str:
     >>> _process("inproc://10.0.0.1/4711/1"), _process("tcp://10.0.0.1:8786")
     ('10.0.0.1/4711', '')
     """
-    scheme, _, place = address.partition("://")
-    return place.rpartition("/")[0] if scheme == "inproc" else ""
+    scheme, _, path = address.partition("://")
+    return path.rpartition("/")[0] if scheme == "inproc" else ""

@@ -178,8 +178,8 @@ def coverage(run: Run) -> pd.DataFrame:
     """
     import pandas as pd
 
-    place = ["case_id", "launch", "iteration"]
-    log = counted(run.transfers[[*place, "nbytes"]], run)
+    iteration = ["case_id", "launch", "iteration"]
+    log = counted(run.transfers[[*iteration, "nbytes"]], run)
     logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
     tables = [counted(table, run) for table in (run.wire, run.log_counts, run.network)]
     rows = []
@@ -189,8 +189,8 @@ def coverage(run: Run) -> pd.DataFrame:
         logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))
         if wire.empty and fetches.empty and not n_logged:
             continue
-        own = wire.src == wire.dst
-        wire_bytes = int(wire[~own].nbytes.sum())
+        to_itself = wire.src == wire.dst
+        wire_bytes = int(wire[~to_itself].nbytes.sum())
         ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
         n_started = int(fetches["n_started"].sum())
         rows.append(
@@ -201,7 +201,7 @@ def coverage(run: Run) -> pd.DataFrame:
                 "logged_bytes": logged_bytes,
                 "wire_bytes": wire_bytes,
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
-                "self_bytes": int(wire[own].nbytes.sum()),
+                "self_bytes": int(wire[to_itself].nbytes.sum()),
                 "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
                 "n_logged": n_logged,
                 "n_started": n_started,
@@ -212,12 +212,12 @@ def coverage(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_COVERAGE))
 
 
-def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
+def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
     """Return the bandwidth of every class of links, from the transfers of its pairs.
 
     Parameters
     ----------
-    found
+    bandwidths
         What ``stats.pair_bandwidths`` returned of `run`.
 
     Returns
@@ -230,7 +230,7 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
     """
     import numpy as np
 
-    by_class = found.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
+    by_class = bandwidths.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
     table = by_class.agg(
         workload=("workload", "first"),
         backend=("backend", "first"),
@@ -240,9 +240,9 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
         slowest_Bps=("q50_Bps", "min"),
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
-    class_of = np.repeat(by_class.ngroup().to_numpy(), found.table["n"])
+    class_of = np.repeat(by_class.ngroup().to_numpy(), bandwidths.table["n"])
     order = grouping.sort_order(class_of)
-    quartiles = grouping.quantiles(found.single_Bps[order], class_of[order], [0.25, 0.5, 0.75])
+    quartiles = grouping.quantiles(bandwidths.single_Bps[order], class_of[order], [0.25, 0.5, 0.75])
     table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
@@ -293,7 +293,7 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
 
     known = pairs.loc[pairs["q50_Bps"] > 0, ["case_id", "channel", "link", "q50_Bps"]]
     names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
-    found: list[pd.DataFrame] = []
+    groups: list[pd.DataFrame] = []
     peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
     for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
         if len(bandwidths_Bps) < _MIN_PAIRS:
@@ -304,12 +304,12 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
                 typical_Bps=typical_Bps, n_pairs=len(bandwidths_Bps),
                 slowdown=slowdown[slow], score=score[slow],
             )  # fmt: skip
-            found.append(group)
-    if not found:
+            groups.append(group)
+    if not groups:
         return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
-    place = {case.id: number for number, case in enumerate(run.suite.cases)}
-    table = pd.concat(found, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
-    keys = [table["case_id"].map(place), table["channel"], -table["slowdown"]]
+    order_of = {case.id: number for number, case in enumerate(run.suite.cases)}
+    table = pd.concat(groups, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
+    keys = [table["case_id"].map(order_of), table["channel"], -table["slowdown"]]
     order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index
     return table.loc[order].reset_index(drop=True)
 

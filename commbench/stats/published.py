@@ -83,22 +83,22 @@ def beside_published(run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame) -> 
     if figure is None:
         return []
     table = measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
-    found: list[Beside] = []
+    rows: list[Beside] = []
     shown: set[int] = set()
     for value in figure.values:
         if value.over:
-            beside = list(_ratio_beside(run, figure, value, table))
+            rows_of_value = list(_ratio_beside(run, figure, value, table))
         else:
             mine = _of(value, table)
             shown |= set(mine.index)
-            beside = [
+            rows_of_value = [
                 _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
                 for row in mine.itertuples()
             ]
-        found += beside or [_not_measured(value)]
+        rows += rows_of_value or [_not_measured(value)]
     quantities_shown = {value.quantity for value in figure.values if not value.over}
     rest = table[table["quantity"].isin(quantities_shown) & ~table.index.isin(shown)]
-    return found + [_alone(row) for row in rest.itertuples()]
+    return rows + [_alone(row) for row in rest.itertuples()]
 
 
 def machine(run: Manifest) -> str:
@@ -141,8 +141,8 @@ def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -> Iterator[Beside]:
-    found = ratios(table, value)
-    for (workload, layer, device), group in found.groupby(
+    measured = ratios(table, value)
+    for (workload, layer, device), group in measured.groupby(
         ["workload", "layer", "device"], sort=False
     ):
         yield Beside(
@@ -189,14 +189,14 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield value.note
 
 
-def _left_out(value: Value, found: pd.DataFrame) -> Iterator[str]:
-    absent = sorted({*value.workers} - {*found["n_workers"]})
+def _left_out(value: Value, measured: pd.DataFrame) -> Iterator[str]:
+    absent = sorted({*value.workers} - {*measured["n_workers"]})
     if absent:
         *first, last = map(str, absent)
         numbers = f"{', '.join(first)} and {last}" if first else last
         yield f"without {numbers} workers"
     if value.message_bytes:
-        largest = int(found["message_bytes"].max())
+        largest = int(measured["message_bytes"].max())
         if largest < value.message_bytes[1]:
             yield f"messages up to {format_message_size(largest)} only"
 

@@ -126,7 +126,7 @@ def good_launches(run: Run) -> dict[str, list[int]]:
 
 def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None) -> pd.DataFrame:
     """Return `table` sorted by its cases' order in the suite, then by the columns `then`."""
-    order = {case.id: place for place, case in enumerate(run.suite.cases)}
+    order = {case.id: number for number, case in enumerate(run.suite.cases)}
     keys = [name for name in (then or ["layer", "payload_bytes", "launch"]) if name in table]
     return (
         table.assign(_place=table["case_id"].map(order))
@@ -143,7 +143,7 @@ def case_labels(run: Run) -> dict[str, str]:
     """
     cases = run.suite.cases
     settings = {case.id: _settings(case) for case in cases}
-    found = {}
+    labels = {}
     for case in cases:
         peers = [settings[peer.id] for peer in cases if peer.workload == case.workload]
         apart = ", ".join(
@@ -151,8 +151,8 @@ def case_labels(run: Run) -> dict[str, str]:
             for key, value in settings[case.id].items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
-        found[case.id] = f"{case.workload} ({apart})" if apart else case.workload
-    return found
+        labels[case.id] = f"{case.workload} ({apart})" if apart else case.workload
+    return labels
 
 
 def settings_of(case: Case) -> str:

@@ -91,8 +91,8 @@ def drifts(run: Run) -> pd.DataFrame:
         course = course[course.index.notna()].sort_index()
         if len(course) < MIN_LAUNCHES_OF_DRIFT:
             continue
-        place = range(len(course))
-        slope = float(scipy.stats.theilslopes(course.to_numpy(), place).slope)
-        p_value = float(scipy.stats.kendalltau(place, course.to_numpy()).pvalue)
+        positions = range(len(course))
+        slope = float(scipy.stats.theilslopes(course.to_numpy(), positions).slope)
+        p_value = float(scipy.stats.kendalltau(positions, course.to_numpy()).pvalue)
         rows.append((case_id, len(course), slope * (len(course) - 1), p_value))
     return pd.DataFrame(rows, columns=["case_id", "n_launches", "change", "p_value"])

@@ -59,26 +59,26 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     processes = run.threads[_KEY].drop_duplicates().merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
-    found = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
+    profiles = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
     threads = {
-        role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(found.index)
+        role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(profiles.index)
         for role, table in run.threads.groupby("role")
     }
     # A role that nobody has is nan throughout.
-    nobody = run.threads[:0].set_index(_KEY).reindex(found.index)
-    metrics = _metrics(run.activities).reindex(found.index)
+    nobody = run.threads[:0].set_index(_KEY).reindex(profiles.index)
+    metrics = _metrics(run.activities).reindex(profiles.index)
     others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]
     others_s = others.groupby(_KEY)["cpu_seconds"].sum()
-    found = found.assign(
-        **_task_accounts(found, threads.get("tasks", nobody), metrics, run),
+    profiles = profiles.assign(
+        **_task_accounts(profiles, threads.get("tasks", nobody), metrics, run),
         **_loop_accounts(
-            found.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
+            profiles.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
         ),
-        other_threads_s=others_s.reindex(found.index, fill_value=0.0),
+        other_threads_s=others_s.reindex(profiles.index, fill_value=0.0),
         gil_s=metrics["gil_s"],
     )
     columns = ["workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    return found[columns].reset_index()
+    return profiles[columns].reset_index()
 
 
 def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -125,11 +125,11 @@ def worker_times(run: Run) -> pd.DataFrame:
     windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
     rows = []
     for window in windows.itertuples():
-        place = (window.case_id, window.launch, window.iteration, window.worker)
-        transfer = fetches.within(place, window.started_at_s, window.seconds)
-        compute = tasks.within(place, window.started_at_s, window.seconds)
+        key = (window.case_id, window.launch, window.iteration, window.worker)
+        transfer = fetches.within(key, window.started_at_s, window.seconds)
+        compute = tasks.within(key, window.started_at_s, window.seconds)
         parts = divide(window.seconds, transfer, compute)
-        rows.append((*place, window.workload, window.backend, window.seconds, *parts))
+        rows.append((*key, window.workload, window.backend, window.seconds, *parts))
     return pd.DataFrame(rows, columns=[*_KEY, "workload", "backend", "wall_s", *_DIVISION])
 
 
@@ -262,8 +262,8 @@ class Spans:
         names = table[key].iloc[order[first]].itertuples(index=False, name=None)
         self._at = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
 
-    def within(self, place: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
-        """Return what of the spans of `place` lies in a window, in seconds from its begin.
+    def within(self, key: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
+        """Return what of the spans of `key` lies in a window, in seconds from its begin.
 
         Returns
         -------
@@ -272,7 +272,7 @@ class Spans:
         """
         import numpy as np
 
-        begin, end = self._at.get(place, (0, 0))
+        begin, end = self._at.get(key, (0, 0))
         spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
         return np.asarray(spans[spans[:, 1] > spans[:, 0]])
 

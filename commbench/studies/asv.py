@@ -120,8 +120,8 @@ def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]
         )
     file = results / name / "machine.json"
     if file.exists():
-        told = {key: str(value) for key, value in _read(file).items() if key != "version"}
-        return {**told, "machine": name}
+        fields = {key: str(value) for key, value in _read(file).items() if key != "version"}
+        return {**fields, "machine": name}
     kernel = str(recorded(run.environment, "host.kernel") or "")
     memory = recorded(run.environment, "memory.total_bytes")
     return {
@@ -150,15 +150,15 @@ def medians(run: Run) -> Medians:
     cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     table = run.launch_medians
     table = table[table["case_id"].isin(list(good))]
-    found: Medians = {}
+    by_benchmark: Medians = {}
     for (case_id, layer, size), group in table.groupby(GROUP, sort=False):
         case = cases[str(case_id)]
         # On a cluster the size follows from the settings, and nobody knows it beforehand.
         size = None if layer == "workload" else int(size)
         key = (case.backend, str(layer), size, settings_of(case))
-        launches = found.setdefault(benchmark(case.workload), {}).setdefault(key, [])
+        launches = by_benchmark.setdefault(benchmark(case.workload), {}).setdefault(key, [])
         launches += group["median_s"].tolist()
-    return found
+    return by_benchmark
 
 
 def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -> Path:
@@ -174,8 +174,8 @@ def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -
     ResultsError
         Where asv's files can't be read or written.
     """
-    found = medians(run)
-    if not found:
+    by_benchmark = medians(run)
+    if not by_benchmark:
         raise UsageError(f"no launch of {run.manifest.id} ended well: there is nothing to export")
     python = re.search(r"\d+\.\d+", str(run.manifest.environment.get("python")))
     version = python[0] if python else ""
@@ -183,13 +183,13 @@ def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -
     file = results / machine["machine"] / f"{commit.hash[:8]}-{env_name}.json"
     stored = _read(file) if file.exists() else {}
     rows = _rows(stored)
-    for name, cells in found.items():
+    for name, cells in by_benchmark.items():
         old, known = rows.get(name, {}), {}
         if old.get("version") == VERSION:
             known = _cells(old)
         known |= {tuple(map(repr, key)): _cell(samples) for key, samples in cells.items()}
         rows[name] = _row(known, run, name)
-    join(results, [_benchmark(name, rows[name]["params"]) for name in found])
+    join(results, [_benchmark(name, rows[name]["params"]) for name in by_benchmark])
     _write(results / machine["machine"] / "machine.json", {**machine, "version": 1})
     _write(
         file,
@@ -271,8 +271,8 @@ def _cells(row: Mapping[str, Any]) -> _Cells:
     places = list(itertools.product(*row["params"]))
     columns = {name: row.get(name) or [None] * len(places) for name in _CELLS}
     return {
-        place: {name: columns[name][number] for name in _CELLS}
-        for number, place in enumerate(places)
+        params: {name: columns[name][number] for name in _CELLS}
+        for number, params in enumerate(places)
         if isinstance(value := columns["result"][number], int | float) and not math.isnan(value)
     }
 
@@ -289,7 +289,7 @@ def _united(one: Sequence[Sequence[str]], two: Sequence[Sequence[str]]) -> list[
 def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
     """Return a benchmark's row; what was not measured is nan, which asv shows as ``n/a``."""
     axes, nothing = _axes(cells), {"result": math.nan}
-    places = [cells.get(place, nothing) for place in itertools.product(*axes)]
+    places = [cells.get(params, nothing) for params in itertools.product(*axes)]
     mine = run.ends[run.ends["workload"].map(benchmark) == name]
     return {
         **{column: [cell.get(column) for cell in places] for column in _CELLS},

@@ -130,13 +130,13 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
     text, error = environment.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
-    found = parse_ucx_info(text)
-    return found, error or ("" if found else "ucx_info listed no transport")
+    transports = parse_ucx_info(text)
+    return transports, error or ("" if transports else "ucx_info listed no transport")
 
 
 def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
     """Return the transports in the output of ``ucx_info -d``."""
-    found = []
+    transports = []
     for block in re.split(r"^#[ \t]*Transport:", text, flags=re.MULTILINE)[1:]:
         name, _, rest = block.partition("\n")
         fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
@@ -146,19 +146,20 @@ def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
         bandwidth = sum(map(float, rates)) * 2**20 if rates else None
         latency = float(delays[0]) * 1e-9 if delays else None
         device, kind = fields.get("Device", ""), fields.get("Type", "")
-        found.append(UcxTransport(name.strip(), device.strip(), kind.strip(), bandwidth, latency))
-    return tuple(found)
+        names = (name.strip(), device.strip(), kind.strip())
+        transports.append(UcxTransport(*names, bandwidth, latency))
+    return tuple(transports)
 
 
 def gpu_memory() -> Iterator[tuple[str, str]]:
     """Yield what is known of GPU memory: driver, packages and whether MPI takes it; with labels."""
-    found, error = environment.ask_gpus()
+    gpus, error = environment.ask_gpus()
     names = gpu.devices(os.environ)
     limit = os.environ.get(gpu.VISIBLE)
     yield (
         "GPUs visible",
-        (", ".join(names) if found else error or "none: nvidia-smi knows none, or is not there")
-        or f"none of {len(found)}: {gpu.VISIBLE}={limit} hides them",
+        (", ".join(names) if gpus else error or "none: nvidia-smi knows none, or is not there")
+        or f"none of {len(gpus)}: {gpu.VISIBLE}={limit} hides them",
     )
     lacking = [n for n in (*gpu.PACKAGES, *_GPU_PACKAGES) if importlib.util.find_spec(n) is None]
     yield (

@@ -53,34 +53,34 @@ def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     numbers = tuple(str(gpu["index"]) for gpu in known)
     if (text := environ.get(VISIBLE)) is None:
         return numbers
-    found: list[str] = []
+    visible: list[str] = []
     for name in map(str.strip, text.split(",")):
         there = name in numbers or any(
             name.startswith("GPU-") and gpu["uuid"].startswith(name) for gpu in known
         )
         # What is divided into which instances only NVML tells; CUDA will complain.
         divided = name.startswith("MIG-") and bool(known)
-        if name in found or not (there or divided):
+        if name in visible or not (there or divided):
             break
-        found.append(name)
-    return tuple(found)
+        visible.append(name)
+    return tuple(visible)
 
 
 def _n_gpus(n_processes: int, workers_per_gpu: int) -> int:
     return -(-n_processes // workers_per_gpu)
 
 
-def _first(own: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the variables with which a process works on `own` and sees the others of `names`.
+def _first(name: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the variables with which a process works on `name` and sees the others of `names`.
 
     Examples
     --------
     >>> _first("2", ("0", "1", "2", "3"))["CUDA_VISIBLE_DEVICES"]
     '2,3,0,1'
     """
-    place = names.index(own) if own in names else 0
-    others = (*names[place + 1 :], *names[:place]) if own in names else ()
-    return {**_ORDER, VISIBLE: ",".join((own, *others))}
+    index = names.index(name) if name in names else 0
+    others = (*names[index + 1 :], *names[:index]) if name in names else ()
+    return {**_ORDER, VISIBLE: ",".join((name, *others))}
 
 
 def _of_processes(
@@ -115,7 +115,7 @@ def of_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str,
     UsageError
         Where there are fewer GPUs than that takes.
     """
-    placed = [place.gpu for place in spec.placement] or [None] * spec.n_workers
+    placed = [placement.gpu for placement in spec.placement] or [None] * spec.n_workers
     others = of_ends(spec, spec.n_workers, environ) if None in placed else ({},) * len(placed)
     names = devices(environ) if any(gpu is not None for gpu in placed) else ()
     return tuple(
@@ -228,14 +228,14 @@ def missing(
     here
         Whether all of them are on this host.
     """
-    found, error = machine.ask_gpus()
-    if not found:
+    known, error = machine.ask_gpus()
+    if not known:
         return f"no NVIDIA GPU is visible{f' ({error})' if error else ''}", _ELSEWHERE
     n_visible = len(devices(environ))
     if not n_visible:
         return (
-            f"{VISIBLE}={environ.get(VISIBLE, '')} leaves none of the {len(found)} GPUs visible",
-            f"unset it, or name some of {', '.join(str(gpu['index']) for gpu in found)}",
+            f"{VISIBLE}={environ.get(VISIBLE, '')} leaves none of the {len(known)} GPUs visible",
+            f"unset it, or name some of {', '.join(str(gpu['index']) for gpu in known)}",
         )
     wanted = PACKAGES | dict.fromkeys(packages, "the workload's data are made with it")
     if spec.rmm:
@@ -243,8 +243,8 @@ def missing(
     for name, why in wanted.items():
         if importlib.util.find_spec(name) is None:
             return f"the package {name} is not installed: {why}", INSTALL
-    placed = len(spec.placement) > 0 and all(place.gpu is not None for place in spec.placement)
-    if here and not placed and _n_gpus(n_processes, spec.workers_per_gpu) > n_visible:
+    placed = [placement.gpu is not None for placement in spec.placement] or [False]
+    if here and not all(placed) and _n_gpus(n_processes, spec.workers_per_gpu) > n_visible:
         return (
             _too_few(n_processes, spec.workers_per_gpu, n_visible, environ),
             "take fewer, or let them share GPUs: --workers-per-gpu "

@@ -68,20 +68,20 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 def sockets(numbers: Iterable[int], sys: Path) -> str:
     """Return the sockets of these CPUs as a list; nothing where one of them is unknown."""
-    found = set()
+    known = set()
     for number in numbers:
         path = sys / f"devices/system/cpu/cpu{number}/topology/physical_package_id"
         if (socket := integer(path)) is None:
             return ""
-        found.add(socket)
-    return cores.listed(found)
+        known.add(socket)
+    return cores.listed(known)
 
 
 def _links(
     devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...], sys: Path
 ) -> dict[tuple[str, str], str]:
     """Return by their names what joins each two devices and NUMA nodes, as far as it is known."""
-    found: dict[tuple[str, str], str] = {}
+    links: dict[tuple[str, str], str] = {}
     paths = {
         device.name: _pci_path(sys / "bus/pci/devices" / device.pci) if device.pci else ()
         for device in devices
@@ -89,15 +89,15 @@ def _links(
     for first, second in permutations(devices, 2):
         link = _pci_link(paths[first.name], paths[second.name], first.numa_node, second.numa_node)
         if link:
-            found[first.name, second.name] = link
+            links[first.name, second.name] = link
     for one, other in permutations(nodes, 2):
-        found[one.name, other.name] = apart(one.sockets, other.sockets)
+        links[one.name, other.name] = apart(one.sockets, other.sockets)
     for device, near in product(devices, nodes):
         if device.numa_node == near.number:
             for node in nodes:
-                link = found.get((near.name, node.name), "same NUMA")
-                found[device.name, node.name] = found[node.name, device.name] = link
-    return found
+                link = links.get((near.name, node.name), "same NUMA")
+                links[device.name, node.name] = links[node.name, device.name] = link
+    return links
 
 
 def _pci_link(
@@ -137,8 +137,8 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
             Matrix(),
             ["no GPUs are known: nvidia-smi, which tells of them, is not installed"],
         )
-    found, error = environment.ask_gpus()
-    if not found:
+    rows, error = environment.ask_gpus()
+    if not rows:
         why = error or "the driver is there, but shows none"
         return (), Matrix(), [f"no GPUs are known: {why}"]
     notes = [error] if error else []
@@ -151,7 +151,7 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
     except UsageError as problem:
         notes.append(f"NVLinks and the CPUs near the GPUs are not known: {problem}")
     gpus = []
-    for row in found:
+    for row in rows:
         name, pci = f"GPU{row['index']}", row["pci"].lower()[-12:]
         node = integer(sys / "bus/pci/devices" / pci / "numa_node")
         gpus.append(

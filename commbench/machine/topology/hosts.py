@@ -183,13 +183,13 @@ def parse(text: str) -> Matrix:
     ('PIX', '0-19,40-59', 0)
     """
     lines = _ESCAPE.sub("", text).splitlines()
-    place, devices = _header(lines)
+    header, devices = _header(lines)
     named = dict(_LEGEND.findall("\n".join(lines)))
     links: dict[tuple[str, str], str] = {}
     cpus: dict[str, str] = {}
     nodes: dict[str, int] = {}
     seen = set()
-    for row, cells, rest in _rows(lines[place + 1 :], devices):
+    for row, cells, rest in _rows(lines[header + 1 :], devices):
         if row in seen:
             raise UsageError(f"the matrix has two rows {row}")
         seen.add(row)
@@ -232,12 +232,12 @@ def read_host(path: Path) -> Host:
 
 
 def _header(lines: list[str]) -> tuple[int, list[str]]:
-    for place, line in enumerate(lines):
+    for number, line in enumerate(lines):
         names = _AFFINITIES.sub(" ", line).split()
         if names and _GPU.fullmatch(names[0]) and not any(map(_LINK.fullmatch, names)):
             if len(names) > _MAX_DEVICES or len(set(names)) < len(names):
                 raise UsageError(f"the matrix names a device twice, or too many: {line.strip()!r}")
-            return place, names
+            return number, names
     first = next((line.strip() for line in lines if line.strip()), "nothing")
     raise UsageError(
         "no matrix of links is there, as `nvidia-smi topo -m` prints it: a header that begins with "
@@ -283,10 +283,10 @@ def _cpus(word: str) -> str:
 
 def _affinity_block(lines: list[str], devices: list[str]) -> dict[str, str]:
     """Return the CPUs of each GPU where they stand in a block of their own."""
-    titles = [place for place, line in enumerate(lines) if line.strip() == "CPU Affinity"]
-    found = {}
+    titles = [number for number, line in enumerate(lines) if line.strip() == "CPU Affinity"]
+    cpus = {}
     for line in lines[titles[0] + 1 :] if titles else ():
         words = line.split()
         if len(words) == 2 and words[0] in devices and (near := _cpus(words[1])):
-            found[words[0]] = near
-    return found
+            cpus[words[0]] = near
+    return cpus

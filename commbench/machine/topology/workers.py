@@ -104,7 +104,7 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
     """
     if (text := environ.get("CUDA_VISIBLE_DEVICES")) is None:
         return gpus
-    found = []
+    named = []
     for word in map(str.strip, text.split(",")):
         is_uuid = word.startswith("GPU-")
         matching = (
@@ -113,8 +113,8 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
         if (gpu := next(matching, None)) is None:
             # As CUDA does: what follows the first that is not there doesn't count.
             break
-        found.append(gpu)
-    return tuple(found)
+        named.append(gpu)
+    return tuple(named)
 
 
 def _cuda_device() -> str:
@@ -127,8 +127,8 @@ def _cuda_device() -> str:
 
 
 def _links(gpu: Gpu, host: Host) -> str:
-    found = {other.name: host.link(gpu.name, other.name) for other in host.gpus if other != gpu}
-    return " ".join(f"{name}={link}" for name, link in found.items() if link)
+    links = {other.name: host.link(gpu.name, other.name) for other in host.gpus if other != gpu}
+    return " ".join(f"{name}={link}" for name, link in links.items() if link)
 
 
 def _environ(pid: int) -> Mapping[str, str]:
@@ -157,7 +157,7 @@ def _nic(address: str, environ: Mapping[str, str]) -> str:
     with suppress(OSError, ValueError):
         where = urlsplit(address).hostname
         for name, addresses in psutil.net_if_addrs().items():
-            if where and any(found.address.partition("%")[0] == where for found in addresses):
+            if where and any(entry.address.partition("%")[0] == where for entry in addresses):
                 return str(name)
     return ""
 
@@ -174,8 +174,8 @@ def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
         links = dict(item.partition("=")[::2] for item in one.gpu_links.split())
         return links.get(f"GPU{other.gpu}", "") or "same host"
     try:
-        nodes = [cores.parse(place.numa_nodes) for place in (one, other)]
-        if any(len(own) != 1 for own in nodes):
+        nodes = [cores.parse(worker.numa_nodes) for worker in (one, other)]
+        if any(len(numbers) != 1 for numbers in nodes):
             return "same host"
         return "same NUMA" if nodes[0] == nodes[1] else apart(one.sockets, other.sockets)
     except UsageError:
@@ -270,20 +270,20 @@ def check(placement: Sequence[Placement], host: Host) -> None:
     gpus = {gpu.index for gpu in host.gpus}
     nics = {name for nic in host.nics for name in (nic.ucx_name, *nic.interfaces)}
     nics |= {name for _, name in socket.if_nameindex()}
-    for number, place in enumerate(placement):
+    for number, wished in enumerate(placement):
         worker = f"placement of worker {number}: "
-        wanted = cores.parse(place.cpus)
-        if absent := wanted - cores.parse(_usable(host, place.cpus)):
+        wanted = cores.parse(wished.cpus)
+        if absent := wanted - cores.parse(_usable(host, wished.cpus)):
             raise UsageError(
                 f"{worker}CPU {cores.listed(absent)} is not there, or not for this process; "
                 f"known: {cores.listed(host.allowed or ())}"
             )
-        if place.gpu is not None and place.gpu not in gpus:
+        if wished.gpu is not None and wished.gpu not in gpus:
             known = cores.listed(gpus) or "; ".join(["none", *host.notes])
-            raise UsageError(f"{worker}there is no GPU {place.gpu}; known: {known}")
-        if place.nic and place.nic not in nics:
+            raise UsageError(f"{worker}there is no GPU {wished.gpu}; known: {known}")
+        if wished.nic and wished.nic not in nics:
             known = ", ".join(sorted(nics)) or "none"
-            raise UsageError(f"{worker}there is no NIC {place.nic!r}; known: {known}")
+            raise UsageError(f"{worker}there is no NIC {wished.nic!r}; known: {known}")
 
 
 def _usable(host: Host, cpus: str) -> str:
