@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench.machine.topology import rank
-from commbench.stats import grouping
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order
 from commbench.store import tables
@@ -28,11 +27,11 @@ _COVERAGE = (
     "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
 )  # fmt: skip
 
-_ALPHA = 0.02
-_PRIOR_NOISE = 0.15
-_PRIOR_PAIRS = 2
+ALPHA = 0.02
+PRIOR_NOISE = 0.15
+PRIOR_PAIRS = 2
 MIN_SLOWDOWN = 1.5
-_MIN_PAIRS = 4
+MIN_PAIRS = 4
 """Of two there is no telling which is the odd one, and of three hardly."""
 
 
@@ -72,6 +71,8 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     """Return what ``pairs`` does, with the bandwidth of each transfer besides."""
     import numpy as np
     import pandas as pd
+
+    from commbench.stats import grouping
 
     log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
@@ -122,6 +123,8 @@ def _measured(
         Of each transfer.
     """
     import numpy as np
+
+    from commbench.stats import grouping
 
     first = grouping.starts(pair)
     busy_s = grouping.union_lengths(start_s, stop_s, window)
@@ -230,6 +233,8 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
     """
     import numpy as np
 
+    from commbench.stats import grouping
+
     by_class = bandwidths.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
     table = by_class.agg(
         workload=("workload", "first"),
@@ -296,7 +301,7 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
     groups: list[pd.DataFrame] = []
     peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
     for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
-        if len(bandwidths_Bps) < _MIN_PAIRS:
+        if len(bandwidths_Bps) < MIN_PAIRS:
             continue
         typical_Bps, slow, slowdown, score = _compare(bandwidths_Bps.to_numpy())  # noqa: N806
         if slow.any():
@@ -327,10 +332,10 @@ def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
     n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
     mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
-    squares = np.maximum(square - mean**2, 0) * n + _PRIOR_PAIRS * _PRIOR_NOISE**2
-    freedom = n - 1 + _PRIOR_PAIRS
+    squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
+    freedom = n - 1 + PRIOR_PAIRS
     spread = np.sqrt(squares / freedom)
-    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, _ALPHA / (n + 1))
+    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
     far = (ordered[n] - mean) / spread > limit
     if not far.any():
         return typical_Bps, far[:0], slowdown, behind

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats import grouping
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
@@ -255,6 +254,8 @@ class Spans:
     """
 
     def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
+        from commbench.stats import grouping
+
         group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
         order = grouping.sort_order(group)
         self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]

@@ -231,7 +231,8 @@ def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
                     f"{entry[key]}; give another --output, or remove it there"
                 )
         # Theirs may well be told better than ours.
-        listed[name] = {**old, "params": _united(old["params"], entry["params"])}
+        both = zip(old["params"], entry["params"], strict=True)
+        listed[name] = {**old, "params": [list(dict.fromkeys([*a, *b])) for a, b in both]}
     _write(file, {**listed, "version": 2})
 
 
@@ -277,18 +278,11 @@ def _cells(row: Mapping[str, Any]) -> _Cells:
     }
 
 
-def _axes(places: Iterable[tuple[str, ...]]) -> list[list[str]]:
-    """Return the values of each parameter, in the order in which they occur."""
-    return [list(dict.fromkeys(values)) for values in zip(*places, strict=True)]
-
-
-def _united(one: Sequence[Sequence[str]], two: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [list(dict.fromkeys([*a, *b])) for a, b in zip(one, two, strict=True)]
-
-
 def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
     """Return a benchmark's row; what was not measured is nan, which asv shows as ``n/a``."""
-    axes, nothing = _axes(cells), {"result": math.nan}
+    nothing = {"result": math.nan}
+    # The values of each parameter, in the order in which they occur.
+    axes = [list(dict.fromkeys(values)) for values in zip(*cells, strict=True)]
     places = [cells.get(params, nothing) for params in itertools.product(*axes)]
     mine = run.ends[run.ends["workload"].map(benchmark) == name]
     return {
