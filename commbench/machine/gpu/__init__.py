@@ -116,7 +116,7 @@ def of_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str,
         Where there are fewer GPUs than that takes.
     """
     placed = [placement.gpu for placement in spec.placement] or [None] * spec.n_workers
-    others = of_ends(spec, spec.n_workers, environ) if None in placed else ({},) * len(placed)
+    others = of_ends(spec, len(placed), environ) if None in placed else ({},) * len(placed)
     names = devices(environ) if any(gpu is not None for gpu in placed) else ()
     return tuple(
         other if gpu is None else _first(str(gpu), names)
