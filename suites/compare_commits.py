@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from commbench.errors import CommbenchError, UsageError
-from commbench.machine import environment, programs
+from commbench.machine import environment
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "suites" / "asv" / "suite.toml"
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _resolve(name: str) -> str:
     command = ("git", "-C", ROOT, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    said, problem = programs.ask(command, 10)
+    said, problem = environment.ask(command, 10)
     if problem:
         raise UsageError(f"there is no commit {name!r} here ({problem}); fetch it, or name another")
     # An old git repeats the option.

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from commbench.machine import cpu
+from commbench.machine import cores
 
 SPIN = """
 import sys, threading, time
@@ -46,7 +46,7 @@ def start():
 def told_before_and_after(children):
     """Return what `children` say of themselves, summed, around what is found of them."""
     before = sum(float(child.stdout.readline()) for child in children)
-    found = cpu.seconds(child.pid for child in children)
+    found = cores.cpu_seconds(child.pid for child in children)
     for child in children:
         child.stdin.write("\n")
         child.stdin.flush()
@@ -69,7 +69,7 @@ def test_several_processes_add_up(start):
 def test_the_own_process_counts_like_any_other():
     """The clock of this process is the one that ``time.process_time`` reads."""
     before = time.process_time()
-    found = cpu.seconds([os.getpid()])
+    found = cores.cpu_seconds([os.getpid()])
     assert before <= found <= time.process_time()
 
 
@@ -77,11 +77,11 @@ def test_it_is_finer_than_the_clock_tick_of_proc():
     """Work of a millisecond is seen, which the ticks of /proc/PID/stat can't show."""
     found = []
     for _ in range(5):
-        before = cpu.seconds([os.getpid()])
+        before = cores.cpu_seconds([os.getpid()])
         until = time.thread_time() + 0.001
         while time.thread_time() < until:
             pass
-        found.append(cpu.seconds([os.getpid()]) - before)
+        found.append(cores.cpu_seconds([os.getpid()]) - before)
     assert all(seconds >= 0.001 for seconds in found)
     assert min(found) < 0.005
 
@@ -90,14 +90,14 @@ def test_a_sleeping_process_uses_nothing(start):
     """Time that a process sleeps does not count."""
     child = start("print(flush=True); import sys; sys.stdin.read()")
     child.stdout.readline()
-    before, began = cpu.seconds([child.pid]), time.monotonic()
+    before, began = cores.cpu_seconds([child.pid]), time.monotonic()
     threading.Event().wait(0.5)
-    assert cpu.seconds([child.pid]) - before < 0.1 * (time.monotonic() - began)
+    assert cores.cpu_seconds([child.pid]) - before < 0.1 * (time.monotonic() - began)
 
 
 def test_a_process_that_is_gone_counts_nothing(start):
     """A process id that nobody has any more is left out."""
     child = start("")
     child.communicate()
-    assert cpu.seconds([child.pid]) == 0.0
-    assert cpu.seconds([child.pid, os.getpid()]) > 0.0
+    assert cores.cpu_seconds([child.pid]) == 0.0
+    assert cores.cpu_seconds([child.pid, os.getpid()]) > 0.0

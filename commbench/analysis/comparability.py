@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.machine.environment import recorded
 from commbench.model import Case, ClusterSpec, Manifest
 from commbench.model.units import format_bytes
 
@@ -68,7 +69,7 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
         if case.id not in matched
     ]
     differences = [*_environments(baseline.environment, candidate.environment)]
-    differences += [found for pair in pairs for found in _cases(*pair)]
+    differences += [difference for pair in pairs for difference in _cases(*pair)]
     return Match(
         same={one.id: two.id for one, two in pairs},
         differences=tuple(differences),
@@ -89,9 +90,7 @@ def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Di
 
 
 def _at(environment: Mapping[str, Any], key: str) -> Any:
-    value: Any = environment
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    value = recorded(environment, key)
     # A kernel that was built anew keeps a few pages more or less for itself.
     return format_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else value
 
@@ -106,8 +105,8 @@ def _cases(one: Case, two: Case) -> Iterator[Difference]:
 
 
 def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
-    found = cluster.measured() | {"placement": cluster.placed}
-    return {name: "none" if value in ("", {}) else value for name, value in found.items()}
+    settings = cluster.measured() | {"placement": cluster.placed}
+    return {name: "none" if value in ("", {}) else value for name, value in settings.items()}
 
 
 def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
 from commbench.harness.suite import structure
+from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size
 
@@ -120,15 +121,15 @@ def read(path: Path) -> tuple[Reference, ...]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ReferenceFileError(f"can't read the references {path}: {error}") from error
-    found: _ReferenceFile = structure(content, _ReferenceFile, str(path))
-    if not found.reference:
+    parsed: _ReferenceFile = structure(content, _ReferenceFile, str(path))
+    if not parsed.reference:
         raise ReferenceFileError(f"{path} has no [[reference]] table; add one")
-    for number, reference in enumerate(found.reference):
+    for number, reference in enumerate(parsed.reference):
         try:
             _validate(reference)
         except UsageError as error:
             raise ReferenceFileError(f"{path}: reference[{number}]: {error}") from error
-    return found.reference
+    return parsed.reference
 
 
 def _validate(reference: Reference) -> None:
@@ -214,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def _system(run: Run) -> str:
-    return str((run.manifest.environment.get("host") or {}).get("name") or "unknown")
+    return str(recorded(run.manifest.environment, "host.name") or "unknown")
 
 
 def written(run: Run, summaries: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import stats
 from commbench.errors import CommbenchError, ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Comparison, Manifest, Suite, registry
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
@@ -121,43 +121,15 @@ class Run:
 
     # -- what is computed of them
 
-    @cached_property
-    def case_labels(self) -> dict[str, str]:
-        """As `stats.case_labels` returns them."""
-        return stats.case_labels(self)
-
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """By case: ``pair`` of processes, ``fetch`` of all workers, or work of a ``cluster``."""
-        layers = self.samples.drop_duplicates("case_id").set_index("case_id")["layer"]
-        return {
-            case.id: _kind_of_case(case, str(layers.get(case.id, ""))) for case in self.suite.cases
-        }
-
-    @cached_property
-    def launch_medians(self) -> pd.DataFrame:
-        """As `stats.launch_medians` returns them."""
-        return stats.launch_medians(self)
-
-    @cached_property
-    def summaries(self) -> pd.DataFrame:
-        """As `stats.summaries` returns them."""
-        return stats.summaries(self)
-
-    @cached_property
-    def costs(self) -> pd.DataFrame:
-        """As `stats.costs` returns them: the summaries, with CPU time per byte and idle cores."""
-        return stats.costs(self)
-
-    @cached_property
-    def comparisons(self) -> list[Comparison]:
-        """As `stats.comparisons` returns them."""
-        return stats.comparisons(self)
-
-    @cached_property
-    def pair_bandwidths(self) -> stats.PairBandwidths:
-        """As `stats.pair_bandwidths` returns them."""
-        return stats.pair_bandwidths(self)
+    case_labels = cached_property(stats.case_labels)
+    launch_medians = cached_property(stats.launch_medians)
+    summaries = cached_property(stats.summaries)
+    costs = cached_property(stats.costs)
+    comparisons = cached_property(stats.comparisons)
+    pair_bandwidths = cached_property(stats.pair_bandwidths)
+    coverage = cached_property(stats.coverage)
+    worker_profiles = cached_property(stats.worker_profiles)
+    ended_by = cached_property(stats.ended_by)
 
     @property
     def pairs(self) -> pd.DataFrame:
@@ -166,33 +138,26 @@ class Run:
 
     @cached_property
     def link_bandwidths(self) -> pd.DataFrame:
-        """As `stats.link_bandwidths` returns them."""
+        """What `stats.link_bandwidths` returns."""
         return stats.link_bandwidths(self, self.pair_bandwidths)
 
     @cached_property
     def slow_pairs(self) -> pd.DataFrame:
-        """As `stats.slow_pairs` returns them."""
+        """What `stats.slow_pairs` returns."""
         return stats.slow_pairs(self.pairs, self)
 
     @cached_property
-    def coverage(self) -> pd.DataFrame:
-        """As `stats.coverage` returns it."""
-        return stats.coverage(self)
-
-    @cached_property
-    def worker_profiles(self) -> pd.DataFrame:
-        """As `stats.worker_profiles` returns them."""
-        return stats.worker_profiles(self)
-
-    @cached_property
     def profile_shares(self) -> pd.DataFrame:
-        """As `stats.profile_shares` returns them."""
+        """What `stats.profile_shares` returns."""
         return stats.profile_shares(self.worker_profiles, self)
 
     @cached_property
-    def ended_by(self) -> str:
-        """As `stats.ended_by` returns it."""
-        return stats.ended_by(self)
+    def kinds(self) -> dict[str, str]:
+        """By case: ``pair`` of processes, ``fetch`` of all workers, or work of a ``cluster``."""
+        layers = self.samples.drop_duplicates("case_id").set_index("case_id")["layer"]
+        return {
+            case.id: _kind_of_case(case, str(layers.get(case.id, ""))) for case in self.suite.cases
+        }
 
     @cached_property
     def pair_transports(self) -> pd.DataFrame:

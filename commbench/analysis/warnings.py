@@ -1,17 +1,44 @@
-"""What a reader must know before the numbers."""
+"""What a reader must know before the numbers: what is wrong with a run, and what disturbed it.
+
+Each warning says in one line what was seen, why it matters and what to do. What was not recorded
+makes no warning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from commbench import stats
-from commbench.analysis import disturbances, found_cluster
-from commbench.model.units import format_bandwidth
+from commbench.errors import CommbenchError
+from commbench.machine import cores
+from commbench.machine.environment import recorded
+from commbench.model import GPU_MEMORY, Case, registry
+from commbench.model.units import (
+    format_bandwidth,
+    format_bytes,
+    format_message_size,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from commbench.analysis.run import Run
 
+MAX_STOLEN = 0.02
+"""The share of the cores' time that a hypervisor may take: what commbench allows itself to cost."""
+MAX_SPREAD = 0.1
+"""pyperf calls a benchmark unstable from a standard deviation of 10 % of the mean on."""
+MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
+"""A drift must be improbable by chance, and change more than runs on a quiet machine differ by."""
+MIN_CLOCK_STEPS = 100
+"""A duration of 100 steps of the clock is known to 1 %."""
+CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
+"""Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
+LOCAL = "local"
+"""What the records call the host that the run was begun on."""
+COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
 _NAMED = 6
 """The slow pairs of a case that are named in its warning; the table has more."""
@@ -19,107 +46,307 @@ _NAMED = 6
 
 def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
-    tasks, summaries = run.case_labels, run.summaries
-    found = [text for text in run.pair_transports["contradiction"].unique() if text]
-    found += list(run.notes)
+    labels = {
+        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
+    }
+    texts = [text for text in run.pair_transports["contradiction"].unique() if text]
+    texts += run.notes
     if run.suite.reproduces and stats.reproduced(run) is None:
-        found.append(
+        texts.append(
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
-    found += found_cluster.find(run)
-    found += _clocks(run)
-    found += _stopped(run)
-    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
-    n_good = int(run.ends["ok"].astype(bool).sum())
-    n_failed = len(run.ends) - n_good
-    if n_failed:
-        found.append(f"{n_failed} of {n_planned} launches failed; see Failures")
-    if n_good + n_failed < n_planned:
-        found.append(
-            f"only {n_good + n_failed} of {n_planned} launches were run; go on with "
-            f"commbench run --resume {run.path}"
-        )
-    for row in summaries[summaries["n_launches"] == 0].drop_duplicates("case_id").itertuples():
-        found.append(
-            f"{tasks[row.case_id]} over {row.backend}: no launch ended well; the median is of "
-            "launches that were cut short, and is nothing to quote"
-        )
-    weak = summaries[summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")]
-    weak = weak[weak["n_launches"] > 0]
-    if len(weak):
-        n_launches = int(weak["n_launches"].min())
-        found.append(
-            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
-            "the median (6 do): the intervals shown hold it with the probability that stands "
-            "beside them, and a backend that has no better one is not called faster or slower"
-        )
-    found += _slow_pairs(run)
-    for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
-        if n_untimed := int(rows["n_untimed"].sum()):
-            found.append(
-                f"{tasks[case_id]} over {rows['backend'].iloc[0]}: {n_untimed} of "
-                f"{int(rows['n'].sum())} transfers ended when they began or before, by their "
-                "clocks; they are in no bandwidth"
-            )
-    for row in run.coverage.itertuples():
-        where = f"{tasks[row.case_id]} over {row.backend}"
-        if row.n_lost > 0:
-            found.append(f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log")
-        elif row.n_lost < 0:
-            found.append(f"{where}: the logs have {-row.n_lost} fetches that no worker began")
-        if row.coverage < _MIN_COVERAGE:
-            found.append(
-                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
-                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
-                "the pair bandwidths below describe a part of the traffic only"
-            )
-    found += disturbances.find(run)
-    return found
+    for warnings in (
+        _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed, _coverage,
+        _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
+        _oversubscription, _crowded_pairs, _frequency_scaling,
+    ):  # fmt: skip
+        texts += warnings(run, labels)
+    return texts
 
 
-def _clocks(run: Run) -> list[str]:
+def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    settings = run.settings[~run.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
+    measured = set(run.samples["case_id"])
+    for case in run.suite.cases:
+        if not case.cluster.scheduler or case.id not in measured:
+            continue
+        mine = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
+        listed = ", ".join(f"{row.name}={row.value}" for row in mine.itertuples(index=False))
+        known = f"; settings of UCX found on its workers: {listed}" if listed else ""
+        yield (
+            f"{labels[case.id]}: all launches measured one running "
+            f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
+            f"the next is in no interval and no test, and its settings are as found{known}"
+        )
+
+
+def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    del labels
     seconds = run.samples["seconds"]
-    found = []
     if n_negative := int((seconds < 0).sum()):
-        found.append(
+        yield (
             f"{n_negative} of {len(seconds)} samples ended before they began, by their clock; "
             "they are left out"
         )
     if n_zero := int((seconds == 0).sum()):
-        found.append(
+        yield (
             f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
             "for them, and a ratio or bandwidth of such a median is not given"
         )
-    return found
 
 
-def _stopped(run: Run) -> list[str]:
-    tasks, summaries = run.case_labels, run.summaries
-    rule, reason = run.manifest.stopping, run.ended_by
-    limits = {"launches": "--max-launches", "time": "--time-budget"}
-    if rule is None or reason not in limits:
-        return []
-    return [
-        f"stopped by {limits[reason]} before every median was known within ±{rule.rel_ci:.2g} of "
-        f"itself: {tasks[row.case_id]} over {row.backend} is known within "
-        + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
-        for row in stats.widest(summaries).itertuples()
-    ]
+def _stopped(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    limit = {"launches": "--max-launches", "time": "--time-budget"}.get(run.ended_by)
+    if run.manifest.stopping is None or limit is None:
+        return
+    for row in stats.widest(run.summaries).itertuples():
+        yield (
+            f"stopped by {limit} before every median was known within "
+            f"±{run.manifest.stopping.rel_ci:.2g} of itself: {labels[row.case_id]} is known within "
+            + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+        )
 
 
-def _slow_pairs(run: Run) -> Iterator[str]:
-    tasks = run.case_labels
+def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    summaries = run.summaries
+    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
+    if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
+        yield f"{n_failed} of {n_planned} launches failed; see Failures"
+    if len(run.ends) < n_planned:
+        yield (
+            f"only {len(run.ends)} of {n_planned} launches were run; go on with "
+            f"commbench run --resume {run.path}"
+        )
+    for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
+        yield (
+            f"{labels[case_id]}: no launch ended well; the median is of "
+            "launches that were cut short, and is nothing to quote"
+        )
+    weak = summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")
+    weak &= summaries["n_launches"] > 0
+    if weak.any():
+        n_launches = int(summaries["n_launches"][weak].min())
+        yield (
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
+            "the median (6 do): the intervals shown hold it with the probability that stands "
+            "beside them, and a backend that has no better one is not called faster or slower"
+        )
+
+
+def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     for (case_id, channel), rows in run.slow_pairs.groupby(
         ["case_id", "channel"], sort=False, observed=True
     ):
         worst = next(rows.itertuples())
         also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
-        more = [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
+        also += [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
         yield (
-            f"{tasks[case_id]} over {worst.backend}{'' if channel == 'gather' else f', {channel}'}:"
+            f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}:"
             f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
             f"pair ({format_bandwidth(worst.q50_Bps)} against "
             f"{format_bandwidth(worst.typical_Bps)})"
-            + (f"; slow, too: {', '.join(also + more)}" if also else "")
+            + (f"; slow, too: {', '.join(also)}" if also else "")
+        )
+
+
+def _untimed(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
+        if n_untimed := int(rows["n_untimed"].sum()):
+            yield (
+                f"{labels[str(case_id)]}: {n_untimed} of {int(rows['n'].sum())} transfers ended "
+                "when they began or before, by their clocks; they are in no bandwidth"
+            )
+
+
+def _coverage(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in run.coverage.itertuples():
+        where = labels[row.case_id]
+        if row.n_lost > 0:
+            yield f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log"
+        elif row.n_lost < 0:
+            yield f"{where}: the logs have {-row.n_lost} fetches that no worker began"
+        if row.coverage < _MIN_COVERAGE:
+            yield (
+                f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
+                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
+                "the pair bandwidths below describe a part of the traffic only"
+            )
+
+
+def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
+    others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
+    if text := _disturbed(use, others, cores.MAX_OTHERS, labels):
+        yield (
+            f"other processes used the cores in {text}: the samples of these launches are slow for "
+            "a reason that is no backend's; end what else runs, and measure again"
+        )
+    known = run.manifest.environment
+    loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
+    if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
+        yield (
+            f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began: others "
+            "were using the cores; end what else runs, and measure again"
+        )
+
+
+def _stolen_time(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    use = _core_use(run)
+    if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
+        yield (
+            f"the hypervisor gave the cores to other machines in {text}: no process here shows "
+            "that; compare only what was measured in turns, or take a machine of your own"
+        )
+
+
+def _core_use(run: Run) -> pd.DataFrame:
+    return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
+
+
+def _disturbed(
+    use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
+) -> str:
+    """Return in which launches more than `limit` of the cores' time was taken, if in any."""
+    use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
+    # A launch on several hosts was disturbed where its most disturbed host was.
+    use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
+    above = use[use["share"] > limit]
+    if above.empty:
+        return ""
+    worst = above.loc[above["share"].idxmax()]
+    where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
+    return (
+        f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
+        f"{worst['share']:.0%}{where}, launch {worst['launch']} of {labels[worst['case_id']]})"
+    )
+
+
+def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spreads = stats.spreads(run)
+    for column, what, remedy in (
+        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
+        ("between", "medians of launches", "more --launches, and nothing else on the machine"),
+    ):
+        unstable = []
+        for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
+            above = rows[rows[column] > MAX_SPREAD]
+            if above.empty:
+                continue
+            worst = above.loc[above[column].idxmax()]
+            size = format_message_size(int(worst["payload_bytes"]))
+            where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            unstable.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
+        if unstable:
+            yield (
+                f"{what} spread {', '.join(unstable)}: a standard deviation, from quartiles, of "
+                f"over {MAX_SPREAD:.0%} is unstable; {remedy}"
+            )
+
+
+def _drift(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    for row in stats.drifts(run).itertuples():
+        if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
+            yield (
+                f"{labels[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
+                f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches "
+                f"(p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
+                "median is of no one state, so measure again"
+            )
+
+
+def _spilling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    spills = stats.counted(run.spills, run)
+    for case_id, rows in spills.groupby("case_id", sort=False):
+        n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
+        yield (
+            f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
+            f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
+            "the disk's, too; take less data or more memory"
+        )
+
+
+def _compression(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    settings = run.settings
+    on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
+    for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
+        yield (
+            f"{labels[case_id]}: workers compressed their messages with {value}: times and bytes "
+            "on the wire are the compressor's as much as the link's; to measure the link: "
+            "DASK_DISTRIBUTED__COMM__COMPRESSION=False"
+        )
+
+
+def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    step_s = recorded(run.manifest.environment, "clock.step_s")
+    if not step_s:
+        return
+    # In the other modes of a ping-pong many messages are timed together.
+    alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
+    rows = run.summaries[run.summaries["case_id"].isin(alone)]
+    timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
+    source = recorded(run.manifest.environment, "cpu.clock_source")
+    remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
+    for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
+        yield (
+            f"{labels[str(case_id)]}: {format_seconds(short['median_s'].min())} is less than "
+            f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
+            f"by more than 1 %; {remedy}"
+        )
+
+
+def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
+    # The workers' threads, the scheduler and the client.
+    wanted = {
+        case.id: case.cluster.n_workers * case.cluster.threads_per_worker + 2
+        for case in run.suite.cases
+        if case.id in on_cluster and not _may_be_remote(case)
+    }
+    most = max(wanted.values(), default=0)
+    if n_cores and most > n_cores:
+        above = [case_id for case_id, n in wanted.items() if n > n_cores]
+        who = labels[above[0]] if len(above) == 1 else f"{len(above)} of {len(labels)} cases"
+        yield (
+            f"{who}: up to {most} busy threads (each worker's, the scheduler's and the client's) "
+            f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
+            "the computation; take fewer workers or threads, or more cores"
+        )
+
+
+def _may_be_remote(case: Case) -> bool:
+    """Return whether workers need not be on this host, whose cores then say nothing of theirs."""
+    try:
+        return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))
+    except CommbenchError:
+        # A plug-in that measured the run, and is not installed here.
+        return True
+
+
+def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    measured = set(run.samples["case_id"])
+    for case in run.suite.cases:
+        if case.id not in measured or stats.mode_of(case) != "multi-pair":
+            continue
+        if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
+            yield (
+                f"{labels[case.id]}: {n_processes} processes share {n_cores:g} cores: they take "
+                "turns, so the bandwidth of all pairs is what the cores allow and not what the "
+                "transport can; take fewer --pairs, or more cores"
+            )
+
+
+def _frequency_scaling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    del labels
+    cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
+    governors = {name for name in (cpu.get("governors") or {}).values() if name}
+    seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
+    seen += ["turbo is on"] * bool(cpu.get("turbo"))
+    if seen:
+        yield (
+            f"{' and '.join(seen)}: cores change their clock with load and heat, and times with "
+            "it; sudo cpupower frequency-set -g performance, and turn turbo off in the BIOS or in "
+            "/sys/devices/system/cpu"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commbench import backends
 from commbench.backends.base import Backend, Unavailability
-from commbench.conformance.promises import demand, one_line, refusal
+from commbench.conformance.promises import one_line, refusal
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
@@ -51,9 +51,8 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
         _check_unavailable_imports(name, device)
         lacking = backend.unavailable(device)
         if lacking is not None:
-            demand(
-                bool(lacking.reason and lacking.remedy),
-                f"unavailable() says no more than {lacking}; it takes a reason and a remedy",
+            assert all((lacking.reason, lacking.remedy)), (
+                f"unavailable() says no more than {lacking}; it takes a reason and a remedy"
             )
             raise UnavailableError(f"backend {name}", lacking.reason, lacking.remedy)
         return _exchange_messages(backend, device, Path(scratch))
@@ -61,26 +60,24 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
 
 def _check_words(backend: Backend, name: str) -> None:
     head = name.partition(":")[0]
-    demand(backend.head == head, f"the entry point is {head!r}, but head is {backend.head!r}")
+    assert backend.head == head, f"the entry point is {head!r}, but head is {backend.head!r}"
     again = backends.parse(backend.name).name
-    demand(again == backend.name, f"its name {backend.name!r} leads to another: {again!r}")
-    demand(bool(backend.protocol), "protocol is empty; give the scheme of Dask's addresses")
+    assert again == backend.name, f"its name {backend.name!r} leads to another: {again!r}"
+    assert backend.protocol, "protocol is empty; give the scheme of Dask's addresses"
     with refusal(UsageError, "an option that nobody knows"):
         type(backend)(("no-such-option",))
     one_line("settings()", backend.settings())
-    demand(
-        isinstance(backend.contradiction("no-such-transport"), str),
-        "contradiction() returns no text; return '' where nothing is wrong",
+    assert isinstance(backend.contradiction("no-such-transport"), str), (
+        "contradiction() returns no text; return '' where nothing is wrong"
     )
 
 
 def _check_settings(backend: Backend, device: str, scratch: Path) -> None:
     given = backend.environment(device, scratch)
-    demand(
-        all(isinstance(text, str) for pair in given.items() for text in pair),
-        f"environment() is {given!r}; names and values of variables are text",
+    assert all(isinstance(text, str) for pair in given.items() for text in pair), (
+        f"environment() is {given!r}; names and values of variables are text"
     )
-    demand(isinstance(backend.dask_config(), Mapping), "dask_config() is no mapping")
+    assert isinstance(backend.dask_config(), Mapping), "dask_config() is no mapping"
 
 
 def _check_unavailable_imports(name: str, device: str) -> None:
@@ -97,17 +94,15 @@ def _check_unavailable_imports(name: str, device: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, name, device], capture_output=True, text=True, check=False
     )
-    demand(
-        done.returncode == 0, f"unavailable() or lacking() failed in a fresh process: {done.stderr}"
+    assert done.returncode == 0, (
+        f"unavailable() or lacking() failed in a fresh process: {done.stderr}"
     )
     kind, *loaded = done.stdout.split()
-    demand(
-        kind in ("NoneType", Unavailability.__name__),
-        f"unavailable() returns a {kind}; return None or an Unavailability",
+    assert kind in ("NoneType", Unavailability.__name__), (
+        f"unavailable() returns a {kind}; return None or an Unavailability"
     )
-    demand(
-        not loaded,
-        f"unavailable() or lacking() imports {', '.join(loaded)}; look for it, don't load it",
+    assert not loaded, (
+        f"unavailable() or lacking() imports {', '.join(loaded)}; look for it, don't load it"
     )
 
 
@@ -122,24 +117,23 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     )  # fmt: skip
     plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
     records = InMemory()
-    for found in runner.run_plan(plan, scratch):
-        if found is not None:
-            records(found)
+    for emitted in runner.run_plan(plan, scratch):
+        if emitted is not None:
+            records(emitted)
     records += parts.all_records(scratch)
     failures = [record.message for record in records if isinstance(record, Failure)]
-    demand(not failures, f"a launch over {name} failed: {'; '.join(failures)}")
-    demand(any(isinstance(record, LaunchEnd) for record in records), "no launch ended")
+    assert not failures, f"a launch over {name} failed: {'; '.join(failures)}"
+    assert any(isinstance(record, LaunchEnd) for record in records), "no launch ended"
     samples = (record for record in records if isinstance(record, Sample))
     seen = {(r.layer, r.payload_bytes) for r in samples if r.verified or r.tool}
     wanted = {(layer, size) for layer in layers for size in _SIZES}
-    demand(seen >= wanted, f"no verified message of {sorted(wanted - seen)}")
+    assert seen >= wanted, f"no verified message of {sorted(wanted - seen)}"
     used = [record for record in records if isinstance(record, TransportUsed)]
-    demand(bool(used), "transport() told of no connection what carries it")
+    assert used, "transport() told of no connection what carries it"
     for record in used:
         # The harness puts the layer before what the backend says.
-        demand(
-            bool(record.transport and record.evidence.partition(": ")[2]),
+        assert all((record.transport, record.evidence.partition(": ")[2])), (
             f"transport() says {record.transport!r} by the evidence {record.evidence!r}; it takes "
-            "both",
+            "both"
         )
     return {record.transport for record in used}

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
-from commbench.conformance.promises import demand, refusal
+from commbench.conformance.promises import refusal
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers.base import RunningCluster
 from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
 from commbench.store.emitter import InMemory
-from commbench.workloads.base import Context
 
 _SPIN_SECONDS = 0.3
 _END_SECONDS = 30.0
@@ -55,7 +54,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         Where the cluster can't be had.
     """
     kind = registry.load("launcher", name)
-    demand(kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}")
+    assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
     spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
     (case,) = suite.cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
     for field, value in _FOREIGN.items():
@@ -66,39 +65,34 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         _check_members(running, spec, talk.protocol)
         _check_cpu_time(running)
         launch = Launch(case=case, index=0, block=0, position=0)
-        workload_kind = registry.load("workload", _WORKLOAD)
-        context = Context(n_workers=spec.n_workers, device=spec.device, seed=0)
-        params = suite.structure(dict(case.params), workload_kind.Params, _WORKLOAD)
         records = InMemory()
-        workload = workload_kind(params, context)
+        workload: Any = suite.workload_of(case)
         measure_cluster(launch, workload, talk, running, records)
         adopted, outlives = running.adopted, running.outlives
     samples = [record for record in records if isinstance(record, Sample)]
-    demand(len(samples) == 3, f"of 3 iterations {len(samples)} have a sample")
-    demand(all(sample.verified for sample in samples), "a sample is not verified")
+    assert len(samples) == 3, f"of 3 iterations {len(samples)} have a sample"
+    assert all(sample.verified for sample in samples), "a sample is not verified"
     if not outlives:
         _await_end(adopted)
 
 
 def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) -> None:
     names = list(running.names.values())
-    demand(len(names) == spec.n_workers, f"{spec.n_workers} workers were asked for: {names}")
-    demand(len(set(names)) == len(names), f"two workers have one name: {names}")
+    assert len(names) == spec.n_workers, f"{spec.n_workers} workers were asked for: {names}"
+    assert len(set(names)) == len(names), f"two workers have one name: {names}"
     strange = [where for where in running.names if not where.startswith(f"{protocol}://")]
-    demand(not strange, f"these addresses are not of {protocol}: {strange}")
-    found = set(running.client.scheduler_info(n_workers=-1)["workers"])
-    demand(found == set(running.names), f"the scheduler knows {found}, and names has other keys")
+    assert not strange, f"these addresses are not of {protocol}: {strange}"
+    known = set(running.client.scheduler_info(n_workers=-1)["workers"])
+    assert known == set(running.names), f"the scheduler knows {known}, and names has other keys"
     threads = set(running.client.nthreads().values())
-    demand(threads == {spec.threads_per_worker}, f"workers have {threads} threads")
-    n_processes = running.n_processes
+    assert threads == {spec.threads_per_worker}, f"workers have {threads} threads"
     # A scheduler may share the client's process.
-    n_schedulers = int(running.client.run_on_scheduler(os.getpid) != os.getpid())
-    demand(
-        n_processes == spec.n_workers + 1 + n_schedulers,
-        f"pids and elsewhere have {n_processes} processes: scheduler, client and workers are "
-        f"{spec.n_workers + 1 + n_schedulers}",
+    wanted = spec.n_workers + 1 + int(running.client.run_on_scheduler(os.getpid) != os.getpid())
+    assert running.n_processes == wanted, (
+        f"pids and elsewhere have {running.n_processes} processes: scheduler, client and workers "
+        f"are {wanted}"
     )
-    demand(set(running.adopted) <= set(running.pids), "adopted has processes that pids has not")
+    assert set(running.adopted) <= set(running.pids), "adopted has processes that pids has not"
 
 
 def _check_cpu_time(running: RunningCluster) -> None:
@@ -106,9 +100,8 @@ def _check_cpu_time(running: RunningCluster) -> None:
         before = running.cpu_seconds()
         used = running.client.submit(_spin, workers=[address], pure=False).result()
         counted = running.cpu_seconds() - before
-        demand(
-            counted >= used,
-            f"worker {name} used {used:.3f} s of CPU time, and cpu_seconds() has {counted:.3f}",
+        assert counted >= used, (
+            f"worker {name} used {used:.3f} s of CPU time, and cpu_seconds() has {counted:.3f}"
         )
 
 
@@ -122,7 +115,7 @@ def _spin() -> float:
 def _await_end(pids: tuple[int, ...]) -> None:
     deadline = time.monotonic() + _END_SECONDS
     while left := [pid for pid in pids if _lives(pid)]:
-        demand(time.monotonic() < deadline, f"processes {left} outlive the cluster")
+        assert time.monotonic() < deadline, f"processes {left} outlive the cluster"
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""What the checks are made of: a promise, and the message where it is not kept."""
+"""What several checks demand."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def demand(kept: bool, broken: str) -> None:
-    """Raise an ``AssertionError`` that says what is `broken`, where it is not `kept`."""
-    if not kept:
-        raise AssertionError(broken)
-
-
 def one_line(what: str, text: Any) -> None:
     """Demand that `text` is one line of text."""
-    demand(
-        isinstance(text, str) and bool(text.strip()) and "\n" not in text,
-        f"{what} is {text!r}; it must be one line of text",
-    )
+    is_line = isinstance(text, str) and bool(text.strip()) and "\n" not in text
+    assert is_line, f"{what} is {text!r}; it must be one line of text"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from commbench.conformance.promises import demand, one_line, refusal
+from commbench.conformance.promises import one_line, refusal
 from commbench.errors import UsageError, VerificationError
 from commbench.harness import options, suite
 from commbench.model import LAYERS, registry
@@ -49,7 +49,7 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
         Where the parameters make no sense.
     """
     kind = registry.load("workload", name)
-    demand(kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}")
+    assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
     one_line("summary", kind.summary)
     _check_params(kind)
     filled = suite.structure(params, kind.Params, name)
@@ -65,17 +65,15 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     elif issubclass(kind, PairWorkload):
         _check_messages(make)
     else:
-        demand(False, f"{name} is no ClusterWorkload, FetchWorkload or PairWorkload")
+        raise AssertionError(f"{name} is no ClusterWorkload, FetchWorkload or PairWorkload")
 
 
 def _check_params(kind: type[Workload]) -> None:
     params = kind.Params
-    demand(
-        is_dataclass(params) and params.__dataclass_params__.frozen,  # type: ignore[attr-defined]
-        "Params is no frozen dataclass",
-    )
+    frozen = is_dataclass(params) and params.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert frozen, "Params is no frozen dataclass"
     without = [field.name for field in fields(params) if not field.metadata.get("help")]
-    demand(not without, f"these fields of Params have no help: {', '.join(without)}")
+    assert not without, f"these fields of Params have no help: {', '.join(without)}"
     try:
         defaults = params()
         options.of_params(params)
@@ -85,7 +83,7 @@ def _check_params(kind: type[Workload]) -> None:
             f"Params makes no options: {error!r}; every field has a default, and is an int, float, "
             "bool, str, Literal or tuple of one of these"
         ) from error
-    demand(again == defaults, f"of {defaults} a suite file makes {again}")
+    assert again == defaults, f"of {defaults} a suite file makes {again}"
 
 
 @contextmanager
@@ -96,14 +94,16 @@ def _connected(client: Any) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
-    with cluster, Client(cluster) as own:
-        yield own
+    with cluster, Client(cluster) as fresh:
+        yield fresh
 
 
 def _check_computation(work: ClusterWorkload, client: Any) -> None:
     from distributed import futures_of, wait
 
-    _check_bytes(work.payload_bytes)
+    number = work.payload_bytes
+    counts = isinstance(number, int) and number > 0
+    assert counts, f"payload_bytes is {number!r}; it must be a whole number above 0"
     work.prepare(client)
     for _ in range(2):
         # The harness lets go of a result before it asks for the next.
@@ -113,7 +113,7 @@ def _check_computation(work: ClusterWorkload, client: Any) -> None:
     largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
     (holder, *_) = client.who_has([largest])[largest.key]
     changed = client.run(_spoil, largest.key, workers=[holder])[holder]
-    demand(changed, f"the kit can't change a {largest.type}: make the result of arrays or frames")
+    assert changed, f"the kit can't change a {largest.type}: make the result of arrays or frames"
     with refusal(VerificationError, f"a wrong number in {largest.key}"):
         work.check(client, result)
 
@@ -124,15 +124,15 @@ def _nbytes(client: Any, future: Any) -> int:
 
 def _spoil(key: Any, dask_worker: Any) -> bool:
     """Change a number of what the worker holds under `key`; runs on the worker."""
-    held = dask_worker.data[key]
-    changed = held.copy() if hasattr(held, "copy") else held
+    value = dask_worker.data[key]
+    changed = value.copy() if hasattr(value, "copy") else value
     if hasattr(changed, "columns"):
-        columns = [place for place, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
+        columns = [position for position, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
         if not columns or not len(changed):
             return False
-        place = len(changed) // 2, columns[-1]
-        changed.iloc[place] = 2 * changed.iloc[place] + 1
-    elif _is_array(changed) and changed.size and changed.dtype.kind in "iufc":
+        position = len(changed) // 2, columns[-1]
+        changed.iloc[position] = 2 * changed.iloc[position] + 1
+    elif hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
 
         # In any other order what reshape returns may be a copy.
@@ -145,16 +145,12 @@ def _spoil(key: Any, dask_worker: Any) -> bool:
     return True
 
 
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "reshape")
-
-
 def _check_blocks(make: Callable[[int], Any]) -> None:
     work: FetchWorkload = make(1)
     for size in work.sizes:
         block = work.block(0, size)
         _check_bytes_of(block, size)
-        demand(_same(block, work.block(0, size)), f"block(0, {size}) is another at each call")
+        assert _same(block, work.block(0, size)), f"block(0, {size}) is another at each call"
         work.check(0, size, block)
         garbled = block.copy()
         garbled[-1] ^= 1
@@ -163,20 +159,19 @@ def _check_blocks(make: Callable[[int], Any]) -> None:
     size = max(work.sizes)
     with refusal(VerificationError, "the block of another worker"):
         work.check(0, size, work.block(1, size))
-    demand(
-        not _same(work.block(0, size), make(2).block(0, size)),
-        "the seed makes no difference to block()",
+    assert not _same(work.block(0, size), make(2).block(0, size)), (
+        "the seed makes no difference to block()"
     )
 
 
 def _check_messages(make: Callable[[int], Any]) -> None:
     work: PairWorkload = make(1)
-    demand(set(work.layers) <= set(LAYERS), f"layers are {work.layers}; known: {LAYERS}")
+    assert set(work.layers) <= set(LAYERS), f"layers are {work.layers}; known: {LAYERS}"
     for size in work.sizes:
-        demand(work.n_samples(size, 1) >= 1, f"n_samples({size}, 1) is below 1")
+        assert work.n_samples(size, 1) >= 1, f"n_samples({size}, 1) is below 1"
         payload = work.payload(size)
         _check_bytes_of(payload, size)
-        demand(_same(payload, work.payload(size)), f"payload({size}) is another at each call")
+        assert _same(payload, work.payload(size)), f"payload({size}) is another at each call"
         work.stamp(payload, 1)
         reply = payload.copy()
         work.check(payload, reply, whole=True)
@@ -188,26 +183,17 @@ def _check_messages(make: Callable[[int], Any]) -> None:
         with refusal(VerificationError, f"a wrong last byte of {size}"):
             work.check(payload, reply, whole=True)
     size = max(work.sizes)
-    demand(
-        not _same(work.payload(size), make(2).payload(size)),
-        "the seed makes no difference to payload()",
-    )
-
-
-def _check_bytes(number: Any) -> None:
-    demand(
-        isinstance(number, int) and number > 0,
-        f"payload_bytes is {number!r}; it must be a whole number above 0",
+    assert not _same(work.payload(size), make(2).payload(size)), (
+        "the seed makes no difference to payload()"
     )
 
 
 def _check_bytes_of(array: Any, size: int) -> None:
-    found = bytes(array)
-    demand(len(found) == size, f"of {size} B asked for {len(found)} were made")
-    left = len(zlib.compress(found, 1)) / size
-    demand(
-        left > _LEAST_COMPRESSED,
-        f"zlib leaves {left:.0%} of {size} B; random bytes tell of the link, not of a compressor",
+    content = bytes(array)
+    assert len(content) == size, f"of {size} B asked for {len(content)} were made"
+    left = len(zlib.compress(content, 1)) / size
+    assert left > _LEAST_COMPRESSED, (
+        f"zlib leaves {left:.0%} of {size} B; random bytes tell of the link, not of a compressor"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.machine import cpu, gpu, process
+from commbench.machine import cores, gpu, process
 from commbench.model import ClusterSpec, Placement, registry
 from commbench.model.units import parse_memory
 
@@ -46,7 +46,7 @@ class RunningCluster(ABC):
 
         Processes elsewhere are asked for theirs, which costs each of them one message.
         """
-        seconds = cpu.seconds(self.pids)
+        seconds = cores.cpu_seconds(self.pids)
         if workers := sorted(self.elsewhere - {SCHEDULER}):
             seconds += sum(self.client.run(time.process_time, workers=workers).values())
         if SCHEDULER in self.elsewhere:

@@ -1,9 +1,14 @@
-"""The cores that processes may use: how many they are, and what all processes make of them."""
+"""The cores that processes may use, and the CPU time that processes and threads have of them.
+
+CPU time comes from the kernel's accounting in nanoseconds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,14 +43,14 @@ def parse(text: str) -> frozenset[int]:
     >>> sorted(parse("0-2,8")), sorted(parse(""))
     ([0, 1, 2, 8], [])
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for item in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", item.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise UsageError(f"{text!r} is no list of CPUs; write for example 0-19,40-59")
-        found.update(range(first, last + 1))
-    return frozenset(found)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -96,3 +101,38 @@ def usable(cpu: Mapping[str, Any]) -> float | None:
 def is_loaded(load_average: float, n_cores: float) -> bool:
     """Return whether a load average says that others use the cores: 0.5 is there on any machine."""
     return load_average > max(0.5, MAX_OTHERS * n_cores)
+
+
+# CPUCLOCK_SCHED of linux/posix-timers.h; clock_getcpuclockid(3) builds the same number.
+_SCHEDULER_CLOCK = 2
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU time that the processes `pids` have used, user and system, all threads.
+
+    A process that is gone counts nothing: whoever compares two readings must know that all
+    lived through both.
+    """
+    total = 0.0
+    for pid in pids:
+        try:
+            total += time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
+        except OSError:
+            continue
+    return total
+
+
+def thread_seconds(pid: int | str = "self") -> dict[int, tuple[float, float]]:
+    """Return by thread id the time that each thread of a process had a core, and waited for one.
+
+    From ``/proc/PID/task/TID/schedstat``. The time on a core of a thread that is running at this
+    moment may be a scheduler's tick (1 to 10 ms) old. A kernel without such accounting gives
+    no threads.
+    """
+    threads = {}
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end while its number is read.
+        with contextlib.suppress(OSError, ValueError):
+            ran, waited, _ = (folder / "schedstat").read_text().split()
+            threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
+    return threads

@@ -14,13 +14,15 @@ import platform
 import re
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-from commbench.machine import clock, programs
 
 PACKAGES = (
     "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
@@ -37,40 +39,41 @@ _SECRETS = re.compile(r"TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG", r
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"
 _GPU_TIMEOUT_S = 10.0
 _NUMA_NODE = "device/numa_node"
+_N_READINGS = 2000
 _SOURCE = Path(__file__).parent.parent
 Limit = float | str | None
 
 
 def collect(root: Path = Path("/")) -> dict[str, Any]:
     """Return the provenance of machine and software, ready for JSON; within 0.2 s, as a rule."""
-    found, gpu_error = ask_gpus()
+    gpu_rows, gpu_error = ask_gpus()
     # Installed, it may lie in a virtual environment inside of somebody else's checkout.
-    own = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
-    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", _read(root / "proc/loadavg") or "")
+    commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
+    loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", read(root / "proc/loadavg") or "")
     return {
         "host": host(root),
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "clock": {"step_s": clock.step_s()},
+        "clock": {"step_s": clock_step_s()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),
-        "gpus": found,
+        "gpus": gpu_rows,
         "gpu_error": gpu_error or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": {name: package_version(name) for name in PACKAGES},
-        "git": {"commbench": own, "working_directory": checkout(Path())},
+        "git": {"commbench": commit, "working_directory": checkout(Path())},
         "variables": variables(os.environ),
     }
 
 
 def host(root: Path) -> dict[str, str | None]:
     """Return the names of the host, its system and, where the kernel shows one, its hypervisor."""
-    release = _read(root / "etc/os-release") or _read(root / "usr/lib/os-release")
-    dmi = (_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
-    hypervisor = _read(root / "sys/hypervisor/type")
-    if _search(r"^flags\s*:.* (hypervisor)\b", _read(root / "proc/cpuinfo")):
+    release = read(root / "etc/os-release") or read(root / "usr/lib/os-release")
+    dmi = (read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    hypervisor = read(root / "sys/hypervisor/type")
+    if _search(r"^flags\s*:.* (hypervisor)\b", read(root / "proc/cpuinfo")):
         hypervisor = hypervisor or " ".join(text for text in dmi if text) or "unnamed"
     return {
         "name": platform.node() or None,
@@ -83,41 +86,41 @@ def host(root: Path) -> dict[str, str | None]:
 
 def cpu(root: Path) -> dict[str, Any]:
     """Return the processor, the cores that this process may use, and what moves their clock."""
-    info, tree = _read(root / "proc/cpuinfo"), root / "sys/devices/system"
+    info, tree = read(root / "proc/cpuinfo"), root / "sys/devices/system"
     # Arm's cpuinfo has no model name, but two numbers that tell the model.
     arm = [_search(rf"^CPU {key}\s*:[ \t]*(.+)$", info) for key in ("implementer", "part")]
     arm_model = f"implementer {arm[0]}, part {arm[1]}" if all(arm) else None
-    policies = [path for path in _entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
-    no_turbo = _integer(tree / "cpu/intel_pstate/no_turbo")
-    boost = _integer(tree / "cpu/cpufreq/boost") if no_turbo is None else 1 - no_turbo
-    smt = _integer(tree / "cpu/smt/active")
+    policies = [path for path in entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
+    no_turbo = integer(tree / "cpu/intel_pstate/no_turbo")
+    boost = integer(tree / "cpu/cpufreq/boost") if no_turbo is None else 1 - no_turbo
+    smt = integer(tree / "cpu/smt/active")
     return {
         "model": _search(r"^model name\s*:[ \t]*(.+)$", info) or arm_model,
         "logical_cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
-        "allowed_cpus": _search(r"^Cpus_allowed_list:\s*(\S+)$", _read(root / "proc/self/status")),
+        "allowed_cpus": _search(r"^Cpus_allowed_list:\s*(\S+)$", read(root / "proc/self/status")),
         "cgroup_quota_cores": cgroup_limit(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
-        "governors": {path.name: _read(path / "scaling_governor") for path in policies} or None,
+        "governors": {path.name: read(path / "scaling_governor") for path in policies} or None,
         "turbo": None if boost is None else bool(boost),
         "smt": None if smt is None else bool(smt),
-        "clock_source": _read(tree / "clocksource/clocksource0/current_clocksource"),
+        "clock_source": read(tree / "clocksource/clocksource0/current_clocksource"),
     }
 
 
 def numa_nodes(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the NUMA nodes with their CPUs (``"0-7,16-23"``) and memory."""
     return [
-        {"node": int(path.name[4:]), "cpus": _read(path / "cpulist")}
-        | {"memory_bytes": _kilobytes("MemTotal", _read(path / "meminfo"))}
-        for path in _entries(sys / "devices/system/node")
+        {"node": int(path.name[4:]), "cpus": read(path / "cpulist")}
+        | {"memory_bytes": _kilobytes("MemTotal", read(path / "meminfo"))}
+        for path in entries(sys / "devices/system/node")
         if re.fullmatch(r"node[0-9]{1,4}", path.name)
     ]
 
 
 def memory(root: Path) -> dict[str, Limit]:
     """Return memory, swap and their limits in bytes, and how huge pages are used."""
-    info = _read(root / "proc/meminfo")
-    pages = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    info = read(root / "proc/meminfo")
+    pages = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     shm = None
     with suppress(OSError):
         shm = shutil.disk_usage(root / "dev/shm").total
@@ -139,8 +142,8 @@ def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
     """Return the tightest limit that control groups set: cores of CPU time, or bytes of memory."""
     limits: list[float] = []
     for folder in _cgroups(root, controller):
-        separate = " ".join(_read(folder / name) or "" for name in version_1)
-        text = _read(folder / f"{controller}.max") or separate
+        separate = " ".join(read(folder / name) or "" for name in version_1)
+        text = read(folder / f"{controller}.max") or separate
         match = re.fullmatch(r"(max|-1|[0-9]{1,20})(?: ([1-9][0-9]{0,9}))?", text)
         if match and bool(match[2]) == (controller == "cpu"):
             # Version 1 says "none" as -1, or as the largest whole number of pages.
@@ -153,7 +156,7 @@ def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     # A group is bound by all of its ancestors, so every folder up to the mount point counts.
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers or controller in controllers.split(","):
             tree = root / "sys/fs/cgroup" / (controller if controllers else "")
@@ -165,25 +168,25 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the network interfaces; ``state`` is the kernel's, for loopback ``unknown``."""
-    found: list[dict[str, Any]] = []
-    for path in _entries(sys / "class/net"):
-        speed = _integer(path / "speed") or 2**32
-        driver = _search(r"^DRIVER=(.+)$", _read(path / "device/uevent"))
-        values = {"name": path.name, "state": _read(path / "operstate"), "driver": driver}
-        numbers = {"mtu_bytes": _integer(path / "mtu"), "numa_node": _integer(path / _NUMA_NODE)}
+    interfaces: list[dict[str, Any]] = []
+    for path in entries(sys / "class/net"):
+        speed = integer(path / "speed") or 2**32
+        driver = _search(r"^DRIVER=(.+)$", read(path / "device/uevent"))
+        values = {"name": path.name, "state": read(path / "operstate"), "driver": driver}
+        numbers = {"mtu_bytes": integer(path / "mtu"), "numa_node": integer(path / _NUMA_NODE)}
         numbers["speed_Mbps"] = speed if speed < 2**31 else None  # above, it is an unsigned -1
         if path.is_dir():  # the bonding driver keeps a file there
-            found.append(values | numbers)
-    return found
+            interfaces.append(values | numbers)
+    return interfaces
 
 
 def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
     """Return the ports of the RDMA devices, with state, rate and link layer as sysfs words them."""
     return [
-        {"name": device.name, "port": port.name, "numa_node": _integer(device / _NUMA_NODE)}
-        | {key: _read(port / key) for key in ("state", "rate", "link_layer")}
-        for device in _entries(sys / "class/infiniband")
-        for port in _entries(device / "ports")
+        {"name": device.name, "port": port.name, "numa_node": integer(device / _NUMA_NODE)}
+        | {key: read(port / key) for key in ("state", "rate", "link_layer")}
+        for device in entries(sys / "class/infiniband")
+        for port in entries(device / "ports")
     ]
 
 
@@ -201,16 +204,16 @@ def ask_gpus() -> tuple[list[dict[str, Any]], str]:
 @functools.cache  # a driver without persistence mode takes seconds to answer
 def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
     command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
-    text, error = programs.ask(command, _GPU_TIMEOUT_S)
-    found = []
+    text, error = ask(command, _GPU_TIMEOUT_S)
+    rows = []
     for line in text.splitlines():
         if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
             values = {"index": int(row[1]), "name": row[2], "uuid": row[3], "pci": row[4]}
             size = int(row[5]) * 2**20 if re.fullmatch(r"[0-9]{1,12}", row[5]) else None
-            found.append(values | {"memory_bytes": size, "driver": row[6]})
+            rows.append(values | {"memory_bytes": size, "driver": row[6]})
         else:
             error = f"nvidia-smi printed {line.strip()[:80]!r} where a GPU was expected"
-    return found, error
+    return rows, error
 
 
 def package_version(*names: str) -> str | None:
@@ -234,7 +237,7 @@ def ucx_tools() -> Path | None:
 def checkout(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the git checkout around `folder`, and whether tracked files differ."""
     command = ("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    text, error = programs.ask(command, 2, GIT_OPTIONAL_LOCKS="0")
+    text, error = ask(command, 2, GIT_OPTIONAL_LOCKS="0")
     commit = _search(r"^# branch\.oid ([0-9a-f]+)$", text)
     dirty = any(not line.startswith("#") for line in text.splitlines())
     return {"commit": commit, "dirty": dirty} if commit and not error else None
@@ -242,25 +245,12 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that steer Dask, UCX, MPI and CUDA, without secrets."""
-    found = {}
+    kept = {}
     for name in filter(_VARIABLES.fullmatch, sorted(environ)):
         value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
         value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
-        found[name] = "<redacted>" if _SECRETS.search(name) else value
-    return found
-
-
-def _read(path: Path) -> str | None:
-    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
-    with suppress(OSError, ValueError), path.open("rb") as file:
-        return file.read(65536).decode(errors="replace").strip()
-    return None
-
-
-def _integer(path: Path) -> int | None:
-    # Where sysfs has a negative number, it means that it doesn't know.
-    text = _read(path) or ""
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+        kept[name] = "<redacted>" if _SECRETS.search(name) else value
+    return kept
 
 
 def _search(pattern: str, text: str | None) -> str | None:
@@ -273,7 +263,72 @@ def _kilobytes(name: str, text: str | None) -> int | None:
     return None if number is None else int(number) * 1024
 
 
-def _entries(folder: Path) -> list[Path]:
+def clock_step_s() -> float:
+    """Return the seconds between two readings of ``time.perf_counter`` that follow each other.
+
+    The resolution that the clock claims is one nanosecond on any Linux; what two readings differ
+    by, at the least, is what a duration can be off by: the cost of a reading, or the tick of a
+    coarse clock source.
+    """
+    clock = time.perf_counter
+    readings = [clock() for _ in range(_N_READINGS)]
+    steps = sorted(later - earlier for earlier, later in pairwise(readings) if later > earlier)
+    claimed = time.get_clock_info("perf_counter").resolution
+    return max(claimed, steps[len(steps) // 2]) if steps else claimed
+
+
+def recorded(known: Mapping[str, Any], key: str) -> Any:
+    """Return what an environment that was collected has under a key such as ``"cpu.model"``.
+
+    None is what nobody recorded.
+    """
+    value: Any = known
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def read(path: Path) -> str | None:
+    """Return the text of a file without blanks around it; None where it can't be read."""
+    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(65536).decode(errors="replace").strip()
+    return None
+
+
+def integer(path: Path) -> int | None:
+    """Return the number in a file of sysfs, where a negative one means that it doesn't know."""
+    text = read(path) or ""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what a folder has, in the order of numbers; nothing where it can't be read."""
     with suppress(OSError):
         return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
     return []
+
+
+def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:
+    """Run a program, with `env` set, and return what it printed and why that is void, if it is."""
+    name, pipe = Path(command[0]).name, subprocess.PIPE
+    # A git hook's GIT_DIR would redirect git.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | env
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env,
+            encoding="utf-8", errors="replace", start_new_session=True,
+        )  # fmt: skip
+        text, complaint = process.communicate(timeout=timeout_s)
+    except OSError as error:
+        return "", f"{name} can't be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        # A process that is stuck in a driver outlives its SIGKILL: don't wait for it.
+        with suppress(OSError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=1)
+        return "", f"{name} did not answer within {timeout_s:g} s"
+    if process.returncode == 0:
+        return text, ""
+    said = (complaint.strip() or text.strip() or "it said nothing").splitlines()[0]
+    return "", f"{name} failed (exit status {process.returncode}): {said}"

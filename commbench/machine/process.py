@@ -148,12 +148,12 @@ def bind() -> None:
 def marked(mark: str) -> list[int]:
     """Return the ids of the living processes, but this one, whose environment carries `mark`."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(environ.parent.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def kill_marked(mark: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from commbench import stats
-from commbench.analysis import disturbances
+from commbench.analysis import warnings
 from commbench.analysis.comparability import Match
 from commbench.analysis.references import Check
 from commbench.analysis.run import Run
@@ -87,7 +87,7 @@ def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) 
 
 def _disturbances(baseline: Run, candidate: Run) -> Iterator[str]:
     """Yield what disturbed either run: a difference may be that of the company they had."""
-    first, second = (list(disturbances.find(run)) for run in (baseline, candidate))
+    first, second = (list(warnings.find(run)) for run in (baseline, candidate))
     for text in dict.fromkeys([*first, *second]):
         both = text in first and text in second
         whose = "both runs" if both else "the first run" if text in first else "the second run"

@@ -19,14 +19,33 @@ from commbench.stats.layers import (
     shown_sizes,
 )
 from commbench.stats.link_model import link_models
-from commbench.stats.pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths, pairs
-from commbench.stats.published import Beside, beside_published, machine, ratios, reproduced
-from commbench.stats.quantities import measured as measured_quantities
+from commbench.stats.pairs import (
+    PairBandwidths,
+    coverage,
+    link_bandwidths,
+    pair_bandwidths,
+    pairs,
+    slow_pairs,
+)
+from commbench.stats.published import (
+    Beside,
+    beside_published,
+    machine,
+    measured_quantities,
+    ratios,
+    reproduced,
+)
 from commbench.stats.selection import case_labels, counted
-from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.stability import drifts, spreads
-from commbench.stats.stopping import ended_by, widest
-from commbench.stats.summary import costs, idle_cores, launch_medians, median_interval, summaries
+from commbench.stats.summary import (
+    costs,
+    ended_by,
+    idle_cores,
+    launch_medians,
+    median_interval,
+    summaries,
+    widest,
+)
 from commbench.stats.worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [

@@ -66,7 +66,7 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
-    found = []
+    every = []
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         if case_id not in good:
             continue
@@ -74,8 +74,8 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
             int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        found.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
-    return found
+        every.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
+    return every
 
 
 def side_of(
@@ -85,7 +85,7 @@ def side_of(
     """Return what the samples of some `launches` make, which are given by their block."""
     import numpy as np
 
-    from commbench.stats.bootstrap import resampled_medians
+    from commbench.stats.inference import resampled_medians
 
     numbers = tuple(sorted(launches))
     samples = [launches[number] for number in numbers]
@@ -109,18 +109,21 @@ def comparisons(run: Run) -> list[Comparison]:
 
     In every pair the baseline is the one that comes first in the suite.
     """
-    from commbench.stats import ranks
+    from commbench.stats import inference
 
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        groups.setdefault((_task(side.case), side.layer, side.payload_bytes), []).append(side)
-    found = []
+        # What two cases must share to be compared: everything but the backend.
+        case = side.case
+        task = case.workload, repr(sorted(case.params.items())), repr(case.cluster)
+        groups.setdefault((*task, side.layer, side.payload_bytes), []).append(side)
+    judged = []
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
-        alike = ranks.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        found += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
-    return found
+        alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
+        judged += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
+    return judged
 
 
 def between(
@@ -138,14 +141,14 @@ def between(
         are paired. Otherwise they have nothing in common, for the runs are apart.
     """
     old, new = ("", "") if interleaved else ("old", "new")
-    found = {
+    candidates = {
         (side.case.id, side.layer, side.payload_bytes): side
         for side in sides(candidate, "new", new)
     }
     pairs = [
-        (side, found[key])
+        (side, candidates[key])
         for side in sides(baseline, "old", old)
-        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in found
+        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
     return judge(pairs, min_effect, paired=paired)
@@ -165,14 +168,16 @@ def judge(
         Whether the launches of both sides belong together block by block. They are tested
         like that where so many blocks can give a verdict at all, once it is paid for the pairs.
     """
-    from commbench.stats import ranks
+    from commbench.stats import inference
 
     n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
-    test = ranks.MANN_WHITNEY
+    test = inference.MANN_WHITNEY
     if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
-        test = ranks.SIGNED_RANK
-    adjusted = ranks.holm([ranks.p_value(test, one.medians, two.medians) for one, two in pairs])
+        test = inference.SIGNED_RANK
+    adjusted = inference.holm(
+        [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
+    )
     return [
         _comparison(one, two, min_effect, max(p_value, alike), test)
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
@@ -180,8 +185,7 @@ def judge(
 
 
 def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: str) -> Comparison:
-    from commbench.stats.bootstrap import interval
-    from commbench.stats.ranks import cliffs_delta
+    from commbench.stats.inference import cliffs_delta, interval
 
     n_launches = min(len(one.medians), len(two.medians))
     ratio = low = high = math.nan
@@ -228,11 +232,6 @@ def _verdict(
     return "same" if low >= 1 / limit and high <= limit else "inconclusive"
 
 
-def _task(case: Case) -> Any:
-    # What two cases must share to be compared: everything but the backend.
-    return (case.workload, repr(sorted(case.params.items())), repr(case.cluster))
-
-
 def least_launches(n_pairs: int) -> int:
     """Return how many launches of each case it takes to tell any of `n_pairs` pairs apart.
 
@@ -250,6 +249,6 @@ def least_launches(n_pairs: int) -> int:
     return n
 
 
-def regressions(found: Iterable[Comparison]) -> list[Comparison]:
+def regressions(judged: Iterable[Comparison]) -> list[Comparison]:
     """Return those in which the candidate is slower."""
-    return [comparison for comparison in found if comparison.verdict == "slower"]
+    return [comparison for comparison in judged if comparison.verdict == "slower"]

@@ -49,7 +49,7 @@ def additions(run: Run, summaries: pd.DataFrame) -> pd.DataFrame:
     table = summaries[summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency)]
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
-    depth = table["layer"].map({layer: place for place, layer in enumerate(LAYERS)})
+    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     table = table.assign(depth=depth).sort_values("depth", kind="stable")
     below = table.groupby(key)[["layer", "median_s", "ci_low_s", "ci_high_s"]].shift()
     # A comparison with an interval that does not exist is false.
@@ -73,4 +73,4 @@ def shown_sizes(sizes: list[int], n_most: int) -> list[int]:
     if len(ordered) <= n_most:
         return ordered
     step = (len(ordered) - 1) / (n_most - 1)
-    return [ordered[round(place * step)] for place in range(n_most)]
+    return [ordered[round(number * step)] for number in range(n_most)]

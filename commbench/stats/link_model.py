@@ -152,8 +152,8 @@ def _unfit(nbytes: np.ndarray[Any, Any]) -> str:
 
     sizes = np.unique(nbytes)
     if len(sizes) < MIN_SIZES:
-        found = "one size" if len(sizes) == 1 else f"{len(sizes)} sizes"
-        return f"{found} only; at least {MIN_SIZES} are needed"
+        number = "one size" if len(sizes) == 1 else f"{len(sizes)} sizes"
+        return f"{number} only; at least {MIN_SIZES} are needed"
     if sizes[-1] < MIN_SPREAD * sizes[0]:
         return (
             f"the largest size is only {sizes[-1] / sizes[0]:.3g} times the smallest; latency and "
@@ -185,13 +185,13 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     scale = np.array([np.quantile(seconds, 0.1), np.median(seconds / nbytes)])
     terms = np.column_stack([np.ones_like(nbytes), nbytes]) * scale
     logs = np.log(seconds)
-    found = least_squares(
+    solution = least_squares(
         lambda x: np.log(terms @ x) - logs,
         np.ones(2),
         jac=lambda x: terms / (terms @ x)[:, None],
         bounds=(0, np.inf), loss="soft_l1", f_scale=_OUTLIER, xtol=1e-12, ftol=1e-12,
     )  # fmt: skip
-    alpha_s, seconds_per_byte = found.x * scale
+    alpha_s, seconds_per_byte = solution.x * scale
     return float(alpha_s), float(seconds_per_byte)
 
 

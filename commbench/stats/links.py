@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -10,21 +11,16 @@ from commbench.machine.topology import UNKNOWN, link_class, rack_of, rank
 from commbench.model import WorkerPlace
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from commbench.analysis.run import Run
-
-    _Numbers = np.ndarray[Any, Any]
 
 _WORKER = ["case_id", "launch", "worker"]
 _FIELDS = [field.name for field in fields(WorkerPlace)]
 _KIND = ["numa_nodes", "sockets", "gpu", "gpu_links"]
 """What the class of a link depends on within a host."""
-_AT_ONCE = 1 << 16
-"""Pairs that are judged at a time: what that takes stays in a processor's cache."""
-_UNTOLD, _DIFFERING = -1, 0
-"""The numbers of the class unknown: where no launch tells, and where launches differ."""
+_WITHOUT_KIND = ("same process", "same host", "same rack", "network", UNKNOWN)
+_UNTOLD = -1
 
 
 def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
@@ -33,7 +29,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     Returns
     -------
     Series
-        A class of ``commbench.machine.topology.links``. The reference runs tell addresses only:
+        A class of ``commbench.machine.topology.workers``. The reference runs tell addresses only:
         then it is ``same process``, ``same host``, ``same rack`` or ``network``. ``unknown``
         where the run tells nothing, or its launches put the pair on links of different classes.
     """
@@ -41,30 +37,30 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     import pandas as pd
 
     workers, kinds = _workers(run)
+    # Each two kinds of places are judged once, as those of two processes on one host.
+    judged = [
+        [link_class(one, replace(other, pid=-1, host_id=one.host_id)) for other in kinds]
+        for one in kinds
+    ]
+    links = sorted({*_WITHOUT_KIND, *chain(*judged)}, key=rank)
+    within_host = np.array([[links.index(link) for link in row] for row in judged], dtype=np.int16)
     names = pd.Index(workers["worker"].unique())
-    # A number for each end, -1 for one that no launch tells of.
-    ends = []
-    for end in ("src", "dst"):
-        texts = table[end].astype("category").cat
-        ends.append((names.get_indexer(texts.categories.astype("str")), texts.codes.to_numpy()))
+    src, dst = (_positions(table[end], names) for end in ("src", "dst"))
     cases = table["case_id"].astype("category").cat
     rows_of = {name: np.flatnonzero(cases.codes == n) for n, name in enumerate(cases.categories)}
-
-    judge = _Judge(workers, kinds)
     classes = np.full(len(table), _UNTOLD, dtype=np.int16)
     for (case_id, _), members in workers.groupby(["case_id", "launch"], sort=False):
-        # The last one is that of a worker whose number is -1.
-        member = np.full(len(names) + 1, -1)
-        member[names.get_indexer(members["worker"])] = members.index
-        all_rows = rows_of.get(case_id, np.empty(0, dtype=int))
-        for begin in range(0, len(all_rows), _AT_ONCE):
-            rows = all_rows[begin : begin + _AT_ONCE]
-            one, other = (member[numbers[codes[rows]]] for numbers, codes in ends)
-            told = (one >= 0) & (other >= 0)
-            rows, seen = rows[told], judge.classes(one[told], other[told])
-            before = classes[rows]
-            classes[rows] = np.where((before == _UNTOLD) | (before == seen), seen, _DIFFERING)
-    return pd.Series(judge.texts(classes), table.index)
+        if (rows := rows_of.get(case_id)) is None:
+            continue
+        # The last row and column are those of workers that no launch tells of.
+        between = np.full((len(names) + 1, len(names) + 1), _UNTOLD, dtype=np.int16)
+        at = names.get_indexer(members["worker"])
+        between[np.ix_(at, at)] = _between(members, within_host, links)
+        seen, before = between[src[rows], dst[rows]], classes[rows]
+        differ = (seen != before) & (seen != _UNTOLD) & (before != _UNTOLD)
+        classes[rows] = np.where(differ, links.index(UNKNOWN), np.maximum(seen, before))
+    classes[classes == _UNTOLD] = links.index(UNKNOWN)
+    return pd.Series(pd.Categorical.from_codes(classes, links), table.index)
 
 
 def hosts(run: Run) -> set[str]:
@@ -104,52 +100,47 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     ), kinds
 
 
-class _Judge:
-    """Tells the classes of links between rows of ``_workers``, as numbers and as texts."""
+def _positions(texts: pd.Series[str], names: pd.Index[str]) -> Any:
+    """Return where `names` has each of the texts; -1 for one that it hasn't."""
+    column = texts.astype("category").cat
+    positions = names.get_indexer(column.categories.astype("str")).astype("int32")
+    return positions[column.codes.to_numpy()]
 
-    def __init__(self, workers: pd.DataFrame, kinds: list[WorkerPlace]) -> None:
-        import pandas as pd
 
-        self._kinds = kinds
-        self._known = {name: workers[name].to_numpy() for name in ("pid", "kind")}
-        for name in ("at", "process", "host_id", "rack"):
-            # -1 for an empty text.
-            self._known[name], _ = pd.factorize(workers[name].where(workers[name] != ""))
-        self._numbers = {UNKNOWN: _DIFFERING}
+def _between(members: pd.DataFrame, within_host: Any, links: list[str]) -> Any:
+    """Return the positions in `links` of the classes between the workers of a launch.
 
-    def classes(self, one: _Numbers, other: _Numbers) -> _Numbers:
-        """Return the number of the class between each of `one` and its `other`, by row."""
-        import numpy as np
+    Parameters
+    ----------
+    members
+        Its rows of ``_workers``.
+    within_host
+        Those of the classes between two kinds of places on one host.
 
-        ends = {name: (known[one], known[other]) for name, known in self._known.items()}
-        same = {name: first == second for name, (first, second) in ends.items()}
-        first, second = ends["kind"]
-        told = (first >= 0) & (second >= 0)
-        near = np.where(told, same["host_id"], same["at"])
-        rack = same["rack"] & (ends["rack"][0] >= 0)
-        links = np.where(rack, self._number("same rack"), self._number("network"))
-        links[near] = self._number("same host")
-        # Each two kinds of places are judged once, as those of two processes on one host.
-        beside = told & near
-        both = first * len(self._kinds) + second
-        for pair in np.unique(both[beside]):
-            place, next_to = (self._kinds[kind] for kind in divmod(int(pair), len(self._kinds)))
-            judged = link_class(place, replace(next_to, pid=-1, host_id=place.host_id))
-            links[beside & (both == pair)] = self._number(judged)
-        inside = np.where(told, same["pid"], same["process"] & (ends["process"][0] >= 0))
-        links[near & inside] = self._number("same process")
-        return links
+    Returns
+    -------
+    ndarray
+        Shape (n, n).
+    """
+    import numpy as np
+    import pandas as pd
 
-    def texts(self, classes: _Numbers) -> pd.Categorical:
-        """Return the names of classes, in their order; what nothing tells is unknown as well."""
-        import numpy as np
-        import pandas as pd
+    def same(name: str) -> Any:
+        codes, _ = pd.factorize(members[name])
+        return codes[:, None] == codes
 
-        found = pd.Categorical.from_codes(np.maximum(classes, _DIFFERING), list(self._numbers))
-        return found.reorder_categories(sorted(self._numbers, key=rank))
-
-    def _number(self, link: str) -> int:
-        return self._numbers.setdefault(link, len(self._numbers))
+    known = {name: (members[name] != "").to_numpy() for name in ("process", "rack")}
+    kind = members["kind"].to_numpy()
+    known_kinds = (kind >= 0)[:, None] & (kind >= 0)
+    near = np.where(known_kinds, same("host_id"), same("at"))
+    inside = np.where(known_kinds, same("pid"), same("process") & known["process"])
+    rack = same("rack") & known["rack"]
+    classes = np.where(rack, links.index("same rack"), links.index("network"))
+    classes[near] = links.index("same host")
+    if within_host.size:
+        classes = np.where(near & known_kinds, within_host[kind[:, None], kind], classes)
+    classes[near & inside] = links.index("same process")
+    return classes
 
 
 def _host(address: str) -> str:
@@ -167,5 +158,5 @@ def _process(address: str) -> str:
     >>> _process("inproc://10.0.0.1/4711/1"), _process("tcp://10.0.0.1:8786")
     ('10.0.0.1/4711', '')
     """
-    scheme, _, place = address.partition("://")
-    return place.rpartition("/")[0] if scheme == "inproc" else ""
+    scheme, _, path = address.partition("://")
+    return path.rpartition("/")[0] if scheme == "inproc" else ""

@@ -1,13 +1,11 @@
-"""Bandwidth of every ordered pair of workers, and how much of the traffic it accounts for."""
+"""Bandwidth of every ordered pair of workers, how much of the traffic that is, and slow pairs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from commbench.machine.topology import rank
-from commbench.stats import grouping
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order
 from commbench.store import tables
@@ -20,14 +18,21 @@ if TYPE_CHECKING:
 
     _Array = np.ndarray[Any, Any]
 
-
 _PAIR = ("case_id", "channel", "src", "dst")
 _TIMED = ("nbytes", "start_s", "stop_s")
 _NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
+_CLASS_NAMES = ["case_id", "workload", "backend", "channel", "link"]
 _COVERAGE = (
     "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
     "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
 )  # fmt: skip
+
+ALPHA = 0.02
+PRIOR_NOISE = 0.15
+PRIOR_PAIRS = 2
+MIN_SLOWDOWN = 1.5
+MIN_PAIRS = 4
+"""Of two there is no telling which is the odd one, and of three hardly."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,18 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     import numpy as np
     import pandas as pd
 
+    from commbench.stats import grouping
+
     log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
-    names = _categories(log, run)
+    workers = log["src"].cat.categories.union(log["dst"].cat.categories)
+    # In the order in which pairs are shown.
+    names = {
+        "case_id": pd.Index([case.id for case in run.suite.cases]),
+        "channel": log["channel"].cat.categories.sort_values(),
+        "src": workers,
+        "dst": workers,
+    }
     pair = np.zeros(len(log), dtype=np.int64)
     for name, texts in names.items():
         pair *= len(texts)
@@ -91,23 +105,9 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         name: tables.renamed(case_id, {case.id: getattr(case, name) for case in run.suite.cases})
         for name in ("workload", "backend")
     }
-    channel, src, dst = (columns[name] for name in _PAIR[1:])
-    texts = {"case_id": case_id, **of_case, "channel": channel, "src": src, "dst": dst}
+    texts = {"case_id": case_id, **of_case, **{name: columns[name] for name in _PAIR[1:]}}
     table = pd.DataFrame(texts | measured, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
-
-
-def _categories(log: pd.DataFrame, run: Run) -> dict[str, pd.Index[str]]:
-    """Return the texts of each part of a pair's name in the order in which pairs are shown."""
-    import pandas as pd
-
-    workers = log["src"].cat.categories.union(log["dst"].cat.categories)
-    return {
-        "case_id": pd.Index([case.id for case in run.suite.cases]),
-        "channel": log["channel"].cat.categories.sort_values(),
-        "src": workers,
-        "dst": workers,
-    }
 
 
 def _measured(
@@ -123,6 +123,8 @@ def _measured(
         Of each transfer.
     """
     import numpy as np
+
+    from commbench.stats import grouping
 
     first = grouping.starts(pair)
     busy_s = grouping.union_lengths(start_s, stop_s, window)
@@ -156,18 +158,12 @@ def _counting(run: Run) -> _Array:
     """Return which transfers count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
-    keep &= ~_below_the_largest(log)
+    swept = log["channel"] != "gather"
+    if swept.any():
+        sizes = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True)
+        keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
     which: _Array = keep.to_numpy(dtype=bool)
     return which
-
-
-def _below_the_largest(log: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are of a sweep over sizes, and not of its largest."""
-    swept = log["channel"] != "gather"
-    if not swept.any():
-        return swept
-    largest = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True).transform("max")
-    return swept & (log["nbytes"] < largest.reindex(log.index))
 
 
 def coverage(run: Run) -> pd.DataFrame:
@@ -185,8 +181,8 @@ def coverage(run: Run) -> pd.DataFrame:
     """
     import pandas as pd
 
-    place = ["case_id", "launch", "iteration"]
-    log = counted(run.transfers[[*place, "nbytes"]], run)
+    iteration = ["case_id", "launch", "iteration"]
+    log = counted(run.transfers[[*iteration, "nbytes"]], run)
     logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
     tables = [counted(table, run) for table in (run.wire, run.log_counts, run.network)]
     rows = []
@@ -196,12 +192,10 @@ def coverage(run: Run) -> pd.DataFrame:
         logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))
         if wire.empty and fetches.empty and not n_logged:
             continue
-        own = wire.src == wire.dst
-        totals = {
-            name: int(fetches[name].sum())
-            for name in ("n_started", "n_busy", "n_failed", "n_in_flight")
-        }
-        wire_bytes = int(wire[~own].nbytes.sum())
+        to_itself = wire.src == wire.dst
+        wire_bytes = int(wire[~to_itself].nbytes.sum())
+        ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
+        n_started = int(fetches["n_started"].sum())
         rows.append(
             {
                 "case_id": case.id,
@@ -210,29 +204,23 @@ def coverage(run: Run) -> pd.DataFrame:
                 "logged_bytes": logged_bytes,
                 "wire_bytes": wire_bytes,
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
-                "self_bytes": int(wire[own].nbytes.sum()),
+                "self_bytes": int(wire[to_itself].nbytes.sum()),
                 "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
                 "n_logged": n_logged,
-                **totals,
-                "n_lost": totals["n_started"]
-                - totals["n_busy"]
-                - totals["n_failed"]
-                - totals["n_in_flight"]
-                - n_logged,
+                "n_started": n_started,
+                **ends,
+                "n_lost": n_started - int(ends.sum()) - n_logged,
             }
         )
     return pd.DataFrame(rows, columns=list(_COVERAGE))
 
 
-_CLASS_NAMES = ["case_id", "workload", "backend", "channel", "link"]
-
-
-def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
+def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
     """Return the bandwidth of every class of links, from the transfers of its pairs.
 
     Parameters
     ----------
-    found
+    bandwidths
         What ``stats.pair_bandwidths`` returned of `run`.
 
     Returns
@@ -245,7 +233,9 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
     """
     import numpy as np
 
-    by_class = found.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
+    from commbench.stats import grouping
+
+    by_class = bandwidths.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
     table = by_class.agg(
         workload=("workload", "first"),
         backend=("backend", "first"),
@@ -255,16 +245,100 @@ def link_bandwidths(run: Run, found: PairBandwidths) -> pd.DataFrame:
         slowest_Bps=("q50_Bps", "min"),
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
-    class_of = np.repeat(by_class.ngroup().to_numpy(), found.table["n"])
-    known = ~np.isnan(found.single_Bps)
-    single_Bps, class_of = found.single_Bps[known], class_of[known]  # noqa: N806
+    class_of = np.repeat(by_class.ngroup().to_numpy(), bandwidths.table["n"])
     order = grouping.sort_order(class_of)
-    single_Bps, class_of = single_Bps[order], class_of[order]  # noqa: N806
-    first = grouping.starts(class_of)
-    quartiles = np.full((len(table), 3), np.nan)
-    for begin, end in pairwise([*first.tolist(), len(class_of)]):
-        quartiles[class_of[begin]] = np.quantile(single_Bps[begin:end], [0.25, 0.5, 0.75])
-    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles
+    quartiles = grouping.quantiles(bandwidths.single_Bps[order], class_of[order], [0.25, 0.5, 0.75])
+    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])
+
+
+def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Return the slow ones of the `pairs` that ``stats.pairs`` found, the slowest first.
+
+    Pairs are compared with those of the same case, channel and class of link.
+
+    Returns
+    -------
+    DataFrame
+        The case's and pair's names, ``link``, the pair's ``q50_Bps``, the ``typical_Bps`` of its
+        ``n_pairs`` peers, itself included, ``slowdown`` = typical / its own, and ``score``: by how
+        many times the spread of the ordinary pairs it is behind their mean, in logarithms. In
+        the order of the suite's cases, then by channel.
+
+    Notes
+    -----
+    The test is Rosner's for several outliers (generalised ESD): each pair is compared with those
+    alone that are more ordinary than it, so that slow pairs don't hide one another. Of the
+    logarithms x of the median bandwidths those n that are nearest to median(x) have a mean and a
+    spread ::
+
+        s² = (sum((x - mean)²) + PRIOR_PAIRS * PRIOR_NOISE²) / (n - 1 + PRIOR_PAIRS)
+
+    and the next one after them, if it is lower, is slow where ::
+
+        (mean - x) / s > sqrt(1 + 1 / n) * t(1 - ALPHA / (n + 1), n - 1 + PRIOR_PAIRS)
+
+    with t the quantile of Student's distribution, and if it is at least 1.5 times slower than the
+    typical pair, exp(median(x)). So are all that are slower. The smallest n above half of the pairs
+    for which that holds decides: where half of them are slow, slow is what is typical, and none is
+    named.
+
+    Four or five pairs hardly tell how far equal pairs lie apart, and may agree well by chance. The
+    spread is therefore moderated as in Smyth's t: it counts two more pairs whose noise is a usual
+    one. docs/measurements.md says how often the test errs with these constants.
+
+    Sources: B. Rosner, Percentage Points for a Generalized ESD Many-Outlier Procedure,
+    Technometrics 25, 1983, 165-172, one-sided; G. K. Smyth, Linear Models and Empirical Bayes
+    Methods for Assessing Differential Expression in Microarray Experiments, Statistical
+    Applications in Genetics and Molecular Biology 3, 2004, article 3.
+    """
+    import pandas as pd
+
+    known = pairs.loc[pairs["q50_Bps"] > 0, ["case_id", "channel", "link", "q50_Bps"]]
+    names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
+    groups: list[pd.DataFrame] = []
+    peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
+    for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
+        if len(bandwidths_Bps) < MIN_PAIRS:
+            continue
+        typical_Bps, slow, slowdown, score = _compare(bandwidths_Bps.to_numpy())  # noqa: N806
+        if slow.any():
+            group = pairs.loc[bandwidths_Bps.index[slow], names].assign(
+                typical_Bps=typical_Bps, n_pairs=len(bandwidths_Bps),
+                slowdown=slowdown[slow], score=score[slow],
+            )  # fmt: skip
+            groups.append(group)
+    if not groups:
+        return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
+    order_of = {case.id: number for number, case in enumerate(run.suite.cases)}
+    table = pd.concat(groups, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
+    keys = [table["case_id"].map(order_of), table["channel"], -table["slowdown"]]
+    order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index
+    return table.loc[order].reset_index(drop=True)
+
+
+def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 - the unit's own spelling
+    """Return the typical bandwidth, and of each if it is slow, its slowdown and its score."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    logs = np.log(bandwidths_Bps)
+    typical = np.median(logs)
+    behind = typical - logs
+    typical_Bps, slowdown = float(np.exp(typical)), np.exp(behind)  # noqa: N806
+    ordered = behind[np.argsort(np.abs(behind), kind="stable")]
+    n = np.arange(len(ordered) // 2 + 1, len(ordered))
+    n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
+    mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
+    squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
+    freedom = n - 1 + PRIOR_PAIRS
+    spread = np.sqrt(squares / freedom)
+    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
+    far = (ordered[n] - mean) / spread > limit
+    if not far.any():
+        return typical_Bps, far[:0], slowdown, behind
+    first = int(np.argmax(far))
+    score = (behind - mean[first]) / spread[first]
+    return typical_Bps, behind >= ordered[n[first]], slowdown, score

@@ -1,28 +1,35 @@
 """What a run measured beside what was published of the same thing.
 
-A run whose suite reproduces a published figure is reduced to the quantities of that figure; each
-published value is set beside the same quantity of this run, with whatever keeps the two from being
-comparable. ``docs/suites.md`` defines the quantities.
+A run whose suite reproduces a published figure is reduced to the quantities that papers and posts
+print; each published value is set beside the same quantity of this run, with whatever keeps the two
+from being comparable. ``docs/suites.md`` defines the quantities.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench.model import Manifest, published
+from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
-from commbench.stats import quantities
+from commbench.stats.layers import mode_of
 from commbench.stats.links import hosts
+from commbench.stats.selection import counted, in_suite_order
+from commbench.stats.summary import interval_of
+from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from commbench.analysis.run import Run
+_QUANTITY_COLUMNS = (
+    "case_id", "quantity", "workload", "backend", "layer", "device", "n_workers", "message_bytes",
+    "low", "mid", "high",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +82,23 @@ def beside_published(run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame) -> 
     figure = reproduced(run)
     if figure is None:
         return []
-    table = quantities.measured(run, summaries, pairs, {v.quantity for v in figure.values})
-    found: list[Beside] = []
+    table = measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
+    rows: list[Beside] = []
     shown: set[int] = set()
     for value in figure.values:
         if value.over:
-            found += _ratio_beside(run, figure, value, table)
-            continue
-        mine = _of(value, table)
-        shown |= set(mine.index)
-        found += _absolute_beside(run, figure, value, mine)
+            rows_of_value = list(_ratio_beside(run, figure, value, table))
+        else:
+            mine = _of(value, table)
+            shown |= set(mine.index)
+            rows_of_value = [
+                _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
+                for row in mine.itertuples()
+            ]
+        rows += rows_of_value or [_not_measured(value)]
     quantities_shown = {value.quantity for value in figure.values if not value.over}
     rest = table[table["quantity"].isin(quantities_shown) & ~table.index.isin(shown)]
-    return found + [_alone(row) for row in rest.itertuples()]
+    return rows + [_alone(row) for row in rest.itertuples()]
 
 
 def machine(run: Manifest) -> str:
@@ -130,8 +141,8 @@ def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -> Iterator[Beside]:
-    found = ratios(table, value)
-    for (workload, layer, device), group in found.groupby(
+    measured = ratios(table, value)
+    for (workload, layer, device), group in measured.groupby(
         ["workload", "layer", "device"], sort=False
     ):
         yield Beside(
@@ -144,17 +155,6 @@ def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -
                 *_differences(run, figure, value, device, layer), *_left_out(value, group),
             ),
         )  # fmt: skip
-    if found.empty:
-        yield _not_measured(value)
-
-
-def _absolute_beside(
-    run: Run, figure: Figure, value: Value, mine: pd.DataFrame
-) -> Iterator[Beside]:
-    for row in mine.itertuples():
-        yield _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
-    if mine.empty:
-        yield _not_measured(value)
 
 
 def _alone(row: Any, value: Value | None = None, differences: tuple[str, ...] = ()) -> Beside:
@@ -189,16 +189,116 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield value.note
 
 
-def _left_out(value: Value, found: pd.DataFrame) -> Iterator[str]:
-    absent = sorted({*value.workers} - {*found["n_workers"]})
+def _left_out(value: Value, measured: pd.DataFrame) -> Iterator[str]:
+    absent = sorted({*value.workers} - {*measured["n_workers"]})
     if absent:
-        yield f"without {_listed(absent)} workers"
+        *first, last = map(str, absent)
+        numbers = f"{', '.join(first)} and {last}" if first else last
+        yield f"without {numbers} workers"
     if value.message_bytes:
-        largest = int(found["message_bytes"].max())
+        largest = int(measured["message_bytes"].max())
         if largest < value.message_bytes[1]:
             yield f"messages up to {format_message_size(largest)} only"
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}" if first else last
+def measured_quantities(
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, wanted: Collection[str]
+) -> pd.DataFrame:
+    """Return the `wanted` quantities, in s or B/s.
+
+    Parameters
+    ----------
+    summaries, pairs
+        What the functions of these names return of the run.
+    wanted
+        Of the names in ``published.UNITS``.
+
+    Returns
+    -------
+    DataFrame
+        One row per case and quantity, for a ping-pong per layer and ``message_bytes`` too (0 for
+        other workloads, whose ``n_workers`` is 0 for a ping-pong), in the order of the suite:
+        ``mid`` and what it lies between.
+        For ``time``, ``throughput``, ``communication time``, ``transfer throughput``, ``latency``
+        and ``bandwidth`` that is the median and its interval, nan where there is none; for
+        ``pair bandwidth`` the median, the least and the largest of the medians of the ordered
+        pairs; for ``transfer time`` the median and the quartiles of single transfers.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = [
+        {"case_id": str(case_id), "quantity": quantity}
+        | {"layer": layer, "message_bytes": message_bytes, "low": low, "mid": mid, "high": high}
+        for quantity in wanted
+        for case_id, layer, message_bytes, (low, mid, high) in _measured(
+            quantity, run, summaries, pairs
+        )
+    ]
+    cases = {case.id: case for case in run.suite.cases}
+    for row in rows:
+        case = cases[row["case_id"]]
+        is_pair = run.kinds[case.id] == "pair"
+        row |= {
+            "workload": case.workload, "backend": case.backend, "device": case.cluster.device,
+            "n_workers": 0 if is_pair else case.cluster.n_workers,
+        }  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(_QUANTITY_COLUMNS))
+    return in_suite_order(table, run, ["quantity", "layer", "message_bytes"])
+
+
+_Measured = tuple[Any, str, int, tuple[float, float, float]]
+"""Of a case, layer and message size the lower limit, the middle and the upper limit."""
+
+
+def _measured(
+    quantity: str, run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame
+) -> Iterator[_Measured]:
+    if quantity in ("time", "throughput", "latency", "bandwidth"):
+        yield from _summarized(quantity, run, summaries)
+    elif quantity == "pair bandwidth":
+        medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
+        for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
+            yield case_id, "workload", 0, (speed.min(), speed.median(), speed.max())
+    elif quantity == "transfer time":
+        for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
+            yield case_id, "workload", 0, tuple(seconds.quantile([0.25, 0.5, 0.75]))
+    else:
+        for case_id, medians in _of_launches(quantity, run).groupby(level="case_id"):
+            low, high, _ = interval_of(medians.tolist())
+            yield case_id, "workload", 0, (low, float(medians.median()), high)
+
+
+def _summarized(quantity: str, run: Run, summaries: pd.DataFrame) -> Iterator[_Measured]:
+    of_messages = quantity in ("latency", "bandwidth")
+    in_latency_mode = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
+    keep = summaries["layer"] == "workload"
+    if of_messages:
+        keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(in_latency_mode)
+    for row in summaries[keep & (summaries["median_s"] > 0)].itertuples():
+        low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
+        if quantity in ("throughput", "bandwidth"):
+            low, mid, high = (
+                row.payload_bytes / seconds if seconds else math.inf for seconds in (high, mid, low)
+            )
+        yield row.case_id, row.layer, row.payload_bytes if of_messages else 0, (low, mid, high)
+
+
+def _of_launches(quantity: str, run: Run) -> pd.Series[float]:
+    """Return the communication time or the transfer throughput of each launch."""
+    if quantity == "communication time":
+        times = worker_times(run)
+        receiving_s = (times["transfer_only_s"] + times["overlap_s"]).astype("float64")
+        each = receiving_s.groupby([times["case_id"], times["launch"], times["iteration"]]).mean()
+        return each.groupby(["case_id", "launch"]).median()
+    log = _transfers(run)
+    log = log[log["nbytes"] >= run.manifest.min_transfer_bytes]
+    sums = log.groupby(["case_id", "launch"])[["nbytes", "seconds"]].sum()
+    return sums["nbytes"] / sums["seconds"]
+
+
+def _transfers(run: Run) -> pd.DataFrame:
+    log = counted(run.transfers, run)
+    log = log[["launch", "nbytes"]].assign(
+        case_id=log["case_id"].astype("str"), seconds=log["stop_s"] - log["start_s"]
+    )
+    return log[log["seconds"] > 0]

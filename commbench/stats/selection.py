@@ -1,4 +1,11 @@
-"""Which records count, and in which order they are shown."""
+"""Which records count, and in which order they are shown.
+
+A launch may still warm up after the planned warm-ups: the samples at its begin that are slower are
+left out. Two windows are compared, the first samples and the second half of the launch. The first
+one is warm-up if its median is longer by more than ``_FLOOR`` and a one-sided Mann–Whitney test
+finds it slower at ``_ALPHA``; then the next window takes its place. A launch that is still slow
+when its first half is over never got warm: that is drift, and nothing is taken from it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +16,20 @@ from typing import TYPE_CHECKING, Any
 from commbench.model import Case
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.analysis.run import Run
-
 
 GROUP = ["case_id", "layer", "payload_bytes"]
 """What one summary is of."""
 _SWEPT = ("layers", "sizes")
 """Parameters of which every sample has one value of its own."""
+_WINDOW = 10
+"""The least samples in a window; of long launches it is a twentieth."""
+_FLOOR = 0.05
+"""What is slower by less than this share is not called warm-up, however sure it is."""
+_ALPHA = 0.01
 
 
 def counted(table: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -42,10 +54,8 @@ def counts(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
 
 def measured(run: Run) -> pd.DataFrame:
     """Return the samples that count: those of ``timed`` but for what was found to be warm-up."""
-    from commbench.stats import warmup
-
     samples = timed(run)
-    return samples[~warmup.found(samples)]
+    return samples[~_is_warmup(samples)]
 
 
 def timed(run: Run) -> pd.DataFrame:
@@ -60,6 +70,54 @@ def timed(run: Run) -> pd.DataFrame:
     return samples[~planned & sound & (samples["seconds"] >= 0)]
 
 
+def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
+    """Return how many of the first samples of a launch are warm-up.
+
+    Parameters
+    ----------
+    seconds
+        Shape (n,): the samples in the order in which they were taken. Of fewer than
+        four windows none is warm-up.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> steady = np.tile([1.0, 1.01, 1.02], 40)
+    >>> n_warmup(steady), n_warmup(np.concatenate([steady[:18] * 3, steady]))
+    (0, 20)
+    """
+    import numpy as np
+    import scipy
+
+    half = len(seconds) // 2
+    window = max(_WINDOW, len(seconds) // 20)
+    if half < 2 * window:
+        return 0
+    late = seconds[half:]
+    limit = (1 + _FLOOR) * np.median(late)
+    for begin in range(0, half - window + 1, window):
+        early = seconds[begin : begin + window]
+        if (
+            np.median(early) <= limit
+            or scipy.stats.mannwhitneyu(early, late, alternative="greater").pvalue > _ALPHA
+        ):
+            return begin
+    return 0
+
+
+def _is_warmup(samples: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each of the measured `samples` whether it is warm-up, by their index."""
+    import pandas as pd
+
+    flags = pd.Series(data=False, index=samples.index)
+    ordered = samples.sort_values("iteration", kind="stable")
+    seconds = ordered["seconds"].to_numpy()
+    for places in ordered.groupby([*GROUP, "launch"], sort=False).indices.values():
+        if n := n_warmup(seconds[places]):
+            flags.loc[ordered.index[places[:n]]] = True
+    return flags
+
+
 def good_launches(run: Run) -> dict[str, list[int]]:
     """Return by case id the launches that ended well; a case without any is not there."""
     ends = run.ends[run.ends["ok"].astype(bool)]
@@ -68,7 +126,7 @@ def good_launches(run: Run) -> dict[str, list[int]]:
 
 def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None) -> pd.DataFrame:
     """Return `table` sorted by its cases' order in the suite, then by the columns `then`."""
-    order = {case.id: place for place, case in enumerate(run.suite.cases)}
+    order = {case.id: number for number, case in enumerate(run.suite.cases)}
     keys = [name for name in (then or ["layer", "payload_bytes", "launch"]) if name in table]
     return (
         table.assign(_place=table["case_id"].map(order))
@@ -85,7 +143,7 @@ def case_labels(run: Run) -> dict[str, str]:
     """
     cases = run.suite.cases
     settings = {case.id: _settings(case) for case in cases}
-    found = {}
+    labels = {}
     for case in cases:
         peers = [settings[peer.id] for peer in cases if peer.workload == case.workload]
         apart = ", ".join(
@@ -93,8 +151,8 @@ def case_labels(run: Run) -> dict[str, str]:
             for key, value in settings[case.id].items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
-        found[case.id] = f"{case.workload} ({apart})" if apart else case.workload
-    return found
+        labels[case.id] = f"{case.workload} ({apart})" if apart else case.workload
+    return labels
 
 
 def settings_of(case: Case) -> str:

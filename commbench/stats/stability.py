@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commbench.stats.selection import in_suite_order, measured
+from commbench.stats.selection import GROUP, in_suite_order, measured
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,6 @@ MIN_SAMPLES, MIN_LAUNCHES = 3, 4
 """How many samples of a launch, and launches of a case, have quartiles worth the name."""
 MIN_LAUNCHES_OF_DRIFT = 6
 """With fewer launches not even a steady rise has a probability below 1 % by chance."""
-_GROUP = ["case_id", "layer", "payload_bytes"]
 _SIGMA = 1.3489795
 """Standard deviations from the lower to the upper quartile of a normal distribution."""
 
@@ -58,9 +57,9 @@ def spreads(run: Run) -> pd.DataFrame:
     def spread(least: int) -> Any:
         return lambda values: relative_spread(values.to_numpy()) if len(values) >= least else np.nan
 
-    by_launch = measured(run).groupby([*_GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
-    within = by_launch.groupby(_GROUP).median().rename("within")
-    between = run.launch_medians.groupby(_GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
+    by_launch = measured(run).groupby([*GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
+    within = by_launch.groupby(GROUP).median().rename("within")
+    between = run.launch_medians.groupby(GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
     return in_suite_order(within.to_frame().join(between.rename("between")).reset_index(), run)
 
 
@@ -81,7 +80,7 @@ def drifts(run: Run) -> pd.DataFrame:
     import scipy
 
     medians = run.launch_medians
-    usual = medians.groupby(_GROUP)["median_s"].transform("median")
+    usual = medians.groupby(GROUP)["median_s"].transform("median")
     medians = medians.assign(relative=medians["median_s"] / usual.where(usual > 0))
     rows = []
     for case_id, ends in run.ends.groupby("case_id", sort=False):
@@ -92,8 +91,8 @@ def drifts(run: Run) -> pd.DataFrame:
         course = course[course.index.notna()].sort_index()
         if len(course) < MIN_LAUNCHES_OF_DRIFT:
             continue
-        place = range(len(course))
-        slope = float(scipy.stats.theilslopes(course.to_numpy(), place).slope)
-        p_value = float(scipy.stats.kendalltau(place, course.to_numpy()).pvalue)
+        positions = range(len(course))
+        slope = float(scipy.stats.theilslopes(course.to_numpy(), positions).slope)
+        p_value = float(scipy.stats.kendalltau(positions, course.to_numpy()).pvalue)
         rows.append((case_id, len(course), slope * (len(course) - 1), p_value))
     return pd.DataFrame(rows, columns=["case_id", "n_launches", "change", "p_value"])

@@ -1,4 +1,4 @@
-"""Medians and their intervals.
+"""Medians and their intervals, and when a run that adds launches has enough of them.
 
 The launch is the unit of replication: samples of one launch share a cluster, its memory layout
 and its place in time, so they are not independent. Medians are taken within each launch first;
@@ -68,11 +68,7 @@ def launch_medians(run: Run) -> pd.DataFrame:
         Columns case_id, workload, backend, layer, payload_bytes, launch, median_s, in the
         order of the suite's cases.
     """
-    return _launch_medians(measured(run), run)
-
-
-def _launch_medians(samples: pd.DataFrame, run: Run) -> pd.DataFrame:
-    grouped = samples.groupby([*GROUP, "workload", "backend", "launch"], sort=True)
+    grouped = measured(run).groupby([*GROUP, "workload", "backend", "launch"], sort=True)
     medians = grouped["seconds"].median().rename("median_s").reset_index()
     return in_suite_order(medians, run)
 
@@ -88,20 +84,12 @@ def summaries(run: Run) -> pd.DataFrame:
     """
     import pandas as pd
 
-    samples, good = measured(run), good_launches(run)
-    medians, n_timed = _launch_medians(samples, run), timed(run).groupby(GROUP).size()
+    samples, good, n_timed = measured(run), good_launches(run), timed(run).groupby(GROUP).size()
+    medians = dict(iter(run.launch_medians.groupby(GROUP)["median_s"]))
     rows = []
-    for (case_id, layer, payload_bytes), group in samples.groupby(GROUP):
-        here = (
-            (medians.case_id == case_id)
-            & (medians.layer == layer)
-            & (medians.payload_bytes == payload_bytes)
-        )
-        n_good = len(good.get(case_id, ()))
-        n_warmup = int(n_timed[case_id, layer, payload_bytes]) - len(group)
-        summary = _summarize(
-            case_id, layer, payload_bytes, group, medians[here].median_s, n_good, n_warmup
-        )
+    for key, group in samples.groupby(GROUP):
+        n_warmup = int(n_timed[key]) - len(group)
+        summary = _summarize(key, group, medians[key], len(good.get(key[0], ())), n_warmup)
         names = {"workload": group.workload.iloc[0], "backend": group.backend.iloc[0]}
         rows.append({**names, **vars(summary), "throughput_Bps": summary.throughput_Bps})
     columns = ["workload", "backend", *Summary.__dataclass_fields__, "throughput_Bps"]
@@ -109,11 +97,12 @@ def summaries(run: Run) -> pd.DataFrame:
 
 
 def _summarize(
-    case_id: str, layer: str, payload_bytes: int, samples: pd.DataFrame,
-    medians: pd.Series[float], n_good: int, n_warmup: int,
+    key: tuple[str, str, int], samples: pd.DataFrame, medians: pd.Series[float], n_good: int,
+    n_warmup: int,
 ) -> Summary:  # fmt: skip
     import numpy as np
 
+    case_id, layer, payload_bytes = key
     low, high, level = interval_of(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
     p5, p25, p75, p95, p99 = np.quantile(seconds, [0.05, 0.25, 0.75, 0.95, 0.99]).tolist()
@@ -167,3 +156,44 @@ def costs(run: Run) -> pd.DataFrame:
     return summaries.assign(
         cpu_s_per_GB=cost.where(moved > 0), idle_cores=summaries["case_id"].map(idle)
     )
+
+
+def relative_half_widths(table: pd.DataFrame) -> pd.Series[float]:
+    """Return of each of ``summaries`` the half of its interval over its median.
+
+    Infinite where the interval doesn't reach 95 %, or the median is 0.
+    """
+    sure = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
+    half = (table["ci_high_s"] - table["ci_low_s"]) / 2 / table["median_s"]
+    return half.where(sure, float("inf"))
+
+
+def ended_by(run: Run) -> str:
+    """Return which condition of ``run.manifest.stopping`` is met; an empty string where none is.
+
+    Returns
+    -------
+    str
+        ``"precision"``, ``"launches"`` or ``"time"``, the first of them that holds; a case
+        without a good launch can't become precise and is not waited for.
+    """
+    rule = run.manifest.stopping
+    if rule is None:
+        return ""
+    ends = run.ends.groupby("case_id").size()
+    if any(ends.get(case.id, 0) < case.launches for case in run.suite.cases):
+        return ""
+    table = run.summaries
+    table = table[table["n_launches"] > 0]
+    if (relative_half_widths(table) <= rule.rel_ci).all():
+        return "precision"
+    if (ends >= rule.max_launches).any():
+        return "launches"
+    return "time" if run.ends["seconds"].sum() >= rule.time_budget_s else ""
+
+
+def widest(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the one of ``summaries`` with the widest interval, with its ``half_width``."""
+    table = table[table["n_launches"] > 0]
+    widths = relative_half_widths(table)
+    return table.assign(half_width=widths).nlargest(1, "half_width")

@@ -8,20 +8,23 @@ none is negative; what nobody claims is the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from commbench.stats.intervals import Spans, divide, shared
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.analysis.run import Run
 
+    _Array = np.ndarray[Any, Any]
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
 LOOP_PARTS = ("serialize_s", "deserialize_s", "poll_s", "messages_s", "loop_queue_s", "asleep_s")
 
+_DIVISION = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 _KEY = ["case_id", "launch", "iteration", "worker"]
 _EXTRA = ("other_threads_s", "gil_s")
 _NO_TASKS = ("scheduler", "client")
@@ -55,24 +58,26 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     processes = run.threads[_KEY].drop_duplicates().merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
-    found = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
+    profiles = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
     threads = {
-        role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(found.index)
+        role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(profiles.index)
         for role, table in run.threads.groupby("role")
     }
     # A role that nobody has is nan throughout.
-    nobody = run.threads[:0].set_index(_KEY).reindex(found.index)
-    metrics = _metrics(run.activities).reindex(found.index)
-    found = found.assign(
-        **_task_accounts(found, threads.get("tasks", nobody), metrics, run),
+    nobody = run.threads[:0].set_index(_KEY).reindex(profiles.index)
+    metrics = _metrics(run.activities).reindex(profiles.index)
+    others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]
+    others_s = others.groupby(_KEY)["cpu_seconds"].sum()
+    profiles = profiles.assign(
+        **_task_accounts(profiles, threads.get("tasks", nobody), metrics, run),
         **_loop_accounts(
-            found.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
+            profiles.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
         ),
-        other_threads_s=_cpu_of_others(run.threads).reindex(found.index, fill_value=0.0),
+        other_threads_s=others_s.reindex(profiles.index, fill_value=0.0),
         gil_s=metrics["gil_s"],
     )
     columns = ["workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    return found[columns].reset_index()
+    return profiles[columns].reset_index()
 
 
 def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -101,6 +106,32 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
     return in_suite_order(table.assign(_rank=rank), run, ["_rank"]).drop(columns="_rank")
 
 
+def worker_times(run: Run) -> pd.DataFrame:
+    """Divide the wall time of every iteration, per worker, by what the worker was doing.
+
+    Returns
+    -------
+    DataFrame
+        One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
+        to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
+        ``compute_only_s`` (at least one task), ``neither_s``.
+    """
+    import pandas as pd
+
+    fetches, tasks = _fetches_and_tasks(run)
+    # Every worker has a count in every iteration, whatever it did.
+    samples = measured(run)
+    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
+    rows = []
+    for window in windows.itertuples():
+        key = (window.case_id, window.launch, window.iteration, window.worker)
+        transfer = fetches.within(key, window.started_at_s, window.seconds)
+        compute = tasks.within(key, window.started_at_s, window.seconds)
+        parts = divide(window.seconds, transfer, compute)
+        rows.append((*key, window.workload, window.backend, window.seconds, *parts))
+    return pd.DataFrame(rows, columns=[*_KEY, "workload", "backend", "wall_s", *_DIVISION])
+
+
 def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
     """Return per process the seconds of the metrics that count; nan where there was none."""
     context, label = activities["context"], activities["label"]
@@ -113,11 +144,6 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
     }
     seconds = {name: activities["seconds"].where(mask) for name, mask in counts.items()}
     return activities.assign(**seconds).groupby(_KEY)[list(seconds)].sum(min_count=1)
-
-
-def _cpu_of_others(threads: pd.DataFrame) -> pd.Series[float]:
-    others = threads[~threads["role"].isin(["loop", "tasks"])]
-    return others.groupby(_KEY)["cpu_seconds"].sum()
 
 
 def _task_accounts(
@@ -151,8 +177,7 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
     if processes.empty:
         # The transfers of a run without a profile may be millions.
         return pd.DataFrame(index=processes.index, columns=columns, dtype=float)
-    fetches = Spans(run.transfers, [*_KEY[:3], "dst"])
-    tasks = Spans(run.tasks[run.tasks["action"] == "compute"], _KEY)
+    fetches, tasks = _fetches_and_tasks(run)
     rows = []
     for process in processes[["started_at_s", "wall_s"]].itertuples():
         fetched, computed = (
@@ -163,6 +188,11 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
         in_tasks_s = (computed[:, 1] - computed[:, 0]).sum()
         rows.append((in_tasks_s, fetching_s, shared(fetched, computed)))
     return pd.DataFrame(rows, index=processes.index, columns=columns, dtype=float)
+
+
+def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
+    tasks = run.tasks[run.tasks["action"] == "compute"]
+    return Spans(run.transfers, [*_KEY[:3], "dst"]), Spans(tasks, _KEY)
 
 
 def _loop_accounts(
@@ -212,32 +242,94 @@ def _shared_out(
     return parts | {rest: total_s}
 
 
-_PARTS = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
+class Spans:
+    """The spans of many processes and iterations, found again by their key.
 
-
-def worker_times(run: Run) -> pd.DataFrame:
-    """Divide the wall time of every iteration, per worker, by what the worker was doing.
-
-    Returns
-    -------
-    DataFrame
-        One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
-        to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
-        ``compute_only_s`` (at least one task), ``neither_s``.
+    Parameters
+    ----------
+    table
+        A row per span, with ``start_s`` and ``stop_s``.
+    key
+        The columns that tell the groups apart.
     """
-    import pandas as pd
 
-    key = ["case_id", "launch", "iteration", "worker"]
-    fetches = Spans(run.transfers, [*key[:3], "dst"])
-    tasks = Spans(run.tasks[run.tasks.action == "compute"], key)
-    # Every worker has a count in every iteration, whatever it did.
-    samples = measured(run)
-    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[key], on=key[:3])
-    rows = []
-    for window in windows.itertuples():
-        place = (window.case_id, window.launch, window.iteration, window.worker)
-        transfer = fetches.within(place, window.started_at_s, window.seconds)
-        compute = tasks.within(place, window.started_at_s, window.seconds)
-        parts = divide(window.seconds, transfer, compute)
-        rows.append((*place, window.workload, window.backend, window.seconds, *parts))
-    return pd.DataFrame(rows, columns=[*key, "workload", "backend", "wall_s", *_PARTS])
+    def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
+        from commbench.stats import grouping
+
+        group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
+        order = grouping.sort_order(group)
+        self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
+        first = grouping.starts(group[order])
+        names = table[key].iloc[order[first]].itertuples(index=False, name=None)
+        self._at = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
+
+    def within(self, key: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
+        """Return what of the spans of `key` lies in a window, in seconds from its begin.
+
+        Returns
+        -------
+        ndarray
+            Shape (n, 2): spans of positive length within [0, `seconds`].
+        """
+        import numpy as np
+
+        begin, end = self._at.get(key, (0, 0))
+        spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
+        return np.asarray(spans[spans[:, 1] > spans[:, 0]])
+
+
+def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float, float, float]:
+    """Return the time in `first` only, in both, in `second` only and in neither.
+
+    Parameters
+    ----------
+    seconds
+        The length of the window: what the four parts add up to, none of them negative.
+    first, second
+        Spans of positive length within [0, `seconds`], shape (n, 2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divide(10.0, np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0]]))
+    (3.0, 2.0, 4.0, 1.0)
+    """
+    import numpy as np
+
+    edges = np.unique(np.concatenate([[0.0, seconds], first.ravel(), second.ravel()]))
+    lengths = np.diff(edges)
+    one, two = _cover(first, edges[:-1]), _cover(second, edges[:-1])
+    parts = (one & ~two, one & two, ~one & two, ~one & ~two)
+    return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
+
+
+def shared(first: _Array, second: _Array) -> float:
+    """Return the length of every span in `second`, summed, as far as spans in `first` cover it.
+
+    Parameters
+    ----------
+    first, second
+        Spans of positive length, shape (n, 2); those of `second` count each for itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shared(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
+    3.0
+    """
+    import numpy as np
+
+    if len(first) == 0 or len(second) == 0:
+        return 0.0
+    edges = np.unique(first.ravel())
+    covered = np.concatenate([[0.0], np.cumsum(np.diff(edges) * _cover(first, edges[:-1]))])
+    until = np.interp(second, edges, covered)
+    return float((until[:, 1] - until[:, 0]).sum())
+
+
+def _cover(spans: _Array, at: _Array) -> _Array:
+    """Return whether any of `spans` is under way from each of these times on."""
+    import numpy as np
+
+    begun, ended = (np.searchsorted(np.sort(ends), at, side="right") for ends in spans.T)
+    return np.asarray(begun > ended)

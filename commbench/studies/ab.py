@@ -185,7 +185,7 @@ def arguments_of(given: Sequence[str]) -> tuple[str, ...]:
     """
     for option in ("--resume", "--rigorous", "--output", "--launches", "--seed"):
         if any(text == option or text.startswith(f"{option}=") for text in given):
-            own = option in ("--output", "--launches", "--seed")
-            hint = f"write it before {given[0]}" if own else "leave it out"
+            is_ours = option in ("--output", "--launches", "--seed")
+            hint = f"write it before {given[0]}" if is_ours else "leave it out"
             raise UsageError(f"{option} is not for the runs within an A/B; {hint}")
     return tuple(given)

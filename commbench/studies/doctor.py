@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 from commbench import backends
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.machine import cores as core_times
-from commbench.machine import environment, programs
-from commbench.machine.gpu.examined import examined
+from commbench.machine import environment, gpu
 from commbench.model import registry
 from commbench.model.units import format_bytes
 
@@ -26,6 +26,13 @@ _MIN_SHM_BYTES = 1e9
 _MIN_CORES = 4  # scheduler, client and two workers
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _UCX_TCP_DEFAULT_BPS = 100e6 / 8
+_GPU_PACKAGES = ("cudf", "dask_cudf", "dask_cuda")
+# In a process of its own: MPI and UCX, which other commands need, can't share one.
+_ASK_MPI = (
+    "from commbench.mpi import device, runtime\n"
+    "print(runtime.runtime().library)\n"
+    "print(device.is_cuda_aware())"
+)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
@@ -92,7 +99,7 @@ def examine() -> Examination:
         transports=transports,
         ucx_error=ucx_error,
         mpiexec=mpiexec,
-        gpu_memory=tuple(examined()),
+        gpu_memory=tuple(gpu_memory()),
     )
     advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
     return replace(examination, advice=tuple(advice))
@@ -122,14 +129,14 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
         return (), ""
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    text, error = programs.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
-    found = parse_ucx_info(text)
-    return found, error or ("" if found else "ucx_info listed no transport")
+    text, error = environment.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    transports = parse_ucx_info(text)
+    return transports, error or ("" if transports else "ucx_info listed no transport")
 
 
 def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
     """Return the transports in the output of ``ucx_info -d``."""
-    found = []
+    transports = []
     for block in re.split(r"^#[ \t]*Transport:", text, flags=re.MULTILINE)[1:]:
         name, _, rest = block.partition("\n")
         fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
@@ -139,8 +146,38 @@ def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
         bandwidth = sum(map(float, rates)) * 2**20 if rates else None
         latency = float(delays[0]) * 1e-9 if delays else None
         device, kind = fields.get("Device", ""), fields.get("Type", "")
-        found.append(UcxTransport(name.strip(), device.strip(), kind.strip(), bandwidth, latency))
-    return tuple(found)
+        names = (name.strip(), device.strip(), kind.strip())
+        transports.append(UcxTransport(*names, bandwidth, latency))
+    return tuple(transports)
+
+
+def gpu_memory() -> Iterator[tuple[str, str]]:
+    """Yield what is known of GPU memory: driver, packages and whether MPI takes it; with labels."""
+    gpus, error = environment.ask_gpus()
+    names = gpu.devices(os.environ)
+    limit = os.environ.get(gpu.VISIBLE)
+    yield (
+        "GPUs visible",
+        (", ".join(names) if gpus else error or "none: nvidia-smi knows none, or is not there")
+        or f"none of {len(gpus)}: {gpu.VISIBLE}={limit} hides them",
+    )
+    lacking = [n for n in (*gpu.PACKAGES, *_GPU_PACKAGES) if importlib.util.find_spec(n) is None]
+    yield (
+        "GPU packages",
+        f"lacking {', '.join(lacking)}: {gpu.INSTALL}" if lacking else "all are installed",
+    )
+    yield "GPU memory", _mpi()
+
+
+def _mpi() -> str:
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    text, error = environment.ask((sys.executable, "-c", _ASK_MPI), _TIMEOUT_S)
+    if error or len(lines := text.split("\n")) < 2:
+        return f"not known: {error or 'it said nothing'}"
+    if lines[1] == "True":
+        return f"{lines[0]} takes GPU memory (it says that it is CUDA-aware)"
+    return f"{lines[0]} is not CUDA-aware: GPU memory is staged in pinned host memory"
 
 
 def advise(examination: Examination) -> Iterator[Advice]:

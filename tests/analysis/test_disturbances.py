@@ -21,8 +21,8 @@ from builders import (
     wire,
 )
 
-from commbench.analysis.disturbances import COMPRESSION
 from commbench.analysis.run import Run
+from commbench.analysis.warnings import COMPRESSION
 from commbench.model import Case, ClusterSpec, Record
 
 Recorded = Callable[..., Run]

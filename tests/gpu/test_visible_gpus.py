@@ -10,7 +10,6 @@ import pytest
 
 from commbench.errors import UsageError
 from commbench.machine import gpu
-from commbench.machine.gpu import visible
 from commbench.model import ClusterSpec, Placement
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -96,7 +95,7 @@ def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
         raise AssertionError("nvidia-smi was asked")
 
-    monkeypatch.setattr(visible, "devices", devices)
+    monkeypatch.setattr(gpu, "devices", devices)
     assert gpu.of_workers(ClusterSpec(n_workers=2), {}) == ({}, {})
     assert gpu.of_ends(ClusterSpec(), 2, {}) == ({}, {})
 

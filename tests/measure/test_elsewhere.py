@@ -17,7 +17,7 @@ from commbench.harness.measure import clocks, conditions
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
-from commbench.machine import cores, cpu
+from commbench.machine import cores
 from commbench.model import ClusterSpec, CoreUse, Launch, Sample, ThreadTime, registry
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context
@@ -86,7 +86,7 @@ def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
 def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatch):
     """Of a cluster that lives on, what it used for others before is not the launch's own."""
     monkeypatch.setattr(cluster, "adopted", cluster.pids[1:])
-    whole = cpu.seconds(cluster.adopted)
+    whole = cores.cpu_seconds(cluster.adopted)
     own = {}
     for outlives in (False, True):
         monkeypatch.setattr(cluster, "outlives", outlives)
@@ -102,9 +102,9 @@ def test_threads_elsewhere_are_read_there(far, monkeypatch):
     """Every process has the times of its threads, and no other process's that shares its id."""
     (pid,) = far.client.run(os.getpid, workers=[far.addresses["1"]]).values()
     monkeypatch.setattr(far, "pids", (*far.pids, pid))
-    real = cpu.thread_seconds
+    real = cores.thread_seconds
     monkeypatch.setattr(
-        cpu, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
+        cores, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
     )
     case = _case()
     kind = registry.load("workload", "transpose-sum")

@@ -15,7 +15,7 @@ from distributed import get_worker
 from commbench import stats
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import profile
-from commbench.machine import cpu
+from commbench.machine import cores
 from commbench.model import Activity, Case, Launch, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
 from commbench.store.emitter import InMemory
@@ -216,8 +216,8 @@ def test_each_thread_has_its_own_times():
     threads = [threading.Thread(target=work, args=args) for args in (("busy", 0.3), ("idle", 0))]
     for thread in threads:
         thread.start()
-    processes.until(lambda: cpu.thread_seconds()[told["busy"]][0] > 0.25, "a quarter of a second")
-    times = cpu.thread_seconds()
+    processes.until(lambda: cores.thread_seconds()[told["busy"]][0] > 0.25, "a quarter of a second")
+    times = cores.thread_seconds()
     stop.set()
     for thread in threads:
         thread.join()

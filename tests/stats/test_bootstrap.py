@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from commbench.stats.bootstrap import N_RESAMPLES, resampled_medians
+from commbench.stats.inference import N_RESAMPLES, resampled_medians
 
 
 def generators(seed: int) -> list[np.random.Generator]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.stats.intervals import Spans, divide
+from commbench.stats.worker_profile import Spans, divide
 
 spans = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))),

@@ -11,7 +11,7 @@ import pytest
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.reports.sections import tables
-from commbench.stats.warmup import n_warmup
+from commbench.stats.selection import n_warmup
 
 
 def noise(n: int, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.launchers.base import SCHEDULER, RunningCluster
-from commbench.machine import cores, cpu
+from commbench.machine import cores
 from commbench.model import CoreUse, IdleCost, Launch
 from commbench.store.emitter import Emit
 
@@ -45,10 +45,10 @@ class Conditions:
     def on(self, cluster: RunningCluster) -> Iterator[None]:
         """Watch the processes of `cluster` that this process did not start, and their hosts."""
         # Those that were there before have used time for others.
-        used_s = cpu.seconds(cluster.adopted) if cluster.outlives else 0.0
+        used_s = cores.cpu_seconds(cluster.adopted) if cluster.outlives else 0.0
         before = _elsewhere(cluster)
         yield
-        self.adopted_s += cpu.seconds(cluster.adopted) - used_s
+        self.adopted_s += cores.cpu_seconds(cluster.adopted) - used_s
         after = _elsewhere(cluster)
         self.elsewhere += tuple(
             use

@@ -29,7 +29,7 @@ from commbench.harness.measure.layers import (
 from commbench.harness.measure.load import under_load
 from commbench.harness.measure.pairs import measure_pairs
 from commbench.harness.measure.tool import measure_with_tool
-from commbench.machine import cpu, gpu, process
+from commbench.machine import cores, gpu, process
 from commbench.model import Launch, Load, Sample, TransportUsed
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
@@ -121,7 +121,7 @@ class _Pair:
                     # In a thread: what this end's event loop burns while it waits is part of it.
                     self.emit(
                         await asyncio.to_thread(
-                            measure_idle, self.launch, lambda: cpu.seconds(pids), len(pids)
+                            measure_idle, self.launch, lambda: cores.cpu_seconds(pids), len(pids)
                         )
                     )
                 if self.loaded:
@@ -194,11 +194,11 @@ class _Pair:
         timings: list[tuple[int, float, float]] = []
         epoch = time.time() - clock()
         block_began = clock()
-        cpu_began = cpu.seconds(pids)
+        cpu_began = cores.cpu_seconds(pids)
         announced = 0
         for number in range(-n_warmups, n_samples):
             if number == 0:
-                block_began, cpu_began = clock(), cpu.seconds(pids)
+                block_began, cpu_began = clock(), cores.cpu_seconds(pids)
             elif clock() - block_began > limit:
                 if number >= _MIN_SAMPLES:
                     break
@@ -220,7 +220,7 @@ class _Pair:
             for sent, found in exchange.checks(payload, answer):
                 workload.check(sent, found, whole=False)
             timings.append((number, began, ended))
-        cpu_seconds = (cpu.seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
+        cpu_seconds = (cores.cpu_seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
         for _ in range(announced):
             # The peer expects them, whatever the time.
             answer = await exchange.exchange(payload)

@@ -22,7 +22,7 @@ from commbench.harness.measure import peer, places
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.stream import Job
 from commbench.harness.measure.windows import Timing
-from commbench.machine import cpu, gpu, process
+from commbench.machine import cores, gpu, process
 from commbench.model import Launch, Sample
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
@@ -105,7 +105,9 @@ class _Pairs:
 
     def measure(self) -> list[tuple[Transport, Transport]]:
         self._answers()
-        self._emit(measure_idle(self._launch, lambda: cpu.seconds(self._pids), len(self._pids)))
+        self._emit(
+            measure_idle(self._launch, lambda: cores.cpu_seconds(self._pids), len(self._pids))
+        )
         self._tell()
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))
@@ -121,12 +123,12 @@ class _Pairs:
     def _measure_size(self, size: int) -> Sample:
         self._answers()
         epoch = time.time() - time.perf_counter()
-        cpu_began = cpu.seconds(self._pids)
+        cpu_began = cores.cpu_seconds(self._pids)
         self._tell(time.perf_counter() + _AGREED_S)
         self._answers()
         self._tell()
         timings: list[list[Timing]] = self._answers()
-        cpu_seconds = cpu.seconds(self._pids) - cpu_began
+        cpu_seconds = cores.cpu_seconds(self._pids) - cpu_began
         self._tell()
         began, seconds, n_windows = together(timings)
         window = self._workload.window

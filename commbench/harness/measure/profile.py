@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from distributed import Worker
 
 from commbench.launchers.base import RunningCluster
-from commbench.machine import cpu
+from commbench.machine import cores
 from commbench.model import Activity, Launch, ThreadTime
 
 IDLE_SECONDS = 0.1
@@ -106,7 +106,7 @@ def read(dask_worker: Any = None) -> str:
 
 def read_all(dask_worker: Any = None) -> str:
     """Return what ``read`` does, and ``"times"``, those of this process's own threads."""
-    return json.dumps({**json.loads(read(dask_worker)), "times": cpu.thread_seconds()})
+    return json.dumps({**json.loads(read(dask_worker)), "times": cores.thread_seconds()})
 
 
 def _role(name: str) -> str:
@@ -187,7 +187,7 @@ class Profiler:
         return self._joined(self._ask(self._read), times)
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
-        return {pid: (time.perf_counter(), cpu.thread_seconds(pid)) for pid in self._cluster.pids}
+        return {pid: (time.perf_counter(), cores.thread_seconds(pid)) for pid in self._cluster.pids}
 
     def _joined(
         self, rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]

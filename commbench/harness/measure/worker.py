@@ -19,7 +19,7 @@ from commbench.errors import LaunchError
 from commbench.harness.measure import gpus, places
 from commbench.harness.measure.conditions import measure_idle
 from commbench.launchers.local import LocalLauncher
-from commbench.machine import cpu, gpu
+from commbench.machine import cores, gpu
 from commbench.model import Launch, Sample
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
@@ -116,10 +116,10 @@ async def _fetch(
     limit, clock = workload.seconds_per_size, time.perf_counter
     timings: list[Timing] = []
     epoch = time.time() - clock()
-    block_began, cpu_began = clock(), cpu.seconds(pids)
+    block_began, cpu_began = clock(), cores.cpu_seconds(pids)
     for number in range(-n_warmups, n_samples):
         if number == 0:
-            block_began, cpu_began = clock(), cpu.seconds(pids)
+            block_began, cpu_began = clock(), cores.cpu_seconds(pids)
         elif clock() - block_began > limit:
             if number >= _MIN_FETCHES:
                 break
@@ -136,6 +136,6 @@ async def _fetch(
             raise LaunchError(f"the worker that holds {key} answered {answer['status']!r}")
         workload.check(expected[number % len(keys)], answer["data"][key], whole=False)
         timings.append((number, epoch + began, ended - began))
-    cpu_seconds = (cpu.seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
+    cpu_seconds = (cores.cpu_seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
     workload.check(expected[timings[-1][0] % len(keys)], answer["data"][key], whole=True)
     return timings, cpu_seconds

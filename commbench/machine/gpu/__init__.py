@@ -2,28 +2,366 @@
 
 Each worker is a process with a GPU of its own, as with dask-cuda, which sets up RMM here, too. What
 a GPU does is done when its stream is: ``synchronize`` belongs before every clock that is read.
+
+A process works on the first GPU in its ``CUDA_VISIBLE_DEVICES``. As with dask-cuda the other GPUs
+follow there: UCX can map the memory of a peer's GPU (``cuda_ipc``) into a process that sees this
+GPU.
+
+First comes the context, then UCX, which looks for a context when it begins, then RMM: that is
+dask-cuda's order. Processes are started anew, by exec, and never forked: a context does not survive
+that.
 """
 
 from __future__ import annotations
 
-from commbench.machine.gpu.asked import check, missing
-from commbench.machine.gpu.context import environment, in_use, set_up, synchronize, told
-from commbench.machine.gpu.visible import devices, of_crowd, of_ends, of_workers
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any
+
+from commbench.errors import UnavailableError, UsageError
+from commbench.machine import environment as machine
+from commbench.model import ClusterSpec
+from commbench.model.units import parse_memory
 
 PRELOAD = "commbench.machine.gpu.preload"
 """The module that every worker imports before it communicates."""
+PACKAGES = {
+    "cupy": "the arrays are CuPy's",
+    "rmm": "Dask receives GPU memory into RMM's",
+    "numba": "Dask needs it beside RMM",
+}
+"""What every measurement of GPU memory takes, by the name of its import, and why."""
+INSTALL = "pip install 'commbench[gpu]'"
+_ELSEWHERE = "run on a machine with GPUs, or with the device cpu"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VARIABLE = "COMMBENCH_GPU"
+"""Tells a process to work on GPU memory, and how."""
+_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""The order in which nvidia-smi counts GPUs; CUDA's own begins with the fastest."""
 
-__all__ = [
-    "PRELOAD",
-    "check",
-    "devices",
-    "environment",
-    "in_use",
-    "missing",
-    "of_crowd",
-    "of_ends",
-    "of_workers",
-    "set_up",
-    "synchronize",
-    "told",
-]
+
+def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that a process with this environment may use, as CUDA names them.
+
+    Those are nvidia-smi's numbers, UUIDs, or instances of a GPU that is divided (``MIG-…``), as far
+    as ``CUDA_VISIBLE_DEVICES`` names what is there: CUDA doesn't look beyond the first that isn't.
+    """
+    known = machine.gpus()
+    numbers = tuple(str(gpu["index"]) for gpu in known)
+    if (text := environ.get(VISIBLE)) is None:
+        return numbers
+    visible: list[str] = []
+    for name in map(str.strip, text.split(",")):
+        there = name in numbers or any(
+            name.startswith("GPU-") and gpu["uuid"].startswith(name) for gpu in known
+        )
+        # What is divided into which instances only NVML tells; CUDA will complain.
+        divided = name.startswith("MIG-") and bool(known)
+        if name in visible or not (there or divided):
+            break
+        visible.append(name)
+    return tuple(visible)
+
+
+def _n_gpus(n_processes: int, workers_per_gpu: int) -> int:
+    return -(-n_processes // workers_per_gpu)
+
+
+def _first(name: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the variables with which a process works on `name` and sees the others of `names`.
+
+    Examples
+    --------
+    >>> _first("2", ("0", "1", "2", "3"))["CUDA_VISIBLE_DEVICES"]
+    '2,3,0,1'
+    """
+    index = names.index(name) if name in names else 0
+    others = (*names[index + 1 :], *names[:index]) if name in names else ()
+    return {**_ORDER, VISIBLE: ",".join((name, *others))}
+
+
+def _of_processes(
+    n_processes: int, workers_per_gpu: int, names: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str], ...]:
+    """Return the variables of processes: the first ones get the first of the GPUs, and so on."""
+    if _n_gpus(n_processes, workers_per_gpu) > len(names):
+        raise UsageError(_too_few(n_processes, workers_per_gpu, len(names), environ))
+    return tuple(_first(names[i // workers_per_gpu], names) for i in range(n_processes))
+
+
+def of_ends(
+    spec: ClusterSpec, n_processes: int, environ: Mapping[str, str]
+) -> tuple[dict[str, str], ...]:
+    """Return the variables of processes that exchange messages; none where these lie on the host.
+
+    Raises
+    ------
+    UsageError
+        Where there are fewer GPUs than that takes.
+    """
+    if spec.device != "gpu":
+        return ({},) * n_processes
+    return _of_processes(n_processes, spec.workers_per_gpu, devices(environ), environ)
+
+
+def of_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    """Return the variables of the workers of a cluster on this host, placed or not.
+
+    Raises
+    ------
+    UsageError
+        Where there are fewer GPUs than that takes.
+    """
+    placed = [placement.gpu for placement in spec.placement] or [None] * spec.n_workers
+    others = of_ends(spec, len(placed), environ) if None in placed else ({},) * len(placed)
+    names = devices(environ) if any(gpu is not None for gpu in placed) else ()
+    return tuple(
+        other if gpu is None else _first(str(gpu), names)
+        for gpu, other in zip(placed, others, strict=True)
+    )
+
+
+def of_crowd(
+    number: int, n_workers: int, workers_per_gpu: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of worker `number` of those on another host, whose GPUs nobody knows.
+
+    Its GPUs are taken for those that ``CUDA_VISIBLE_DEVICES`` names here, else for the first ones.
+
+    Examples
+    --------
+    >>> of_crowd(1, 2, 1, {})["CUDA_VISIBLE_DEVICES"]
+    '1,0'
+    """
+    names = [name for name in map(str.strip, environ.get(VISIBLE, "").split(",")) if name]
+    names = names or list(map(str, range(_n_gpus(n_workers, workers_per_gpu))))
+    return _of_processes(n_workers, workers_per_gpu, names, environ)[number]
+
+
+def _too_few(
+    n_processes: int, workers_per_gpu: int, n_visible: int, environ: Mapping[str, str]
+) -> str:
+    limit = f" ({VISIBLE}={environ[VISIBLE]})" if VISIBLE in environ else ""
+    share = "one each" if workers_per_gpu == 1 else f"one for {workers_per_gpu} (--workers-per-gpu)"
+    return (
+        f"{n_processes} processes want {_n_gpus(n_processes, workers_per_gpu)} GPUs, {share}, and "
+        f"{n_visible} {'is' if n_visible == 1 else 'are'} visible{limit}"
+    )
+
+
+def pool_size(text: str) -> int | float:
+    """Return the bytes of an RMM pool, or its share of the GPU's memory.
+
+    Raises
+    ------
+    UsageError
+        If `text` is neither.
+    """
+    return parse_memory(text, "an RMM pool", "--rmm-pool")
+
+
+def check(spec: ClusterSpec, backend: str) -> None:
+    """Refuse what makes no sense, on whatever machine.
+
+    Raises
+    ------
+    UsageError
+        With what is wrong and what to do.
+    """
+    if spec.workers_per_gpu < 1:
+        raise UsageError(f"{spec.workers_per_gpu} workers per GPU; at least 1 (--workers-per-gpu)")
+    if spec.device != "gpu":
+        if spec.rmm or spec.workers_per_gpu > 1:
+            what = "--rmm-pool, --rmm-async, --rmm-managed" if spec.rmm else "--workers-per-gpu"
+            raise UsageError(f"{what}: that is about GPUs; add --device gpu")
+        return
+    if spec.rmm_pool:
+        pool_size(spec.rmm_pool)
+    if spec.rmm_async and spec.rmm_managed:
+        raise UsageError(
+            "CUDA's asynchronous allocator has no managed memory: give --rmm-async or --rmm-managed"
+        )
+    if spec.rmm_managed and "nvlink" in backend:
+        raise UsageError(
+            f"{backend} with --rmm-managed: a peer can't map managed memory (cuda_ipc), so nothing "
+            "would go over NVLink; leave one of them out"
+        )
+
+
+def missing(
+    spec: ClusterSpec, n_processes: int, packages: Sequence[str], environ: Mapping[str, str],
+    *, here: bool,
+) -> tuple[str, str] | None:  # fmt: skip
+    """Return what this machine lacks, and the remedy; None where it has all.
+
+    Parameters
+    ----------
+    spec
+        The cluster.
+    n_processes
+        How many processes work on a GPU.
+    packages
+        What the workload imports besides, by name.
+    here
+        Whether all of them are on this host.
+    """
+    known, error = machine.ask_gpus()
+    if not known:
+        return f"no NVIDIA GPU is visible{f' ({error})' if error else ''}", _ELSEWHERE
+    n_visible = len(devices(environ))
+    if not n_visible:
+        return (
+            f"{VISIBLE}={environ.get(VISIBLE, '')} leaves none of the {len(known)} GPUs visible",
+            f"unset it, or name some of {', '.join(str(gpu['index']) for gpu in known)}",
+        )
+    wanted = PACKAGES | dict.fromkeys(packages, "the workload's data are made with it")
+    if spec.rmm:
+        wanted["dask_cuda"] = f"it sets up RMM (asked for: {spec.rmm})"
+    for name, why in wanted.items():
+        if importlib.util.find_spec(name) is None:
+            return f"the package {name} is not installed: {why}", INSTALL
+    placed = [placement.gpu is not None for placement in spec.placement] or [False]
+    if here and not all(placed) and _n_gpus(n_processes, spec.workers_per_gpu) > n_visible:
+        return (
+            _too_few(n_processes, spec.workers_per_gpu, n_visible, environ),
+            "take fewer, or let them share GPUs: --workers-per-gpu "
+            f"{_n_gpus(n_processes, n_visible)}",
+        )
+    return None
+
+
+def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
+    """Return the variables of every process of a launch; none where it is one of host memory.
+
+    Parameters
+    ----------
+    before_cuda
+        What the backend has its processes call, as ``module:function``; nothing if empty.
+    """
+    if spec.device != "gpu":
+        return {}
+    rmm = {name: getattr(spec, name) for name in ("rmm_pool", "rmm_async", "rmm_managed")}
+    return {
+        _VARIABLE: json.dumps({"before_cuda": before_cuda, **rmm}),
+        # A worker would count what lies on its GPU against the limit of its host memory, and spill.
+        "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
+    }
+
+
+def in_use() -> bool:
+    """Return whether this process belongs to a launch that measures GPU memory."""
+    return _VARIABLE in os.environ
+
+
+def set_up() -> None:
+    """Make this process's CUDA context, begin with UCX, and have RMM as the launch asks for it.
+
+    Nothing is done in a process of a launch that measures host memory.
+
+    Raises
+    ------
+    UnavailableError
+        Where there is no such GPU, or RMM can't have what it is asked for.
+    """
+    if not in_use():
+        return
+    setup = json.loads(os.environ[_VARIABLE])
+    if before_cuda := setup["before_cuda"]:
+        resolve_name(before_cuda)()
+    import cupy
+
+    try:
+        cupy.cuda.Device(0).use()
+        # The usual way to have the context made now.
+        cupy.cuda.runtime.free(0)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UnavailableError(
+            "device gpu",
+            f"CUDA can't use the first of {VISIBLE}={os.environ.get(VISIBLE, '(unset)')}: {error}",
+            "name GPUs that are there (nvidia-smi lists them), or run with the device cpu",
+        ) from error
+    if setup["rmm_pool"] or setup["rmm_async"] or setup["rmm_managed"]:
+        _set_up_rmm(setup)
+
+
+def _set_up_rmm(setup: dict[str, Any]) -> None:
+    try:
+        from dask_cuda.plugins import RMMSetup
+
+        RMMSetup(
+            initial_pool_size=pool_size(setup["rmm_pool"]) if setup["rmm_pool"] else None,
+            maximum_pool_size=None,
+            managed_memory=setup["rmm_managed"],
+            async_alloc=setup["rmm_async"],
+            release_threshold=None,
+            log_directory=None,
+            track_allocations=False,
+            # Else CuPy would go on with a pool of its own.
+            external_lib_list=["cupy"],
+        ).setup()
+    except ImportError as error:
+        raise UnavailableError("RMM", f"it can't be imported ({error})", INSTALL) from error
+    except (MemoryError, RuntimeError, ValueError) as error:
+        raise UnavailableError(
+            "RMM",
+            f"it can't have what is asked for ({json.dumps(setup)}): {error}",
+            "ask for less, or see who else uses the GPU (nvidia-smi)",
+        ) from error
+
+
+def synchronize(device: str = "gpu") -> None:
+    """Wait until this process's GPU has done all that it was given, in every stream.
+
+    Where the data are on another `device`, there is nothing to wait for.
+    """
+    if device == "gpu":
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+
+
+def told() -> dict[str, Any]:
+    """Return what this process works on and where its memory comes from, as the libraries tell.
+
+    Returns
+    -------
+    {"uuid": str, "name": str, "visible": str, "rmm": str, "cupy": str}
+        The GPU (its address and UUID) and what ``CUDA_VISIBLE_DEVICES`` is; RMM's version and
+        resource, with those that it draws on
+        (``26.10.0 PoolMemoryResource(CudaMemoryResource)``), and the function that CuPy allocates
+        by.
+    """
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    number = runtime.getDevice()
+    properties = runtime.getDeviceProperties(number)
+    return {
+        # Instances of a divided GPU share its address, and tell their UUIDs apart.
+        "uuid": f"{runtime.deviceGetPCIBusId(number)} {bytes(properties['uuid']).hex()}",
+        "name": properties["name"].decode(),
+        "visible": os.environ.get(VISIBLE, ""),
+        "rmm": _resource(),
+        "cupy": _name(cupy.cuda.get_allocator()),
+    }
+
+
+def _resource() -> str:
+    import rmm
+
+    resource = rmm.mr.get_current_device_resource()
+    names = [type(resource).__name__]
+    while (resource := getattr(resource, "upstream_mr", None)) is not None:
+        names.append(type(resource).__name__)
+    return f"{rmm.__version__} " + "(".join(names) + ")" * (len(names) - 1)
+
+
+def _name(allocator: Any) -> str:
+    # That of CuPy's own pool is a method of the pool.
+    owner = getattr(allocator, "__self__", None)
+    kind = f"{type(owner).__name__}." if owner is not None else ""
+    return kind + str(getattr(allocator, "__name__", allocator))

@@ -6,6 +6,6 @@ be too late for UCX, and would hide what goes wrong in the log.
 
 from __future__ import annotations
 
-from commbench.machine.gpu.context import set_up
+from commbench.machine.gpu import set_up
 
 set_up()

@@ -8,12 +8,17 @@ joins two of them, and ``auto`` what each worker should be bound to.
 from __future__ import annotations
 
 from commbench.machine.topology.discovery import this_host
-from commbench.machine.topology.files import read_host
-from commbench.machine.topology.hosts import Gpu, Host, Nic, NumaNode
-from commbench.machine.topology.links import UNKNOWN, link_class, rack_of, rank
-from commbench.machine.topology.matrix import Matrix, parse
-from commbench.machine.topology.place import place_of, visible
-from commbench.machine.topology.placement import auto, check
+from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, parse, read_host
+from commbench.machine.topology.workers import (
+    UNKNOWN,
+    auto,
+    check,
+    link_class,
+    place_of,
+    rack_of,
+    rank,
+    visible,
+)
 
 __all__ = [
     "UNKNOWN",

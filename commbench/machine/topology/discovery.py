@@ -13,22 +13,16 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations, product, takewhile
 from pathlib import Path
 
 from commbench.errors import UsageError
-from commbench.machine import cores, environment, programs
-from commbench.machine.topology.hosts import (
-    Gpu,
-    Host,
-    Nic,
-    NumaNode,
-    PciPath,
-    between_devices,
-    between_nodes,
-    to_nodes,
-)
-from commbench.machine.topology.matrix import Matrix, parse
+from commbench.machine import cores, environment
+from commbench.machine.environment import entries, integer, read
+from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, apart, parse
 
+_PciPath = tuple[str, ...]
+"""A root, the bridges below it, and the device, by names that are its own within the host."""
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TIMEOUT_S = 10.0
@@ -41,12 +35,9 @@ def this_host(root: Path = Path("/")) -> Host:
     gpus, matrix, notes = _gpus(sys)
     nics = tuple(_nics(sys))
     devices: tuple[Gpu | Nic, ...] = (*gpus, *nics)
-    paths = {device.name: _pci_path(sys, device.pci) for device in devices if device.pci}
-    links = between_devices(devices, paths)
-    if matrix is not None:
-        known = {device.name for device in devices}
-        links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
-    links |= between_nodes(nodes) | to_nodes(devices, nodes)
+    links = _links(devices, nodes, sys)
+    known = {device.name for device in devices}
+    links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
     return Host(
         name=platform.node(),
         nodes=nodes,
@@ -77,28 +68,82 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 def sockets(numbers: Iterable[int], sys: Path) -> str:
     """Return the sockets of these CPUs as a list; nothing where one of them is unknown."""
-    found = set()
+    known = set()
     for number in numbers:
         path = sys / f"devices/system/cpu/cpu{number}/topology/physical_package_id"
-        try:
-            found.add(int(path.read_text()))
-        except (OSError, ValueError):
+        if (socket := integer(path)) is None:
             return ""
-    # Where a kernel knows no sockets, it says -1.
-    return cores.listed(found) if min(found, default=-1) >= 0 else ""
+        known.add(socket)
+    return cores.listed(known)
 
 
-def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
+def _links(
+    devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...], sys: Path
+) -> dict[tuple[str, str], str]:
+    """Return by their names what joins each two devices and NUMA nodes, as far as it is known."""
+    links: dict[tuple[str, str], str] = {}
+    paths = {
+        device.name: _pci_path(sys / "bus/pci/devices" / device.pci) if device.pci else ()
+        for device in devices
+    }
+    for first, second in permutations(devices, 2):
+        link = _pci_link(paths[first.name], paths[second.name], first.numa_node, second.numa_node)
+        if link:
+            links[first.name, second.name] = link
+    for one, other in permutations(nodes, 2):
+        links[one.name, other.name] = apart(one.sockets, other.sockets)
+    for device, near in product(devices, nodes):
+        if device.numa_node == near.number:
+            for node in nodes:
+                link = links.get((near.name, node.name), "same NUMA")
+                links[device.name, node.name] = links[node.name, device.name] = link
+    return links
+
+
+def _pci_link(
+    one: _PciPath, other: _PciPath, node: int | None = None, other_node: int | None = None
+) -> str:
+    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
+
+    Examples
+    --------
+    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    >>> gpu = (*switch, "0000:02:00.0", "0000:03:00.0")
+    >>> nic = (*switch, "0000:02:01.0", "0000:04:00.0")
+    >>> _pci_link(gpu, nic), _pci_link(gpu, ("pci0000:00", "0000:00:03.0"))
+    ('PIX', 'PHB')
+    >>> _pci_link(gpu, ("pci0000:80", "0000:80:01.0"), 0, 1)
+    'SYS'
+    """
+    if not one or not other:
+        return ""
+    pairs = zip(one, other, strict=False)
+    n_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if n_common == 0:
+        if node is None or other_node is None:
+            return ""
+        return "NODE" if node == other_node else "SYS"
+    if n_common == 1:
+        return "PHB"
+    # Below a switch each device has a port of the switch to itself.
+    return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
+
+
+def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
     executable = shutil.which("nvidia-smi")
     if executable is None:
-        return (), None, ["no GPUs are known: nvidia-smi, which tells of them, is not installed"]
-    found, error = environment.ask_gpus()
-    if not found:
+        return (
+            (),
+            Matrix(),
+            ["no GPUs are known: nvidia-smi, which tells of them, is not installed"],
+        )
+    rows, error = environment.ask_gpus()
+    if not rows:
         why = error or "the driver is there, but shows none"
-        return (), None, [f"no GPUs are known: {why}"]
+        return (), Matrix(), [f"no GPUs are known: {why}"]
     notes = [error] if error else []
-    text, error = programs.ask((executable, "topo", "-m"), _TIMEOUT_S)
-    matrix = None
+    matrix = Matrix()
+    text, error = environment.ask((executable, "topo", "-m"), _TIMEOUT_S)
     try:
         if error:
             raise UsageError(error)
@@ -106,78 +151,45 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix | None, list[str]]:
     except UsageError as problem:
         notes.append(f"NVLinks and the CPUs near the GPUs are not known: {problem}")
     gpus = []
-    for row in found:
-        pci = row["pci"].lower()[-12:]
-        gpu = Gpu(
-            index=row["index"],
-            model=row["name"],
-            uuid=row["uuid"],
-            pci=pci,
-            numa_node=_node(sys / "bus/pci/devices" / pci / "numa_node"),
-        )
-        if matrix is not None:
-            node = gpu.numa_node
-            gpu = replace(
-                gpu,
-                cpus=matrix.cpus.get(gpu.name, ""),
-                numa_node=matrix.numa_nodes.get(gpu.name) if node is None else node,
+    for row in rows:
+        name, pci = f"GPU{row['index']}", row["pci"].lower()[-12:]
+        node = integer(sys / "bus/pci/devices" / pci / "numa_node")
+        gpus.append(
+            Gpu(
+                index=row["index"],
+                cpus=matrix.cpus.get(name, ""),
+                numa_node=matrix.numa_nodes.get(name) if node is None else node,
+                model=row["name"],
+                uuid=row["uuid"],
+                pci=pci,
             )
-        gpus.append(gpu)
+        )
     return tuple(gpus), matrix, notes
-
-
-def _node(path: Path) -> int | None:
-    # Where there is but one node, or nobody knows, sysfs may say -1.
-    with suppress(OSError, ValueError):
-        number = int(path.read_text())
-        return number if number >= 0 else None
-    return None
 
 
 def _nics(sys: Path) -> Iterator[Nic]:
     """Yield the RDMA devices, then the network interfaces of hardware that is no such device."""
     taken: set[str] = set()
-    for device in _entries(sys / "class/infiniband"):
-        interfaces = tuple(path.name for path in _entries(device / "device/net"))
+    for path in entries(sys / "class/infiniband"):
+        interfaces = tuple(entry.name for entry in entries(path / "device/net"))
         taken.update(interfaces)
-        ports = _entries(device / "ports")
-        active = [port.name for port in ports if "ACTIVE" in _text(port / "state")]
-        yield Nic(
-            name=device.name, rdma=True, port=(active or ["1"])[0], interfaces=interfaces,
-            pci=_function(device / "device"),
-            numa_node=_node(device / "device/numa_node"),
-        )  # fmt: skip
-    for device in _entries(sys / "class/net"):
+        ports = entries(path / "ports")
+        active = [port.name for port in ports if "ACTIVE" in (read(port / "state") or "")]
+        yield replace(_nic(path), rdma=True, port=(active or ["1"])[0], interfaces=interfaces)
+    for path in entries(sys / "class/net"):
         # What has no device is made of software: lo, bridges, virtual pairs.
-        if device.name not in taken and (device / "device").exists():
-            yield Nic(
-                name=device.name, pci=_function(device / "device"),
-                numa_node=_node(device / "device/numa_node"),
-            )  # fmt: skip
+        if path.name not in taken and (path / "device").exists():
+            yield _nic(path)
 
 
-def _function(device: Path) -> str:
-    """Return the PCI device that this one is, or that a virtual one hangs on."""
+def _nic(path: Path) -> Nic:
+    # A virtual function hangs on the PCI device that is the last one on its path.
+    pci = next(filter(_FUNCTION.fullmatch, reversed(_pci_path(path / "device"))), "")
+    return Nic(name=path.name, pci=pci, numa_node=integer(path / "device/numa_node"))
+
+
+def _pci_path(device: Path) -> _PciPath:
     with suppress(OSError, RuntimeError):
-        parts = [part for part in device.resolve().parts if _FUNCTION.fullmatch(part)]
-        return parts[-1] if parts else ""
-    return ""
-
-
-def _pci_path(sys: Path, pci: str) -> PciPath:
-    with suppress(OSError, RuntimeError):
-        parts = (sys / "bus/pci/devices" / pci).resolve().parts
+        parts = device.resolve().parts
         return tuple(part for part in parts if _ROOT.fullmatch(part) or _FUNCTION.fullmatch(part))
     return ()
-
-
-def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
-    return []
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError, ValueError):
-        return path.read_text()
-    return ""

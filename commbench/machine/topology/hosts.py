@@ -1,16 +1,34 @@
-"""What a host consists of, as far as its communication is concerned."""
+"""What a host consists of, and what ``nvidia-smi topo -m`` prints of one.
+
+That is the links between GPUs and NICs, and the CPUs near a GPU:
+
+=======  =====================================================================================
+class    what the bytes pass, in the words of nvidia-smi's own legend, shortened
+=======  =====================================================================================
+``NV#``  a bonded set of # NVLinks
+``PIX``  at most one PCIe bridge (older: a single PCIe switch)
+``PXB``  several PCIe bridges, but no PCIe host bridge
+``PHB``  a PCIe host bridge, typically the CPU
+``NODE`` the interconnect between PCIe host bridges within a NUMA node
+``SYS``  the interconnect between NUMA nodes (QPI, UPI); older drivers say ``SOC``
+=======  =====================================================================================
+
+Columns are separated by tabs or, after a copy, by blanks. Newer drivers name NICs ``NIC0`` and
+give their names in a legend of their own, older ones have no column ``NUMA Affinity``, and the
+published matrix of a DGX-1 has the CPU affinities in a block below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import permutations, takewhile
+from pathlib import Path
 
+from commbench.errors import UsageError
 from commbench.machine import cores
 
 SELF = "X"
-PciPath = tuple[str, ...]
-"""A root, the bridges below it, and the device, by names that are its own within the host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,71 +112,6 @@ class Host:
         return SELF if one == other else self.links.get((one, other), "")
 
 
-def between_devices(
-    devices: tuple[Gpu | Nic, ...], paths: Mapping[str, PciPath]
-) -> dict[tuple[str, str], str]:
-    """Return what joins each two of the devices whose `paths` are known, by their names."""
-    nodes = {device.name: device.numa_node for device in devices}
-    return {
-        (one, other): found
-        for one, other in permutations(paths, 2)
-        if (found := pci_link(paths[one], paths[other], nodes[one], nodes[other]))
-    }
-
-
-def pci_link(
-    one: PciPath, other: PciPath, node: int | None = None, other_node: int | None = None
-) -> str:
-    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
-
-    Examples
-    --------
-    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    >>> gpu = (*switch, "0000:02:00.0", "0000:03:00.0")
-    >>> nic = (*switch, "0000:02:01.0", "0000:04:00.0")
-    >>> pci_link(gpu, nic), pci_link(gpu, ("pci0000:00", "0000:00:03.0"))
-    ('PIX', 'PHB')
-    >>> pci_link(gpu, ("pci0000:80", "0000:80:01.0"), 0, 1)
-    'SYS'
-    """
-    if not one or not other:
-        return ""
-    pairs = zip(one, other, strict=False)
-    n_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    if n_common == 0:
-        if node is None or other_node is None:
-            return ""
-        return "NODE" if node == other_node else "SYS"
-    if n_common == 1:
-        return "PHB"
-    # Below a switch each device has a port of the switch to itself.
-    return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
-
-
-def between_nodes(nodes: tuple[NumaNode, ...]) -> dict[tuple[str, str], str]:
-    """Return what joins each NUMA node to the others."""
-    return {
-        (one.name, other.name): apart(one.sockets, other.sockets)
-        for one, other in permutations(nodes, 2)
-    }
-
-
-def to_nodes(
-    devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...]
-) -> dict[tuple[str, str], str]:
-    """Return what joins each device to each NUMA node, where it is known which is its own."""
-    own = {node.number: node for node in nodes}
-    found = {}
-    for device in devices:
-        if (near := own.get(-1 if device.numa_node is None else device.numa_node)) is None:
-            continue
-        for node in nodes:
-            same = node.number == near.number
-            link = "same NUMA" if same else apart(near.sockets, node.sockets)
-            found[device.name, node.name] = found[node.name, device.name] = link
-    return found
-
-
 def apart(one: str, other: str) -> str:
     """Return what joins two different NUMA nodes in these sockets.
 
@@ -168,3 +121,172 @@ def apart(one: str, other: str) -> str:
     ('cross-socket', 'same socket', 'cross-socket')
     """
     return "same socket" if cores.parse(one) & cores.parse(other) else "cross-socket"
+
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_LINK = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
+_GPU = re.compile(r"GPU([0-9]{1,4})")
+_LEGEND = re.compile(r"(?m)^[ \t]*(NIC[0-9]{1,4}):[ \t]*(\S+)[ \t]*$")
+_MAX_DEVICES = 512
+_MAX_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The devices in their order, and for each the links, in both directions, and its CPUs."""
+
+    devices: tuple[str, ...] = ()
+    links: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    cpus: Mapping[str, str] = field(default_factory=dict)
+    numa_nodes: Mapping[str, int] = field(default_factory=dict)
+
+    def host(self, name: str) -> Host:
+        """Return the host of which that is all that is known."""
+        gpus = {device: match for device in self.devices if (match := _GPU.fullmatch(device))}
+        return Host(
+            name=name,
+            gpus=tuple(
+                Gpu(
+                    index=int(match[1]),
+                    cpus=self.cpus.get(device, ""),
+                    numa_node=self.numa_nodes.get(device),
+                )
+                for device, match in gpus.items()
+            ),
+            # It lists RDMA devices only; the published matrix has the names of their interfaces.
+            nics=tuple(
+                Nic(name=device, rdma=True, port="" if re.match(r"ib\d", device) else "1")
+                for device in self.devices
+                if device not in gpus
+            ),
+            links=self.links,
+        )
+
+
+def parse(text: str) -> Matrix:
+    """Return the matrix in the output of ``nvidia-smi topo -m``, whatever stands around it.
+
+    Raises
+    ------
+    UsageError
+        Where there is none, or a row of it is not what the header announces.
+
+    Examples
+    --------
+    >>> matrix = parse('''
+    ...         GPU0    mlx5_0  CPU Affinity    NUMA Affinity
+    ... GPU0     X      PIX     0-19,40-59      0
+    ... mlx5_0  PIX      X
+    ... ''')
+    >>> matrix.links["mlx5_0", "GPU0"], matrix.cpus["GPU0"], matrix.numa_nodes["GPU0"]
+    ('PIX', '0-19,40-59', 0)
+    """
+    lines = _ESCAPE.sub("", text).splitlines()
+    header, devices = _header(lines)
+    named = dict(_LEGEND.findall("\n".join(lines)))
+    links: dict[tuple[str, str], str] = {}
+    cpus: dict[str, str] = {}
+    nodes: dict[str, int] = {}
+    seen = set()
+    for row, cells, rest in _rows(lines[header + 1 :], devices):
+        if row in seen:
+            raise UsageError(f"the matrix has two rows {row}")
+        seen.add(row)
+        for column, link in zip(devices, cells, strict=True):
+            _set(links, named.get(row, row), named.get(column, column), link)
+        if rest and (near := _cpus(rest[0])):
+            cpus[row] = near
+        if len(rest) > 1 and re.fullmatch(r"[0-9]{1,4}", rest[1]):
+            nodes[row] = int(rest[1])
+    if missing := [device for device in devices if _GPU.fullmatch(device) and device not in seen]:
+        raise UsageError(f"the matrix has no row for {', '.join(missing)}")
+    cpus |= _affinity_block(lines, devices)
+    return Matrix(
+        devices=tuple(named.get(device, device) for device in devices),
+        links=links,
+        cpus=cpus,
+        numa_nodes=nodes,
+    )
+
+
+def read_host(path: Path) -> Host:
+    """Return the host that a file tells of.
+
+    Raises
+    ------
+    UsageError
+        Where it can't be read, or holds anything else.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"can't read {path}: {error}; give a file that holds the output of `nvidia-smi topo -m`"
+        ) from error
+    try:
+        return parse(text).host(path.name)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _header(lines: list[str]) -> tuple[int, list[str]]:
+    for number, line in enumerate(lines):
+        names = _AFFINITIES.sub(" ", line).split()
+        if names and _GPU.fullmatch(names[0]) and not any(map(_LINK.fullmatch, names)):
+            if len(names) > _MAX_DEVICES or len(set(names)) < len(names):
+                raise UsageError(f"the matrix names a device twice, or too many: {line.strip()!r}")
+            return number, names
+    first = next((line.strip() for line in lines if line.strip()), "nothing")
+    raise UsageError(
+        "no matrix of links is there, as `nvidia-smi topo -m` prints it: a header that begins with "
+        f"GPU0, and a row for each device; found {first[:80]!r}"
+    )
+
+
+def _rows(lines: list[str], devices: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield of each row its device, its links, and what follows them."""
+    for line in lines:
+        name, *words = line.split() or [""]
+        if name not in devices:
+            # The block of CPU affinities below the published matrix names the devices again.
+            if _AFFINITIES.search(line) or line.strip().startswith("Legend"):
+                return
+            continue
+        cells, rest = words[: len(devices)], words[len(devices) :]
+        if len(cells) < len(devices) or not all(map(_LINK.fullmatch, cells)):
+            raise UsageError(
+                f"the row {line.strip()[:80]!r} should have {len(devices)} links, such as NV2, PIX "
+                "or SYS, one for each device in the header"
+            )
+        yield name, cells, rest
+
+
+def _set(links: dict[tuple[str, str], str], one: str, other: str, link: str) -> None:
+    link = "SYS" if link == "SOC" else link
+    if (one == other) != (link == SELF):
+        raise UsageError(f"the matrix has {link} between {one} and {other}")
+    if one == other:
+        return
+    if links.setdefault((other, one), link) != link:
+        raise UsageError(
+            f"the matrix contradicts itself: {links[other, one]} between {other} and {one}, "
+            f"but {link} the other way"
+        )
+    links[one, other] = link
+
+
+def _cpus(word: str) -> str:
+    return "" if word == "N/A" else cores.listed(cores.parse(word))
+
+
+def _affinity_block(lines: list[str], devices: list[str]) -> dict[str, str]:
+    """Return the CPUs of each GPU where they stand in a block of their own."""
+    titles = [number for number, line in enumerate(lines) if line.strip() == "CPU Affinity"]
+    cpus = {}
+    for line in lines[titles[0] + 1 :] if titles else ():
+        words = line.split()
+        if len(words) == 2 and words[0] in devices and (near := _cpus(words[1])):
+            cpus[words[0]] = near
+    return cpus

@@ -19,7 +19,7 @@ from commbench.reports.sections import (
     percent,
     quantities,
 )
-from commbench.stats.slow_pairs import MIN_SLOWDOWN
+from commbench.stats.pairs import MIN_SLOWDOWN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,301 @@
+"""Where workers are, which kind of link joins two of them, and what each should be bound to.
+
+The classes of links, from the nearest to the farthest:
+
+====================  ========================================================================
+class                 two workers
+====================  ========================================================================
+``same process``      are threads of one process
+``same GPU``          have their data on one GPU
+``NV#`` … ``SYS``     have their data on two GPUs of one host: what ``nvidia-smi topo -m`` has
+                      between these (``commbench.machine.topology.hosts``)
+``same NUMA``         may run on the CPUs of one and the same NUMA node only
+``same socket``       on those of one node each, in the same socket
+``cross-socket``      on those of one node each, in different sockets
+``same host``         are on one host, where they may run on several NUMA nodes, or the kernel or
+                      the driver doesn't tell
+``same rack``         are on two hosts of a rack that the run's configuration names
+``network``           are on two hosts
+====================  ========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from commbench.errors import UsageError
+from commbench.machine import cores, environment
+from commbench.machine.topology.discovery import numa_nodes, sockets, this_host
+from commbench.machine.topology.hosts import Gpu, Host, apart
+from commbench.model import Placement, WorkerPlace
+
+UNKNOWN = "unknown"
+_ORDER = (
+    "same process", "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA",
+    "same socket", "cross-socket", "same host", "same rack", "network", UNKNOWN,
+)  # fmt: skip
+
+
+def place_of(
+    pid: int, *, device: str = "cpu", address: str = "", root: Path = Path("/")
+) -> dict[str, Any]:
+    """Return where the process `pid` of this host is: the fields of a ``WorkerPlace``.
+
+    Parameters
+    ----------
+    device
+        ``"gpu"`` where its data live on a GPU: its own is the first one that it may see.
+    address
+        Where it listens, ``"tcp://10.0.0.1:4711"``.
+
+    Returns
+    -------
+    dict
+        All of the record's fields but those that say whose place it is.
+    """
+    environ = _environ(pid)
+    numbers: frozenset[int] = frozenset()
+    with suppress(OSError):
+        numbers = frozenset(os.sched_getaffinity(pid))
+    nodes = [node for node in numa_nodes(root) if cores.parse(node.cpus) & numbers]
+    host = this_host(root) if device == "gpu" else Host(name="")
+    pci = _cuda_device() if pid == os.getpid() else ""
+    gpus = [gpu for gpu in host.gpus if gpu.pci == pci] if pci else visible(host.gpus, environ)
+    gpu = next(iter(gpus), None)
+    return {
+        "host": platform.node(),
+        "host_id": _host_id(pid),
+        "pid": pid,
+        "cpus": cores.listed(numbers),
+        "numa_nodes": cores.listed(node.number for node in nodes),
+        "sockets": sockets(numbers, root / "sys"),
+        "gpu": "" if gpu is None else str(gpu.index),
+        "gpu_uuid": "" if gpu is None else gpu.uuid,
+        "gpu_pci": "" if gpu is None else gpu.pci,
+        "gpu_links": "" if gpu is None else _links(gpu, host),
+        "nic": _nic(address, environ),
+    }
+
+
+def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order; all where it isn't set.
+
+    Numbers in it are taken for nvidia-smi's, which they are where ``CUDA_DEVICE_ORDER`` is
+    ``PCI_BUS_ID`` or all GPUs are alike.
+
+    Examples
+    --------
+    >>> gpus = (Gpu(index=0, uuid="GPU-aa"), Gpu(index=1, uuid="GPU-bb"))
+    >>> [gpu.index for gpu in visible(gpus, {"CUDA_VISIBLE_DEVICES": "1,GPU-a"})]
+    [1, 0]
+    >>> visible(gpus, {"CUDA_VISIBLE_DEVICES": ""})
+    ()
+    """
+    if (text := environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return gpus
+    named = []
+    for word in map(str.strip, text.split(",")):
+        is_uuid = word.startswith("GPU-")
+        matching = (
+            gpu for gpu in gpus if word == str(gpu.index) or (is_uuid and gpu.uuid.startswith(word))
+        )
+        if (gpu := next(matching, None)) is None:
+            # As CUDA does: what follows the first that is not there doesn't count.
+            break
+        named.append(gpu)
+    return tuple(named)
+
+
+def _cuda_device() -> str:
+    """Return the PCI address of the device that CuPy uses in this process; else nothing."""
+    if (cupy := sys.modules.get("cupy")) is not None:
+        with suppress(Exception):
+            runtime = cupy.cuda.runtime
+            return str(runtime.deviceGetPCIBusId(runtime.getDevice())).lower()[-12:]
+    return ""
+
+
+def _links(gpu: Gpu, host: Host) -> str:
+    links = {other.name: host.link(gpu.name, other.name) for other in host.gpus if other != gpu}
+    return " ".join(f"{name}={link}" for name, link in links.items() if link)
+
+
+def _environ(pid: int) -> Mapping[str, str]:
+    if pid == os.getpid():
+        return os.environ
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return dict(pair.partition("=")[::2] for pair in text.split("\0"))
+    return {}
+
+
+def _host_id(pid: int) -> str:
+    """Return what is the same for all processes that share this one's kernel and network."""
+    kernel = environment.read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
+    with suppress(OSError):
+        return f"{kernel} {Path(f'/proc/{pid}/ns/net').readlink()}"
+    return kernel
+
+
+def _nic(address: str, environ: Mapping[str, str]) -> str:
+    scheme, _, _ = address.partition("://")
+    if scheme == "ucx" and environ.get("UCX_NET_DEVICES"):
+        return environ["UCX_NET_DEVICES"]
+    import psutil
+
+    with suppress(OSError, ValueError):
+        where = urlsplit(address).hostname
+        for name, addresses in psutil.net_if_addrs().items():
+            if where and any(entry.address.partition("%")[0] == where for entry in addresses):
+                return str(name)
+    return ""
+
+
+def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
+    """Return the class of the link between two workers, from their places, which know no racks."""
+    if one.host_id != other.host_id:
+        return "network"
+    if one.pid == other.pid:
+        return "same process"
+    if one.gpu and other.gpu:
+        if one.gpu == other.gpu:
+            return "same GPU"
+        links = dict(item.partition("=")[::2] for item in one.gpu_links.split())
+        return links.get(f"GPU{other.gpu}", "") or "same host"
+    try:
+        nodes = [cores.parse(worker.numa_nodes) for worker in (one, other)]
+        if any(len(numbers) != 1 for numbers in nodes):
+            return "same host"
+        return "same NUMA" if nodes[0] == nodes[1] else apart(one.sockets, other.sockets)
+    except UsageError:
+        # A results file may come from anywhere.
+        return "same host"
+
+
+def rack_of(names: Iterable[str], racks: Mapping[str, Iterable[str]]) -> str:
+    """Return the first rack that has one of the `names` of a host; nothing where none has.
+
+    Examples
+    --------
+    >>> rack_of(["node12", "10.0.1.12"], {"a": ["node0*"], "b": ["10.0.1.*"]})
+    'b'
+    """
+    names = [name for name in names if name]
+    for rack, patterns in racks.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns for name in names):
+            return rack
+    return ""
+
+
+def rank(link: str) -> tuple[int, int]:
+    """Return a key that sorts classes of links from the nearest to the farthest.
+
+    Examples
+    --------
+    >>> sorted(["network", "SYS", "NV1", "PIX", "NV2"], key=rank)
+    ['NV2', 'NV1', 'PIX', 'SYS', 'network']
+    """
+    bonded = re.fullmatch(r"NV([0-9]+)", link)
+    name = "NV" if bonded else link
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), -int(bonded[1] if bonded else 0)
+
+
+def auto(
+    host: Host, n_workers: int, device: str, workers_per_gpu: int = 1
+) -> tuple[Placement, ...]:
+    """Return what each of the workers on `host` should be bound to.
+
+    With ``device="gpu"`` worker i gets the i-th GPU (of `workers_per_gpu` = k workers that share
+    one, the i // k-th), the CPUs near it and the nearest of the RDMA devices; of several that are
+    equally near the one that fewest workers have. With ``"cpu"`` the workers take the NUMA nodes in
+    blocks of equal size, and the RDMA device that is nearest to their node. CPUs that this process
+    may not use are left out.
+
+    Raises
+    ------
+    UsageError
+        Where there are fewer GPUs than workers, or the kernel tells nothing of its CPUs.
+    """
+    used: Counter[str] = Counter()
+    if device == "gpu":
+        if n_workers > len(host.gpus) * workers_per_gpu:
+            why = f" ({'; '.join(host.notes)})" if host.notes and not host.gpus else ""
+            share = "a GPU of its own" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
+            raise UsageError(
+                f"placement auto gives each of the {n_workers} workers {share}, and "
+                f"{host.name} has {len(host.gpus)}{why}; take fewer workers, let them share GPUs "
+                "(--workers-per-gpu), or take a placement file, which may name a GPU twice"
+            )
+        near: dict[int | None, str] = {node.number: node.cpus for node in host.nodes}
+        return tuple(
+            Placement(
+                cpus=_usable(host, gpu.cpus or near.get(gpu.numa_node, "")),
+                gpu=gpu.index,
+                nic=_nearest(host, gpu.name, used),
+            )
+            for gpu in (host.gpus[number // workers_per_gpu] for number in range(n_workers))
+        )
+    nodes = [node for node in host.nodes if _usable(host, node.cpus)]
+    if not nodes:
+        raise UsageError(
+            f"placement auto needs the NUMA nodes of {host.name}, and none is known; write a "
+            "placement file"
+        )
+    chosen = [nodes[number * len(nodes) // n_workers] for number in range(n_workers)]
+    return tuple(
+        Placement(cpus=_usable(host, node.cpus), nic=_nearest(host, node.name, used))
+        for node in chosen
+    )
+
+
+def check(placement: Sequence[Placement], host: Host) -> None:
+    """Refuse a placement that names what `host`, this one, doesn't have.
+
+    Raises
+    ------
+    UsageError
+        With the worker, what it should be bound to, and what there is.
+    """
+    gpus = {gpu.index for gpu in host.gpus}
+    nics = {name for nic in host.nics for name in (nic.ucx_name, *nic.interfaces)}
+    nics |= {name for _, name in socket.if_nameindex()}
+    for number, wished in enumerate(placement):
+        worker = f"placement of worker {number}: "
+        wanted = cores.parse(wished.cpus)
+        if absent := wanted - cores.parse(_usable(host, wished.cpus)):
+            raise UsageError(
+                f"{worker}CPU {cores.listed(absent)} is not there, or not for this process; "
+                f"known: {cores.listed(host.allowed or ())}"
+            )
+        if wished.gpu is not None and wished.gpu not in gpus:
+            known = cores.listed(gpus) or "; ".join(["none", *host.notes])
+            raise UsageError(f"{worker}there is no GPU {wished.gpu}; known: {known}")
+        if wished.nic and wished.nic not in nics:
+            known = ", ".join(sorted(nics)) or "none"
+            raise UsageError(f"{worker}there is no NIC {wished.nic!r}; known: {known}")
+
+
+def _usable(host: Host, cpus: str) -> str:
+    numbers = cores.parse(cpus)
+    return cores.listed(numbers if host.allowed is None else numbers & host.allowed)
+
+
+def _nearest(host: Host, name: str, used: Counter[str]) -> str:
+    """Return what ``UCX_NET_DEVICES`` calls the nearest RDMA device; nothing without any."""
+    nics = [nic for nic in host.nics if nic.rdma]
+    if not nics:
+        return ""
+    chosen = min(nics, key=lambda nic: (rank(host.link(name, nic.name) or UNKNOWN), used[nic.name]))
+    used[chosen.name] += 1
+    return chosen.ucx_name
