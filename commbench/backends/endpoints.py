@@ -19,6 +19,11 @@ from commbench.errors import LaunchError
 from commbench.mpi import device
 
 
+def repeats(size: int) -> int:
+    """Return how often a message of `size` bytes goes into a sample where Python's part is lost."""
+    return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
+
+
 class Endpoint(ABC):
     """One end of a connection.
 

@@ -33,9 +33,9 @@ def print_scripts(plan: Iterable[Launch], output: Path) -> None:
         cluster = launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()
         scratch = runner.scratch_of(launch, output.resolve() / "RUN")
-        environ = runner.environment(launch, scratch)
-        protocol = parse(launch.case.backend).protocol
-        click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)
+        backend = parse(launch.case.backend)
+        environ = runner.environment(launch, backend, scratch)
+        click.echo(launcher.script(cluster, backend.protocol, scratch, environ), nl=False)
 
 
 def _is_pair(case: Case) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench.errors import IncomparableError, UsageError
-from commbench.harness.parsed import SHARE
+from commbench.harness.options import SHARE
 from commbench.store import files
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from commbench.cli import machine as cli_machine
 from commbench.cli import model as cli_model
 from commbench.cli import report as cli_report
 from commbench.errors import CommbenchError, UnwritableError, UsageError
-from commbench.harness import cluster_options, interrupts, options
+from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
 if TYPE_CHECKING:
@@ -109,14 +109,14 @@ def _workload_command(name: str) -> click.Command:
             name,
             given["backends"] or ("tcp",),
             params,
-            cluster_options.cluster(given),
+            options.cluster(given),
             **options.replication(given),
         )
         ctx.exit(_start(suite.suite_of(name, cases), given))
 
     params = [
         *options.of_params(kind.Params),
-        *cluster_options.of_workload(kind),
+        *options.of_workload(kind),
         *options.run_options(),
     ]
     return click.Command(name, callback=callback, params=params, help=kind.summary)
@@ -132,11 +132,11 @@ def _suite_command(path: Path) -> click.Command:
             "backends": given["backends"],
             "scale": given["scale"],
             "placement": given["placement"],
-            "cluster": cluster_options.overrides(given),
+            "cluster": options.overrides(given),
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
-    params = [*cluster_options.of_suite(), *options.run_options()]
+    params = [*options.of_suite(), *options.run_options()]
     return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench.errors import UnknownNameError, UsageError
-from commbench.harness.parsed import BYTES
+from commbench.harness.options import BYTES
 
 if TYPE_CHECKING:
     from commbench.stats.link_model import LinkModel

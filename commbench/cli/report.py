@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench.harness import options
-from commbench.harness.parsed import BYTES
+from commbench.harness.options import BYTES
 from commbench.model import registry
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import NoReturn
 from commbench import backends
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, UnwritableError, VerificationError
-from commbench.harness.measure import conditions, gpus
+from commbench.harness.measure import conditions
 from commbench.machine import process
 from commbench.model import Failure, Launch, registry
 from commbench.store import directory, emitter
@@ -51,16 +51,16 @@ def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
 def _measure(
     launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emitter
 ) -> None:
-    from commbench.harness import suite
+    from commbench.harness import cases
 
-    case, workload = launch.case, suite.workload_of(launch.case)
+    case, workload = launch.case, cases.workload_of(launch.case)
     if isinstance(workload, ClusterWorkload):
         from commbench.harness.measure.cluster import measure_cluster
 
         launcher = registry.load("launcher", case.cluster.launcher)()
         running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
         with running as cluster, found.on(cluster):
-            gpus.check(launch, cluster, emit)
+            conditions.check_gpus(launch, cluster, emit)
             measure_cluster(launch, workload, backend, cluster, emit)
     elif isinstance(workload, FetchWorkload):
         from commbench.harness.measure.fetches import measure_fetches
@@ -68,7 +68,7 @@ def _measure(
         launcher = registry.load("launcher", case.cluster.launcher)()
         running = launcher.start(case.cluster, backend.protocol, scratch)
         with running as cluster, found.on(cluster):
-            gpus.check(launch, cluster, emit)
+            conditions.check_gpus(launch, cluster, emit)
             measure_fetches(launch, workload, backend, cluster, emit)
     elif isinstance(workload, PairWorkload):
         from commbench.harness.measure.pair import measure_pair

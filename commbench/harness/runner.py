@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
+from commbench.backends.base import Backend
 from commbench.errors import UnwritableError
 from commbench.harness.launch import LOG, UNWRITABLE
 from commbench.machine import gpu, process
@@ -110,7 +111,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
                 stdin=subprocess.PIPE, stdout=output, stderr=output,
                 pass_fds=[write_end], start_new_session=True,
                 env={
-                    **environment(launch, scratch),
+                    **environment(launch, backends.parse(launch.case.backend), scratch),
                     "COMMBENCH_RECORDS_FD": str(write_end),
                     "COMMBENCH_SCRATCH": str(scratch),
                     "COMMBENCH_RUN": str(run),
@@ -157,10 +158,9 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
-def environment(launch: Launch, scratch: Path) -> dict[str, str]:
+def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
     """Return the environment in which a launch is measured, this process's included."""
     case = launch.case
-    backend = backends.parse(case.backend)
     config = {
         # dask.config reads "__" as a level and treats "_" and "-" alike.
         "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)

@@ -25,7 +25,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
-from commbench.launchers.surroundings import handed_on
+from commbench.launchers.members import handed_on
 from commbench.machine import process
 from commbench.model import ClusterSpec
 

@@ -25,18 +25,15 @@ from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
-from commbench.launchers.surroundings import handed_on
+from commbench.launchers.members import handed_on
 from commbench.machine import gpu
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VERSION_SECONDS = 10.0
-
-_VARIABLES = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
-"""What the names of MPI's variables begin with: ranks need it, whatever backend is measured."""
 
 
 class MpirunCluster(LocalCluster):
@@ -63,7 +60,9 @@ class MpirunCluster(LocalCluster):
         }
         where = []
         if spec.hosts:
-            chosen = handed_on(os.environ, spec.env, nanny_environment(), _VARIABLES)
+            # Ranks need MPI's variables with any backend.
+            variables = registry.load("backend", "mpi").variables
+            chosen = handed_on(os.environ, spec.env, nanny_environment(), variables)
             names = [*chosen, *own]
             where = _where(_version(mpiexec), spec, names)
         self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)

@@ -27,7 +27,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import nanny_environment
-from commbench.launchers.surroundings import handed_on, without_paths_in
+from commbench.launchers.members import handed_on, without_paths_in
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 from commbench.model.units import parse_memory

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,8 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "bidirectional": ("window",), "message-rate": ("window",), "multi-pair": ("pairs", "window"),
 }  # fmt: skip
 """How messages can follow each other in a sample, and the parameters that reports read of it."""
+Mode: Any = Literal[tuple(MODES)]
+"""The type of a parameter that is one of `MODES`."""
 
 
 class PairWorkload(Workload):
@@ -119,9 +121,9 @@ class PairWorkload(Workload):
         """How messages follow each other in a sample: one of `MODES`."""
 
     @property
-    @abstractmethod
     def one_by_one(self) -> bool:
         """Whether each message waits for the reply to the one before, as for latency."""
+        return "window" not in MODES[self.mode]
 
     @property
     @abstractmethod

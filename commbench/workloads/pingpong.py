@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model import LAYERS
-from commbench.workloads.base import Context, PairWorkload
+from commbench.workloads.base import Context, Mode, PairWorkload
 from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
@@ -62,14 +62,7 @@ class PingPong(PairWorkload):
                 "worker fetching a key from another"
             },
         )
-        mode: Literal[
-            "latency",
-            "loaded-latency",
-            "bandwidth",
-            "bidirectional",
-            "message-rate",
-            "multi-pair",
-        ] = field(
+        mode: Mode = field(
             default="latency",
             metadata={
                 "help": "as osu_latency; the same beside a stream of --load-size messages; "
@@ -143,10 +136,6 @@ class PingPong(PairWorkload):
     def mode(self) -> str:  # noqa: D102
         mode: str = self.params.mode
         return mode
-
-    @property
-    def one_by_one(self) -> bool:  # noqa: D102
-        return self.mode in ("latency", "loaded-latency")
 
     @property
     def window(self) -> int:  # noqa: D102

@@ -20,13 +20,14 @@ from commbench.errors import LaunchError
 from commbench.harness import spill, transfers, wire
 from commbench.harness.measure import instruments, traffic
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.profile import Profiler
+from commbench.harness.measure.instruments import Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.store.emitter import Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import ClusterWorkload
+from commbench.workloads.device import demand_finished
 
 _FORGET_SECONDS = 30.0
 _N_TASKS_KEPT = 100_000
@@ -100,6 +101,8 @@ def _time_once(
     launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster,
     profiler: Profiler,
 ) -> tuple[Sample, Any, list[Record]]:  # fmt: skip
+    from distributed import futures_of, wait
+
     client = cluster.client
     before_build = time.perf_counter()
     graph = workload.build()
@@ -114,14 +117,14 @@ def _time_once(
     started_at_s, began = time.time(), time.perf_counter()
     result = client.persist(graph)
     submitted = time.perf_counter()
-    _wait(result)
+    wait(result)
     if on_gpu:
         client.run(gpu.synchronize)
     ended = time.perf_counter()
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     counted = list(traffic.network_bytes(launch, iteration, counters))
-    _raise_if_failed(result)
+    demand_finished(futures_of(result), "the task {!r} failed")
     sample = Sample(
         case_id=launch.case.id,
         launch=launch.index,
@@ -137,21 +140,6 @@ def _time_once(
         submit_seconds=submitted - began,
     )
     return sample, result, counted
-
-
-def _wait(result: Any) -> None:
-    from distributed import wait
-
-    wait(result)
-
-
-def _raise_if_failed(result: Any) -> None:
-    from distributed import futures_of
-
-    for future in futures_of(result):
-        if future.status != "finished":
-            error = future.exception() if future.status == "error" else future.status
-            raise LaunchError(f"the task {future.key!r} failed: {error!r}")
 
 
 def _until_forgotten(client: Any, keys: list[Any]) -> None:
