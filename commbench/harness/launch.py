@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from commbench import backends
 from commbench.backends.base import Backend
@@ -25,11 +25,7 @@ from commbench.machine import process
 from commbench.model import Failure, Launch, registry
 from commbench.store import directory, emitter
 from commbench.store.emitter import Emitter
-from commbench.workloads.base import (
-    ClusterWorkload,
-    FetchWorkload,
-    PairWorkload,
-)
+from commbench.workloads.base import ClusterWorkload, PairWorkload
 
 LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
@@ -54,26 +50,26 @@ def _measure(
     from commbench.harness import cases
 
     case, workload = launch.case, cases.workload_of(launch.case)
-    if isinstance(workload, ClusterWorkload):
-        from commbench.harness.measure.cluster import measure_cluster
-
-        launcher = registry.load("launcher", case.cluster.launcher)()
-        running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
-        with running as cluster, found.on(cluster):
-            conditions.check_gpus(launch, cluster, emit)
-            measure_cluster(launch, workload, backend, cluster, emit)
-    elif isinstance(workload, FetchWorkload):
-        from commbench.harness.measure.fetches import measure_fetches
-
-        launcher = registry.load("launcher", case.cluster.launcher)()
-        running = launcher.start(case.cluster, backend.protocol, scratch)
-        with running as cluster, found.on(cluster):
-            conditions.check_gpus(launch, cluster, emit)
-            measure_fetches(launch, workload, backend, cluster, emit)
-    elif isinstance(workload, PairWorkload):
+    if isinstance(workload, PairWorkload):
         from commbench.harness.measure.pair import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
+        return
+    # Before a cluster is there: a backend that polls would slow what is imported.
+    measure: Any
+    preload: tuple[str, ...] = ()
+    if isinstance(workload, ClusterWorkload):
+        from commbench.harness.measure.cluster import measure_cluster as measure
+
+        preload = workload.preload
+    else:
+        from commbench.harness.measure.fetches import measure_fetches as measure
+
+    launcher = registry.load("launcher", case.cluster.launcher)()
+    running = launcher.start(case.cluster, backend.protocol, scratch, preload)
+    with running as cluster, found.on(cluster):
+        conditions.check_gpus(launch, cluster, emit)
+        measure(launch, workload, backend, cluster, emit)
 
 
 def _end_launch() -> NoReturn:

@@ -205,13 +205,9 @@ class JobCluster(LocalCluster):
                 spec, protocol, self._scratch, os.environ, address, str(index), preload
             )
             self._submit(job)
-        found = members.wait_for(self.client, spec, self._deadline, self._hint())
-        members.check_versions(self.client)
-        members.check_workers(found, spec, protocol)
-        self.names = {where: str(info["name"]) for where, info in found.items()}
-        members.locate(self)
-        own = {os.getpid(), *(child.pid for child in self._processes)}
-        self.adopted = tuple(pid for pid in self.pids if pid not in own)
+        members.join(self, spec, protocol, self._deadline, self._hint())
+        children = {child.pid for child in self._processes}
+        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
         members.watch(self)
 
     def _submit(self, job: Any) -> None:

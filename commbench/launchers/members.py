@@ -50,12 +50,6 @@ def _namespace(kind: str) -> str:
     return str(path.readlink()) if path.is_symlink() else ""
 
 
-def workers(client: Any) -> dict[str, Any]:
-    """Return what the scheduler knows of every worker, by its address."""
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
-
-
 def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
     """Wait until as many workers are there as `spec` asks for and return them.
 
@@ -65,7 +59,7 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
         Where fewer came until `deadline`, of ``time.monotonic``, or where there are more.
     """
     while True:
-        found = workers(client)
+        found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
         if len(found) == spec.n_workers:
             return found
         if len(found) > spec.n_workers:
@@ -79,6 +73,26 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
                 f"(--start-timeout){hint}"
             )
         time.sleep(_ASK_SECONDS)
+
+
+def join(
+    cluster: RunningCluster, spec: ClusterSpec, protocol: str, deadline: float, hint: str = ""
+) -> None:
+    """Wait for the workers of `cluster`, check them, and find out where all its processes are.
+
+    None of those on this host passes for one that this process has started.
+
+    Raises
+    ------
+    LaunchError
+        Where they don't come in time, or are not as asked for.
+    """
+    found = wait_for(cluster.client, spec, deadline, hint)
+    check_versions(cluster.client)
+    check_workers(found, spec, protocol)
+    cluster.names = {address: str(info["name"]) for address, info in found.items()}
+    locate(cluster)
+    cluster.adopted = cluster.pids[1:]
 
 
 def check_versions(client: Any) -> None:

@@ -66,13 +66,11 @@ class MpirunCluster(LocalCluster):
             names = [*chosen, *own]
             where = _where(_version(mpiexec), spec, names)
         self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)
-        self._connect(contact, spec, preload)
-        members.check_versions(self.client)
-        members.check_workers(members.workers(self.client), spec, protocol)
-        members.locate(self)
+        self._connect_to_scheduler(contact, preload)
+        members.join(self, spec, protocol, self._deadline)
         # SSH to this host gives processes that are nobody's children.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
-        self.adopted = tuple(pid for pid in self.pids[1:] if pid not in children)
+        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
 
     def _without_our_own(self, spec: ClusterSpec) -> list[str]:
         # It is for the launch's own host; another has its own, and the results' disk may be slow.

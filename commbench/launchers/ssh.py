@@ -90,12 +90,7 @@ class SshCluster(RunningCluster):
         for came, (name, start) in enumerate(started.items()):
             self._result(start, name, f"{came} of {self._spec.n_workers} workers came, but ")
         self.client = Client(address, timeout=self._left())
-        members.check_versions(self.client)
-        found = members.wait_for(self.client, self._spec, self._deadline)
-        members.check_workers(found, self._spec, self._protocol)
-        self.names = {where: str(info["name"]) for where, info in found.items()}
-        members.locate(self)
-        self.adopted = self.pids[1:]
+        members.join(self, self._spec, self._protocol, self._deadline)
         members.watch(self)
         for name in self._ends:
             self._submit(self._follow(name))

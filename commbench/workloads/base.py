@@ -101,14 +101,16 @@ class PairWorkload(Workload):
     """A workload that exchanges messages between two processes over one connection.
 
     For each message size the harness times ``exchange`` message by message and calls ``check``
-    on every reply, outside the timing. One whose mode is not latency has that as a parameter, too,
-    with those of `MODES`: reports read them.
+    on every reply, outside the timing. Sizes, mode and window are the parameters of these names,
+    unless a workload says otherwise. One whose mode is not latency has that as a parameter in any
+    case, with those of `MODES`: reports read them.
     """
 
     @property
-    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """The message sizes in bytes, in the order in which they are measured."""
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
 
     @property
     @abstractmethod
@@ -116,9 +118,9 @@ class PairWorkload(Workload):
         """The layers of the software to measure, from the wire up: of those in ``model.LAYERS``."""
 
     @property
-    @abstractmethod
     def mode(self) -> str:
         """How messages follow each other in a sample: one of `MODES`."""
+        return str(self.params.mode)
 
     @property
     def one_by_one(self) -> bool:
@@ -126,9 +128,9 @@ class PairWorkload(Workload):
         return "window" not in MODES[self.mode]
 
     @property
-    @abstractmethod
     def window(self) -> int:
         """How many messages follow each other before an acknowledgement, but for latency."""
+        return int(self.params.window)
 
     @property
     def seconds_per_size(self) -> float:
@@ -171,9 +173,10 @@ class FetchWorkload(Workload):
     """
 
     @property
-    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the blocks in bytes, in the order in which they are fetched."""
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
 
     @abstractmethod
     def block(self, owner: int, size: int) -> Any:

@@ -118,11 +118,6 @@ class PingPong(PairWorkload):
             raise UsageError("pingpong: seconds-per-size must be above 0")
 
     @property
-    def sizes(self) -> tuple[int, ...]:  # noqa: D102
-        sizes: tuple[int, ...] = self.params.sizes
-        return sizes
-
-    @property
     def layers(self) -> tuple[str, ...]:  # noqa: D102
         asked = self.params.layers
         # From the wire up, whatever the order they are named in: what Dask loads and polls with
@@ -133,19 +128,8 @@ class PingPong(PairWorkload):
         )  # fmt: skip
 
     @property
-    def mode(self) -> str:  # noqa: D102
-        mode: str = self.params.mode
-        return mode
-
-    @property
-    def window(self) -> int:  # noqa: D102
-        window: int = self.params.window
-        return window
-
-    @property
     def seconds_per_size(self) -> float:  # noqa: D102
-        seconds: float = self.params.seconds_per_size
-        return seconds
+        return float(self.params.seconds_per_size)
 
     def n_samples(self, size: int, iterations: int) -> int:
         """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one.

@@ -50,51 +50,41 @@ def measure_cluster(
     VerificationError
         Where the result is wrong.
     """
-    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
-        _measure(launch, workload, backend, cluster, emit)
-
-
-def _measure(
-    launch: Launch,
-    workload: ClusterWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
-    emit: Emitter,
-) -> None:
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    # The first call makes the scheduler record its task stream.
-    client.get_task_stream()
-    client.run_on_scheduler(_keep_every_task)
-    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-    workload.prepare(client)
-    profiler = Profiler(cluster)
-    for iteration in range(-case.warmups, case.iterations):
-        # What the preparation and the check of the last result moved is none of this window.
-        n_tasks_before = _drain(client)
-        spilled_before = client.run(spill.written)
-        sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
-        # A wrong result leaves nothing behind, not even what it moved.
-        with emit.region() as keep:
-            for record in chain(
-                [sample],
-                counted,
-                _collect(launch, iteration, n_tasks_before, cluster),
-                _spills(launch, iteration, spilled_before, cluster),
-                profiler.records(launch, iteration),
-            ):
-                keep(record)
-            workload.check(client, result)
-        keys = [future.key for future in futures_of(result)]
-        del result
-        _until_forgotten(client, keys)
-    profiler.close()
-    for record in traffic.links(launch, backend, cluster):
-        emit(record)
-    if cluster.outlives:
-        # What is left in the logs is of the last check, and would be put into the workers' own.
-        _drain(client)
+    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+        # The first call makes the scheduler record its task stream.
+        client.get_task_stream()
+        client.run_on_scheduler(_keep_every_task)
+        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        workload.prepare(client)
+        profiler = Profiler(cluster)
+        for iteration in range(-case.warmups, case.iterations):
+            # What the preparation and the check of the last result moved is none of this window.
+            n_tasks_before = _drain(client)
+            spilled_before = client.run(spill.written)
+            sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
+            # A wrong result leaves nothing behind, not even what it moved.
+            with emit.region() as keep:
+                for record in chain(
+                    [sample],
+                    counted,
+                    _collect(launch, iteration, n_tasks_before, cluster),
+                    _spills(launch, iteration, spilled_before, cluster),
+                    profiler.records(launch, iteration),
+                ):
+                    keep(record)
+                workload.check(client, result)
+            keys = [future.key for future in futures_of(result)]
+            del result
+            _until_forgotten(client, keys)
+        profiler.close()
+        for record in traffic.links(launch, backend, cluster):
+            emit(record)
+        if cluster.outlives:
+            # What is left in the logs is of the last check, and would be put into the workers' own.
+            _drain(client)
 
 
 def _time_once(

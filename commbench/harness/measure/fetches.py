@@ -169,37 +169,27 @@ def measure_fetches(
     VerificationError
         Where a block did not arrive as it was sent.
     """
-    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
-        _measure(launch, workload, backend, cluster, emit)
-
-
-def _measure(
-    launch: Launch,
-    workload: FetchWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
-    emit: Emitter,
-) -> None:
     client, case = cluster.client, launch.case
-    members = _members(cluster)
-    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-    blocks = _make_blocks(client, workload, members)
-    order = random.Random(f"{case.seed} {launch.index}")
-    for iteration in range(-case.warmups, case.iterations):
-        client.run(wire.forget)
-        counters = traffic.network_counters()
-        exchange = _Exchange(launch, iteration, cluster, members, order)
-        for size in workload.sizes:
-            exchange.alone(size, emit)
-            exchange.together(size, emit)
-        exchange.count(emit)
-        for sent in traffic.wire_bytes(launch, iteration, cluster):
-            emit(sent)
-        for record in traffic.network_bytes(launch, iteration, counters):
-            emit(record)
-    for found in traffic.links(launch, backend, cluster):
-        emit(found)
-    del blocks
+    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+        members = _members(cluster)
+        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        blocks = _make_blocks(client, workload, members)
+        order = random.Random(f"{case.seed} {launch.index}")
+        for iteration in range(-case.warmups, case.iterations):
+            client.run(wire.forget)
+            counters = traffic.network_counters()
+            exchange = _Exchange(launch, iteration, cluster, members, order)
+            for size in workload.sizes:
+                exchange.alone(size, emit)
+                exchange.together(size, emit)
+            exchange.count(emit)
+            for sent in traffic.wire_bytes(launch, iteration, cluster):
+                emit(sent)
+            for record in traffic.network_bytes(launch, iteration, counters):
+                emit(record)
+        for found in traffic.links(launch, backend, cluster):
+            emit(found)
+        del blocks
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DirectEndpoint, Endpoint, endpoints_of, on_device, repeats
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of, repeats
 from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
@@ -99,9 +99,7 @@ class Conversation(Exchange):
     async def exchange(self, payload: Any) -> Any:  # noqa: D102
         if self._kind == Kind.PING:
             return await self._ping(payload)
-        if self._kind == Kind.STREAM:
-            return await self._stream(payload)
-        return await self._cross(payload)
+        return await self._exchange_windows(payload)
 
     def messages(self, size: int) -> int:  # noqa: D102
         del size
@@ -151,10 +149,7 @@ class Conversation(Exchange):
     async def _ping(self, payload: Any) -> Any: ...
 
     @abstractmethod
-    async def _stream(self, payload: Any) -> Any: ...
-
-    @abstractmethod
-    async def _cross(self, payload: Any) -> Any: ...
+    async def _exchange_windows(self, payload: Any) -> Any: ...
 
 
 class CommConversation(Conversation):
@@ -180,15 +175,12 @@ class CommConversation(Conversation):
     async def _ping(self, payload: Any) -> Any:
         return await self._workload.exchange(self._comm, payload)
 
-    async def _stream(self, payload: Any) -> Any:
-        await write_window(self._comm, payload, self._window)
-        return await self._comm.read()
-
-    async def _cross(self, payload: Any) -> Any:
-        _, self._reply = await asyncio.gather(
-            write_window(self._comm, payload, self._window),
-            read_window(self._comm, self._window),
-        )
+    async def _exchange_windows(self, payload: Any) -> Any:
+        writing = write_window(self._comm, payload, self._window)
+        if self._kind == Kind.CROSS:
+            _, self._reply = await asyncio.gather(writing, read_window(self._comm, self._window))
+        else:
+            await writing
         return await self._comm.read()
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
@@ -249,18 +241,17 @@ class EndpointConversation(Conversation):
         await self._endpoint.ping(payload, self._reply)
         return self._reply
 
-    async def _stream(self, payload: Any) -> Any:
-        await self._endpoint.send_window(payload, self._window)
-        return await self._receive(self._acknowledgement)
-
-    async def _cross(self, payload: Any) -> Any:
-        await self._endpoint.cross_windows(payload, self._reply, self._window)
+    async def _exchange_windows(self, payload: Any) -> Any:
+        if self._kind == Kind.CROSS:
+            await self._endpoint.cross_windows(payload, self._reply, self._window)
+        else:
+            await self._endpoint.send_window(payload, self._window)
         return await self._receive(self._acknowledgement)
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         # Both ends are of one kind: the lanes of the one are those of the other.
         endpoint = self._endpoint
-        carrier = endpoint.carrier if isinstance(endpoint, DirectEndpoint) else endpoint
+        carrier = endpoint.carrier if isinstance(endpoint, DeviceEndpoint) else endpoint
         used = self._backend.transport(carrier)
         return used, used
 
@@ -283,7 +274,7 @@ async def open_conversation(
         return CommConversation(await connect(address), backend, workload, mode)
     endpoint = await endpoints_of(backend, layer).connect(address)
     if workload.context.device == "gpu":
-        endpoint = on_device(endpoint)
+        endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from commbench.backends.base import Backend, Transport
 from commbench.backends.endpoints import Tool
-from commbench.harness.measure import conditions, fetches, peer
+from commbench.harness.measure import conditions, peer
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
     Conversation,
@@ -69,7 +69,10 @@ def measure_pair(
     # One event loop for all that live in this process: ucxx and mpi:// keep to the first.
     asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
     if "worker" in layers:
-        fetches.measure_worker(launch, workload, backend, scratch, emit)
+        # Dask must not be in this process while the transport below is measured.
+        from commbench.harness.measure.fetches import measure_worker
+
+        measure_worker(launch, workload, backend, scratch, emit)
 
 
 @dataclass

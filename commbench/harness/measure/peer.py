@@ -20,7 +20,7 @@ from typing import Any
 
 from commbench import backends
 from commbench.backends.base import Backend
-from commbench.backends.endpoints import Endpoint, endpoints_of, on_device
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of
 from commbench.errors import LaunchError
 from commbench.machine import gpu, process
 from commbench.workloads.device import array_library
@@ -156,7 +156,7 @@ def _blank(size: int) -> Any:
 
 async def _endpoint_answers(endpoint: Endpoint) -> None:
     if gpu.in_use():
-        endpoint = on_device(endpoint)
+        endpoint = DeviceEndpoint(endpoint)
     header = byte_array(bytes(ROUND.size))
     buffer = theirs = header[:0]
     while True:
