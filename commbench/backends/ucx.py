@@ -145,7 +145,6 @@ class UcxBackend(Backend):
         return None
 
     def endpoints(self, layer: str) -> Endpoints | Tool:  # noqa: D102
-
         return Perftest() if layer == "raw" else AWAITED
 
     @staticmethod
@@ -399,11 +398,11 @@ def _server(
         server = subprocess.Popen(
             [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(own)
         )
-    try:
-        yield server, port
-    finally:
-        server.kill()
-        server.wait()
+    with server:
+        try:
+            yield server, port
+        finally:
+            server.kill()
 
 
 def _program() -> str:

@@ -41,18 +41,13 @@ def of_params(params: type[Any]) -> list[click.Parameter]:
     ]
 
 
-def _type(hint: Any, unit: str) -> click.ParamType[Any, Any]:
+def _type(hint: Any, unit: str) -> Any:
     if get_origin(hint) is Literal:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
         return Parsed("list", listed(units.parse_bytes if unit == "bytes" else item))
-    if hint is int and unit == "bytes":
-        return BYTES
-    scalars: dict[Any, click.ParamType[Any, Any]] = {
-        int: click.INT, float: click.FLOAT, bool: click.BOOL, str: click.STRING,
-    }  # fmt: skip
-    return scalars[hint]
+    return BYTES if hint is int and unit == "bytes" else hint
 
 
 def _show(default: Any) -> str:
@@ -91,7 +86,8 @@ def run_options() -> list[click.Parameter]:
                      help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
         click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
                      help="Count transfers from this size on in pair tables."),
-        racks_option(),
+        click.Option(["--racks"], type=click.Path(path_type=Path), metavar="FILE",
+                     help="Which hosts share a rack, for the classes of links."),
         click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
                      show_default=True, help="Where the run's directory is made."),
         click.Option(["--resume"], type=click.Path(path_type=Path),
@@ -101,14 +97,6 @@ def run_options() -> list[click.Parameter]:
         click.Option(["--dry-run"], is_flag=True,
                      help="Print the job script of every launch, and start nothing."),
     ]  # fmt: skip
-
-
-def racks_option() -> click.Option:
-    """Return the option that tells of racks, which no kernel knows."""
-    return click.Option(
-        ["--racks"], type=click.Path(path_type=Path), metavar="FILE",
-        help="Which hosts share a rack, for the classes of links.",
-    )  # fmt: skip
 
 
 def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:

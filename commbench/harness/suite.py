@@ -78,15 +78,9 @@ ClusterOverrides: Any = make_dataclass(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseEntry:
-    """A ``case`` table."""
+class _Replication:
+    """What both the file and its cases may say."""
 
-    workload: str
-    params: dict[str, Any] = field(default_factory=dict)
-    scaling: dict[str, str] = field(default_factory=dict)
-    from_scale: float = 0.0
-    workers: tuple[int, ...] | None = None
-    backends: tuple[str, ...] | None = None
     cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
     launches: int | None = None
     iterations: int | None = None
@@ -96,7 +90,19 @@ class CaseEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteFile:
+class CaseEntry(_Replication):
+    """A ``case`` table."""
+
+    workload: str
+    params: dict[str, Any] = field(default_factory=dict)
+    scaling: dict[str, str] = field(default_factory=dict)
+    from_scale: float = 0.0
+    workers: tuple[int, ...] | None = None
+    backends: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteFile(_Replication):
     """The whole file."""
 
     case: tuple[CaseEntry, ...]
@@ -104,12 +110,6 @@ class SuiteFile:
     reproduces: str = ""
     scale: float = 1.0
     backends: tuple[str, ...] = ("tcp",)
-    cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
-    launches: int | None = None
-    iterations: int | None = None
-    warmups: int | None = None
-    seed: int | None = None
-    timeout_s: float | None = None
 
 
 def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
@@ -148,9 +148,17 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         if scale < entry.from_scale:
             continue
         try:
-            clusters = _clusters(file, entry, scale, given_cluster)
-            for cluster in _placed(path, file, entry, clusters, given.get("placement")):
-                cases += _cases(file, entry, cluster, scale, given)
+            # The file's placement lies beside it, the command line's where that is given.
+            choice, folder = given.get("placement"), Path()
+            if choice is None:
+                choice = _first(entry.cluster.placement, file.cluster.placement, "none")
+                folder = path.parent
+            for cluster in _clusters(file, entry, scale, given_cluster):
+                placement = place(
+                    choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
+                )
+                placed = replace(cluster, placement=placement)
+                cases += _cases(file, entry, placed, scale, given)
         except CommbenchError as error:
             raise SuiteError(f"{path}: case[{number}]: {error}") from error
     given_cluster.check_used(file.name or path.stem)
@@ -199,23 +207,6 @@ def _clusters(
     cluster = given.win_over(cluster, entry.workload)
     for n_workers in entry.workers or (cluster.n_workers,):
         yield replace(cluster, n_workers=n_workers)
-
-
-def _placed(
-    path: Path,
-    file: SuiteFile,
-    entry: CaseEntry,
-    clusters: Iterator[ClusterSpec],
-    given: str | None,
-) -> Iterator[ClusterSpec]:
-    """Yield the clusters with their workers placed; the file's placement lies beside it."""
-    own = _first(entry.cluster.placement, file.cluster.placement, "none")
-    choice, folder = (own, path.parent) if given is None else (given, Path())
-    for cluster in clusters:
-        placement = place(
-            choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
-        )
-        yield replace(cluster, placement=placement)
 
 
 def _first(*values: Any) -> Any:

@@ -16,7 +16,6 @@ import inspect
 import os
 import shlex
 import threading
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,10 +48,8 @@ class JobLauncher(Launcher):
     """The class of dask-jobqueue, as ``module:class``."""
     status_command: ClassVar[str]
     """What tells why a job waits."""
-
-    @abstractmethod
-    def log_directives(self, logs: Path) -> list[str]:
-        """Return the directives that put what a job prints into the folder `logs`."""
+    log_directives: ClassVar[tuple[str, ...]]
+    """The directives that put what a job prints into the folder ``{logs}``."""
 
     def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         if spec.memory_limit:
@@ -118,7 +115,7 @@ class JobLauncher(Launcher):
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
         )
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
-            extra = [*self.log_directives(scratch), *extra]
+            extra = [*(line.format(logs=scratch) for line in self.log_directives), *extra]
         variables = handed_on(environ, spec.env, nanny_environment())
         # It is for the launch's own host; a node has its own, and the results' disk may be slow.
         if variables.get(_TEMPORARY, "").startswith(str(scratch)):
@@ -147,8 +144,9 @@ class JobLauncher(Launcher):
                 **{key: value for key, value in options.items() if key != "processes"},
             )
         except (TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(":.")
             raise UsageError(
-                f"dask-jobqueue makes no job for {self.name} of that: {_first_line(error)} Say it "
+                f"dask-jobqueue makes no job for {self.name} of that: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
 
@@ -262,19 +260,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(":.") + "."
-
-
 class SlurmLauncher(JobLauncher):
     """Submit the workers to Slurm."""
 
     name = "slurm"
     job_class = "dask_jobqueue.slurm:SLURMJob"
     status_command = "squeue"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return [f"-o {logs}/job-%j.log"]
+    log_directives = ("-o {logs}/job-%j.log",)
 
 
 class PbsLauncher(JobLauncher):
@@ -283,9 +275,7 @@ class PbsLauncher(JobLauncher):
     name = "pbs"
     job_class = "dask_jobqueue.pbs:PBSJob"
     status_command = "qstat -s"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return ["-j oe", f"-o {logs}/"]
+    log_directives = ("-j oe", "-o {logs}/")
 
 
 class LsfLauncher(JobLauncher):
@@ -294,6 +284,4 @@ class LsfLauncher(JobLauncher):
     name = "lsf"
     job_class = "dask_jobqueue.lsf:LSFJob"
     status_command = "bjobs -p"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return [f"-o {logs}/job-%J.log"]
+    log_directives = ("-o {logs}/job-%J.log",)

@@ -88,19 +88,18 @@ def started(
             stderr=errors,
             env={**os.environ, **(environ or {})},
         )
-    assert peer.stdout is not None
-    try:
-        address = peer.stdout.readline().decode().strip()
-        if not address:
-            raise LaunchError(
-                f"the peer {process.describe_exit(peer.wait())} before it listened"
-                + process.tail(log)
-            )
-        yield peer, address
-    finally:
-        peer.terminate()
-        peer.stdout.close()
-        peer.wait()
+    with peer:
+        try:
+            assert peer.stdout is not None
+            address = peer.stdout.readline().decode().strip()
+            if not address:
+                raise LaunchError(
+                    f"the peer {process.describe_exit(peer.wait())} before it listened"
+                    + process.tail(log)
+                )
+            yield peer, address
+        finally:
+            peer.terminate()
 
 
 @asynccontextmanager

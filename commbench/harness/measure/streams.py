@@ -145,12 +145,11 @@ def _started(
             pass_fds=[theirs.fileno()],
             env={**os.environ, **environ},
         )
-    try:
-        yield one, ours
-    finally:
-        ours.close()
-        one.terminate()
-        one.wait()
+    with one, ours:
+        try:
+            yield one, ours
+        finally:
+            one.terminate()
 
 
 class _Pairs:
