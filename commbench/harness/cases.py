@@ -45,11 +45,10 @@ def cases_for(
     names = tuple(backends)
     if not names:
         raise SuiteError("backends is empty; name at least one, for example tcp")
-    if given.get("timeout_s", 1) <= 0:
-        raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
-    if cluster.start_timeout_s <= 0:
-        raise SuiteError(f"start_timeout is {cluster.start_timeout_s} s; it must be above 0")
     timeout_s = given.get("timeout_s", Case.timeout_s)
+    for key, seconds in (("timeout", timeout_s), ("start_timeout", cluster.start_timeout_s)):
+        if seconds <= 0:
+            raise SuiteError(f"{key} is {seconds} s; it must be above 0")
     if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
         raise SuiteError(
             f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
@@ -69,6 +68,8 @@ def cases_for(
     parsed = [parse(name) for name in names]
     for backend in parsed:
         gpu.check(cluster, backend.name)
+        if not issubclass(kind, PairWorkload):
+            launcher.check(cluster, backend)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(
@@ -80,9 +81,6 @@ def cases_for(
                 f"{workload} has no cluster to place: its two processes are bound to nothing; "
                 "all-to-all measures each pair of workers that are"
             )
-    else:
-        for backend in parsed:
-            launcher.check(cluster, backend)
     cases = [
         Case(
             workload=workload,

@@ -31,6 +31,7 @@ LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
 UNWRITABLE = "store"
 """The stage of a failure that ends the run: the disk refuses records."""
+_STAGES = {UnwritableError: UNWRITABLE, VerificationError: "verify"}
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
@@ -104,14 +105,8 @@ def main() -> int:
     try:
         run_launch(launch, scratch, emit)
         emit.close()
-    except UnwritableError as error:
-        fail(UNWRITABLE, str(error))
-        return 1
-    except VerificationError as error:
-        fail("verify", str(error))
-        return 1
     except CommbenchError as error:
-        fail("launch", str(error))
+        fail(_STAGES.get(type(error), "launch"), str(error))
         return 1
     except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
         traceback.print_exc()

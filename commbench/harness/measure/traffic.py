@@ -157,17 +157,14 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
                 src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
                 contradiction=[backend.contradiction(name) for name in names],
             )  # fmt: skip
+    answers = cluster.client.run(wire.compressions).values()
+    found = {("distributed.comm.compression", name) for names in answers for name in names}
     if cluster.outlives:
         # What a launch sets is known; here somebody else did, or nobody.
-        told = cluster.client.run(_settings).values()
-        for name, value in sorted({(name, value) for pairs in told for name, value in pairs}):
-            yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
-    compressions = cluster.client.run(wire.compressions).values()
-    for value in sorted({name for names in compressions for name in names}):
-        yield Setting(
-            case_id=launch.case.id, launch=launch.index,
-            name="distributed.comm.compression", value=value,
-        )  # fmt: skip
+        for pairs in cluster.client.run(_settings).values():
+            found.update(map(tuple, pairs))
+    for name, value in sorted(found):
+        yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
 
 
 def _settings() -> list[tuple[str, str]]:
