@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +171,10 @@ def measure_fetches(
     """
     client, case = cluster.client, launch.case
     with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
-        members = _members(cluster)
+        names = sorted((len(name), name, address) for address, name in cluster.names.items())
+        members = [
+            _Member(number, name, address) for number, (_, name, address) in enumerate(names)
+        ]
         emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         blocks = _make_blocks(client, workload, members)
         order = random.Random(f"{case.seed} {launch.index}")
@@ -192,8 +195,7 @@ def measure_fetches(
         del blocks
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """A worker, by the number that the workload knows it by."""
 
     number: int
@@ -207,11 +209,6 @@ class _Span(NamedTuple):
     start_s: float
     stop_s: float
     total_s: float
-
-
-def _members(cluster: RunningCluster) -> list[_Member]:
-    names = sorted((len(name), name, address) for address, name in cluster.names.items())
-    return [_Member(number, name, address) for number, (_, name, address) in enumerate(names)]
 
 
 def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member]) -> list[Any]:
@@ -251,7 +248,7 @@ class _Exchange:
         with emit.region() as keep:
             for receiver in self._shuffled(self._members):
                 others = [member for member in self._members if member != receiver]
-                owners = _addresses(self._shuffled(others))
+                owners = self._shuffled(others)
                 cpu_began = self._cluster.cpu_seconds()
                 self._run([receiver], in_turn, owners, size)
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
@@ -262,7 +259,7 @@ class _Exchange:
 
     def together(self, size: int, emit: Emitter) -> None:
         """Let every pair fetch a block of that size, all at once."""
-        owners = _addresses(self._shuffled(self._members))
+        owners = self._shuffled(self._members)
         cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
         self._run(self._members, at_once, owners, size, begin_at_s, self._ahead)
@@ -341,54 +338,32 @@ class _Exchange:
         )  # fmt: skip
 
 
-def _addresses(members: Iterable[_Member]) -> list[tuple[int, str]]:
-    return [(member.number, member.address) for member in members]
-
-
 class Fetcher(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that fetches blocks, and holds them until they are checked."""
 
     name = "commbench-fetcher"
 
     def __init__(self, workload: FetchWorkload) -> None:
-        self._workload = workload
-        self._fetched: list[tuple[int, int, Any]] = []
-        self._log: list[tuple[int, float, float, int]] = []
+        self.workload = workload
+        self.fetched: list[tuple[int, int, Any]] = []
+        self.log: list[tuple[int, float, float, int]] = []
 
     def setup(self, worker: Any) -> None:
         """Remember whose fetches these are."""
         self._worker = worker
 
-    async def fetch(self, owner: int, address: str, size: int) -> None:
+    async def fetch(self, owner: _Member, size: int) -> None:
         """Fetch one block; a busy sender is asked again, and only the last answer is timed."""
-        n_busy = 0
-        device = self._workload.context.device
+        n_busy, block = 0, key(owner.number, size)
+        device = self.workload.context.device
         while True:
-            answer, began_at_s, seconds = await _get(
-                self._worker, key(owner, size), address, device
-            )
+            answer, began_at_s, seconds = await _get(self._worker, block, owner.address, device)
             if answer["status"] != "busy":
                 break
             n_busy += 1
             await asyncio.sleep(_BUSY_SECONDS)
-        self._fetched.append((owner, size, answer["data"][key(owner, size)]))
-        self._log.append((owner, began_at_s, began_at_s + seconds, n_busy))
-
-    def take(self) -> str:
-        """Return what was logged since the last call, and forget it."""
-        log, self._log = self._log, []
-        names = ("owner", "start_s", "stop_s", "n_busy")
-        return json.dumps(dict(zip(names, zip(*log, strict=True), strict=True)))
-
-    def check(self) -> str:
-        """Check all that was fetched, let go of it, and return what is wrong with it, if it is."""
-        fetched, self._fetched = self._fetched, []
-        try:
-            for block in fetched:
-                self._workload.check(*block)
-        except VerificationError as error:
-            return str(error)
-        return ""
+        self.fetched.append((owner.number, size, answer["data"][block]))
+        self.log.append((owner.number, began_at_s, began_at_s + seconds, n_busy))
 
 
 def key(owner: int, size: int) -> str:
@@ -396,15 +371,15 @@ def key(owner: int, size: int) -> str:
     return f"commbench-block-{owner}-{size}"
 
 
-async def in_turn(owners: Sequence[tuple[int, str]], size: int, dask_worker: Any) -> None:
+async def in_turn(owners: Sequence[_Member], size: int, dask_worker: Any) -> None:
     """Fetch a block of each of `owners`, one after another; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     for owner in owners:
-        await fetcher.fetch(*owner, size)
+        await fetcher.fetch(owner, size)
 
 
 async def at_once(
-    owners: Sequence[tuple[int, str]], size: int, begin_at_s: float, ahead: dict[str, float],
+    owners: Sequence[_Member], size: int, begin_at_s: float, ahead: dict[str, float],
     dask_worker: Any,
 ) -> None:  # fmt: skip
     """Fetch a block of each of the other `owners`, all at once; runs on a worker.
@@ -415,17 +390,23 @@ async def at_once(
         By how many seconds the clocks of workers on other hosts are ahead, by address.
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    own = [address for _, address in owners].index(dask_worker.address)
+    own = [owner.address for owner in owners].index(dask_worker.address)
     # Each begins with its next one: else all would ask the same sender first.
     others = (*owners[own + 1 :], *owners[:own])
     await asyncio.sleep(begin_at_s + ahead.get(dask_worker.address, 0.0) - time.time())
-    await asyncio.gather(*(fetcher.fetch(*owner, size) for owner in others))
+    await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
 
 
 def check(dask_worker: Any) -> str:
-    """Return what is wrong with what was fetched, or nothing; runs on a worker."""
+    """Let go of what was fetched, and return what is wrong with it, if it is; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    return fetcher.check()
+    fetched, fetcher.fetched = fetcher.fetched, []
+    try:
+        for block in fetched:
+            fetcher.workload.check(*block)
+    except VerificationError as error:
+        return str(error)
+    return ""
 
 
 def take(dask_worker: Any) -> str:
@@ -438,4 +419,6 @@ def take(dask_worker: Any) -> str:
         ``n_busy`` answers before it.
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    return fetcher.take()
+    log, fetcher.log = fetcher.log, []
+    names = ("owner", "start_s", "stop_s", "n_busy")
+    return json.dumps(dict(zip(names, zip(*log, strict=True), strict=True)))

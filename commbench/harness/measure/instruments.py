@@ -26,7 +26,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -251,17 +251,17 @@ class Profiler:
 
     def begin(self) -> None:
         """Read the counters; the window begins when this returns."""
-        self._before = self._opened()
+        self._before = self._readings(kernel_first=False)
 
     def end(self) -> None:
         """Read the counters; the window ended when this was called."""
-        self._after = self._closed()
+        self._after = self._readings(kernel_first=True)
 
     def records(self, launch: Launch, iteration: int) -> Iterator[ThreadTime | Activity]:
         """Let the cluster idle for a moment, and yield what all the counters have to say."""
-        idle_before = self._opened()
+        idle_before = self._readings(kernel_first=False)
         time.sleep(IDLE_SECONDS)
-        idle_after = self._closed()
+        idle_after = self._readings(kernel_first=True)
         common: dict[str, Any] = {
             "case_id": launch.case.id, "launch": launch.index, "iteration": iteration,
         }  # fmt: skip
@@ -285,29 +285,26 @@ class Profiler:
                         **common, worker=name, context=context, label=label, seconds=seconds
                     )
 
-    def _opened(self) -> dict[str, _Reading]:
-        told = self._ask(self._read)
-        return self._joined(told, self._times())
-
-    def _closed(self) -> dict[str, _Reading]:
-        times = self._times()
-        return self._joined(self._ask(self._read), times)
+    def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
+        """Read all counters, those of the kernel first or last: next to the window."""
+        times = self._times() if kernel_first else {}
+        answers = self._ask(self._read)
+        times = times or self._times()
+        cluster = self._cluster
+        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
+        readings = {}
+        for name, answer in answers.items():
+            row = json.loads(answer)
+            # Another host may use the same id for another process.
+            if name in elsewhere:
+                by_thread = {int(tid): tuple(spent) for tid, spent in row["times"].items()}
+                readings[name] = _Reading(row, row["clock"], by_thread)
+            else:
+                readings[name] = _Reading(row, *times.get(row["pid"], (row["clock"], {})))
+        return readings
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
         return {pid: (time.perf_counter(), cpu.thread_seconds(pid)) for pid in self._cluster.pids}
-
-    def _joined(
-        self, rows: Mapping[str, str], times: Mapping[int, tuple[float, _Times]]
-    ) -> dict[str, _Reading]:
-        cluster = self._cluster
-        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
-        told = {name: json.loads(row) for name, row in rows.items()}
-        return {
-            # Another host may use the same id for another process.
-            name: _Reading(row, row["clock"], _by_thread(row)) if name in elsewhere
-            else _Reading(row, *times.get(row["pid"], (row["clock"], {})))
-            for name, row in told.items()
-        }  # fmt: skip
 
     def _ask(self, function: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names
@@ -332,10 +329,6 @@ class _Reading(NamedTuple):
     told: dict[str, Any]
     clock: float
     times: _Times
-
-
-def _by_thread(row: Mapping[str, Any]) -> _Times:
-    return {int(tid): (ran, waited) for tid, (ran, waited) in row["times"].items()}
 
 
 def _spent(
