@@ -203,7 +203,12 @@ class JobCluster(LocalCluster):
                 spec, protocol, self._scratch, os.environ, address, str(index), preload
             )
             self._submit(job)
-        members.join(self, spec, protocol, self._deadline, self._hint())
+        ids = ", ".join(str(job.job_id) for job in self._jobs)
+        hint = (
+            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
+            f"why one waits, and what they print is in {self._scratch}"
+        )
+        members.join(self, spec, protocol, self._deadline, hint)
         children = {child.pid for child in self._processes}
         self.adopted = tuple(pid for pid in self.adopted if pid not in children)
         members.watch(self)
@@ -218,13 +223,6 @@ class JobCluster(LocalCluster):
                 f"{self._launcher.name} took no job: {' '.join(str(error).split())}"
             ) from error
         self._jobs.append(job)
-
-    def _hint(self) -> str:
-        ids = ", ".join(str(job.job_id) for job in self._jobs)
-        return (
-            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
-            f"why one waits, and what they print is in {self._scratch}"
-        )
 
     def _listens_at(self, spec: ClusterSpec) -> Iterator[str]:
         import dask

@@ -39,15 +39,13 @@ class Place(NamedTuple):
 
 def place() -> Place:
     """Return where this process is."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot, ids = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     # Two containers of a host don't see each other's processes, and each has its own ids.
-    system = (boot.read_text().strip() if boot.exists() else "", _namespace("pid"))
+    system = (
+        boot.read_text().strip() if boot.exists() else "",
+        str(ids.readlink()) if ids.is_symlink() else "",
+    )
     return Place(socket.gethostname(), " ".join(system), os.getpid())
-
-
-def _namespace(kind: str) -> str:
-    path = Path("/proc/self/ns") / kind
-    return str(path.readlink()) if path.is_symlink() else ""
 
 
 def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:

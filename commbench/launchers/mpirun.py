@@ -47,9 +47,11 @@ class MpirunCluster(LocalCluster):
         share = str(1 / max(crowd.values())) if by_host else memory_limit(spec)
         # Without an interface Dask takes the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
+        # It is for the launch's own host; another has its own, and the results' disk may be slow.
+        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
         rank: list[str | Path] = [
-            *self._without_our_own(spec), *BOUND, "-m", "dask_mpi.cli",
-            "--scheduler-file", contact, "--protocol", protocol,
+            *(["env", "-u", _TEMPORARY] if spec.hosts and ours else []),
+            *BOUND, "-m", "dask_mpi.cli", "--scheduler-file", contact, "--protocol", protocol,
             *(["--interface", interface] if interface else []),
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
             "--nthreads", str(spec.threads_per_worker), "--memory-limit", share,
@@ -71,11 +73,6 @@ class MpirunCluster(LocalCluster):
         # SSH to this host gives processes that are nobody's children.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         self.adopted = tuple(pid for pid in self.adopted if pid not in children)
-
-    def _without_our_own(self, spec: ClusterSpec) -> list[str]:
-        # It is for the launch's own host; another has its own, and the results' disk may be slow.
-        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
-        return ["env", "-u", _TEMPORARY] if spec.hosts and ours else []
 
 
 class MpirunLauncher(Launcher):

@@ -82,7 +82,9 @@ class SshCluster(RunningCluster):
                     "memory_limit": self._memory_limit(crowd[host]),
                     "preload": of_workers(self._spec, self._preload),
                 },
-                self._gpu(places[:index].count(host), crowd[host]),
+                gpu.of_crowd(
+                    places[:index].count(host), crowd[host], self._spec.workers_per_gpu, os.environ
+                ) if self._spec.device == "gpu" else {},
             )
             for index, host in enumerate(places)
         }  # fmt: skip
@@ -100,12 +102,6 @@ class SshCluster(RunningCluster):
         if self._spec.memory_limit:
             return parse_memory(self._spec.memory_limit, "a memory limit", "--memory-limit")
         return 1 / n_workers
-
-    def _gpu(self, number: int, n_workers: int) -> Mapping[str, str]:
-        """Return the variables that give worker `number` of the `n_workers` on a host its GPU."""
-        if self._spec.device != "gpu":
-            return {}
-        return gpu.of_crowd(number, n_workers, self._spec.workers_per_gpu, os.environ)
 
     async def _start_end(
         self, name: str, host: str, scheduler: str, options: Mapping[str, Any],

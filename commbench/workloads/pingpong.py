@@ -34,10 +34,6 @@ _AWAITED = ("loaded-latency", "multi-pair")
 """Modes that take an event loop."""
 
 
-def _doubling(last: int) -> tuple[int, ...]:
-    return tuple(1 << exponent for exponent in range(last.bit_length()))
-
-
 class PingPong(PairWorkload):
     """Latency and bandwidth of connections between processes on one host, two by two."""
 
@@ -51,7 +47,7 @@ class PingPong(PairWorkload):
         """The options of ``commbench run pingpong``."""
 
         sizes: tuple[int, ...] = field(
-            default=_doubling(4 << 20),
+            default=tuple(1 << exponent for exponent in range(23)),
             metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
         )
         layers: tuple[str, ...] = field(

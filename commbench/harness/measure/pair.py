@@ -20,7 +20,6 @@ from commbench.backends.endpoints import Tool
 from commbench.harness.measure import conditions, peer
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
-    Conversation,
     Copy,
     DeviceCopy,
     Exchange,
@@ -97,20 +96,17 @@ class _Pair:
         return gpu.of_ends(self.launch.case.cluster, 2, os.environ)
 
     async def measure(self, layers: list[str]) -> None:
+        floor = Copy()
         if layers and self.workload.context.device == "gpu":
+            # The peer's GPU follows this process's own, if they don't share one.
+            floor = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
             gpu.set_up()
             conditions.emit_gpu_memory(self.launch, gpu.told(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
-                await self._measure_sizes(layer, self._floor(), (os.getpid(),))
+                await self._measure_sizes(layer, floor, (os.getpid(),))
             else:
                 await self._measure_layer(layer)
-
-    def _floor(self) -> Copy:
-        if self.workload.context.device == "gpu":
-            # The peer's GPU follows this process's own, if they don't share one.
-            return DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
-        return Copy()
 
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
@@ -118,7 +114,9 @@ class _Pair:
             conversation = None
             try:
                 process.watch("peer", other, log)
-                conversation = await self._open(layer, address, self.workload.mode)
+                conversation = await open_conversation(
+                    layer, address, self.backend, self.workload, self.workload.mode
+                )
                 pids = (os.getpid(), other.pid)
                 # What blocks burns nothing while it waits, or, as MPI does, all there is.
                 if layer != "raw" and not self.idle_known:
@@ -133,7 +131,12 @@ class _Pair:
                     await self._measure_under_load(layer, address, conversation, pids)
                 else:
                     await self._measure_sizes(layer, conversation, pids)
-                self._tell_places(pids)
+                # They are the same for every layer.
+                if not self.places_known:
+                    self.places_known = True
+                    ends = dict(zip((INITIATOR, PEER), pids, strict=True))
+                    for place in conditions.process_places(self.launch, ends):
+                        self.emit(place)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
@@ -145,21 +148,10 @@ class _Pair:
             finally:
                 process.unwatch()
 
-    def _tell_places(self, pids: tuple[int, int]) -> None:
-        """Emit where both ends are, which is the same for every layer."""
-        if not self.places_known:
-            self.places_known = True
-            ends = dict(zip((INITIATOR, PEER), pids, strict=True))
-            for place in conditions.process_places(self.launch, ends):
-                self.emit(place)
-
-    async def _open(self, layer: str, address: str, mode: str) -> Conversation:
-        return await open_conversation(layer, address, self.backend, self.workload, mode)
-
     async def _measure_under_load(
         self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
     ) -> None:
-        beside = await self._open(layer, address, "bandwidth")
+        beside = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
         try:
             nbytes, seconds = await under_load(
                 lambda: self._measure_sizes(layer, exchange, pids), beside, self.workload
