@@ -142,8 +142,8 @@ class DeviceEndpoint(Endpoint):
     up. Of a window all messages are copied down before the first is sent, and copied up when the
     last has arrived. What lies in host memory, as announcements do, is not copied.
 
-    It has a ``ping`` and ``pong`` of single messages, whatever the carrier's are: the loop of C
-    around many of MPI's compares what has come, which the host can't read.
+    It has a ``ping`` and ``pong`` of single messages, unlike MPI's endpoint: the loop of C around
+    many of them compares what has come, which the host can't read.
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""The options of ``commbench run``, and how a workload's parameters become some of them."""
+"""The options of ``commbench run``: of every run, of a workload's parameters, and of a cluster.
+
+Those of a cluster are the fields of ``ClusterSpec``. A workload's options have its defaults. A
+suite's have none: what is not given is as the file says.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,68 @@ else:
     _ParamType = click.ParamType
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
+
+
+class Parsed(_ParamType):
+    """Text that one of commbench's own parsers understands."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: D102
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (UsageError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def listed(parse: Any) -> Any:
+    """Return a parser of a list with commas between what `parse` understands."""
+
+    def parse_list(text: str) -> tuple[Any, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items:
+            raise UsageError(f"{text!r} names nothing; leave the option out for its default")
+        return tuple(parse(item) for item in items)
+
+    return parse_list
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """Return the two sides of the first ``=``.
+
+    Examples
+    --------
+    >>> key_and_value("connect=port=2222")
+    ('connect', 'port=2222')
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise UsageError(f"{text!r} is no KEY=VALUE; write for example queue=short")
+    return key, value
+
+
+def _share(text: str) -> float:
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
+
+
+SHARE = Parsed("share", _share)
+BYTES = Parsed("size", units.parse_bytes)
+SECONDS = Parsed("duration", units.parse_seconds)
+_BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
+    int: {"type": click.INT},
+    float: {"type": SECONDS},
+    bool: {"is_flag": True},
+    tuple: {"type": Parsed("names", listed(str))},
+    Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
+}
 
 
 def names(params: type[Any]) -> list[str]:
@@ -179,70 +245,6 @@ def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
 
 def _number(cases: list[Case]) -> str:
     return f" ({len(cases)} cases)" if len(cases) > 1 else ""
-
-
-class Parsed(_ParamType):
-    """Text that one of commbench's own parsers understands."""
-
-    def __init__(self, name: str, parse: Any) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: D102
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except (UsageError, ValueError) as error:
-            self.fail(str(error), param, ctx)
-
-
-def listed(parse: Any) -> Any:
-    """Return a parser of a list with commas between what `parse` understands."""
-
-    def parse_list(text: str) -> tuple[Any, ...]:
-        items = [item.strip() for item in text.split(",") if item.strip()]
-        if not items:
-            raise UsageError(f"{text!r} names nothing; leave the option out for its default")
-        return tuple(parse(item) for item in items)
-
-    return parse_list
-
-
-def key_and_value(text: str) -> tuple[str, str]:
-    """Return the two sides of the first ``=``.
-
-    Examples
-    --------
-    >>> key_and_value("connect=port=2222")
-    ('connect', 'port=2222')
-    """
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise UsageError(f"{text!r} is no KEY=VALUE; write for example queue=short")
-    return key, value
-
-
-def _share(text: str) -> float:
-    number, percent = text.removesuffix("%"), text.endswith("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
-
-
-SHARE = Parsed("share", _share)
-BYTES = Parsed("size", units.parse_bytes)
-SECONDS = Parsed("duration", units.parse_seconds)
-
-
-_BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
-    int: {"type": click.INT},
-    float: {"type": SECONDS},
-    bool: {"is_flag": True},
-    tuple: {"type": Parsed("names", listed(str))},
-    Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
-}
 
 
 def of_workload(workload: type[Workload]) -> list[click.Parameter]:

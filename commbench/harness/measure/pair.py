@@ -151,15 +151,15 @@ class _Pair:
     async def _measure_under_load(
         self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
     ) -> None:
-        beside = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
+        stream = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
         try:
             nbytes, seconds = await under_load(
-                lambda: self._measure_sizes(layer, exchange, pids), beside, self.workload
+                lambda: self._measure_sizes(layer, exchange, pids), stream, self.workload
             )
         except BaseException:
-            beside.abort()
+            stream.abort()
             raise
-        await beside.close()
+        await stream.close()
         self.emit(
             Load(
                 case_id=self.launch.case.id,

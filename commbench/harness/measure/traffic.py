@@ -129,8 +129,8 @@ def ask(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what `function` returns on each of `workers`, by address, in their order.
 
-    An answer has an entry for each other worker at most; of so many workers at a time are they
-    fetched that no more than `most` entries come together.
+    An answer has an entry for each other worker at most, and no more than `most` entries come at a
+    time.
     """
     n_at_once = max(1, most // len(cluster.names))
     for first in range(0, len(workers), n_at_once):
