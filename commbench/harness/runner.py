@@ -215,26 +215,21 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
         os.close(ended)
 
 
-def _give_time(child: subprocess.Popen[bytes]) -> None:
-    if child.returncode is not None:
-        return
-    # Not by waiting for it: until then its id is nobody else's, nor is its group's.
-    ended = os.pidfd_open(child.pid)
-    try:
-        gone = select.poll()
-        gone.register(ended, select.POLLIN)
-        gone.poll(_UNDO_SECONDS * 1000)
-    finally:
-        os.close(ended)
-
-
 def _end(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill whatever is left of a launch: its group first, then who carries its mark."""
     if child.stdin is not None:
         # The launch takes that for its end, and takes back what it has started elsewhere.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
-    _give_time(child)
+    if child.returncode is None:
+        # Not by waiting for it: until then its id is nobody else's, nor is its group's.
+        ended = os.pidfd_open(child.pid)
+        try:
+            gone = select.poll()
+            gone.register(ended, select.POLLIN)
+            gone.poll(_UNDO_SECONDS * 1000)
+        finally:
+            os.close(ended)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -138,7 +138,10 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     given_cluster = GivenCluster(given.get("cluster") or {})
     scale = _first(given.get("scale"), file.scale)
     try:
-        check_scale(scale)
+        if not 0 < scale <= 1:
+            raise SuiteError(
+                f"scale is {scale:g}; it must be above 0 and at most 1, which is the full size"
+            )
         if file.reproduces:
             published.figure(file.reproduces)
     except CommbenchError as error:
@@ -281,20 +284,6 @@ class GivenCluster:
                 raise SuiteError(
                     f"{', '.join(unused)}: no case of the suite {suite!r} {lacking}; leave it out"
                 )
-
-
-def check_scale(scale: float) -> None:
-    """Refuse what is no scale.
-
-    Raises
-    ------
-    SuiteError
-        Where it is not above 0 and at most 1.
-    """
-    if not 0 < scale <= 1:
-        raise SuiteError(
-            f"scale is {scale:g}; it must be above 0 and at most 1, which is the full size"
-        )
 
 
 def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) -> dict[str, Any]:
