@@ -54,6 +54,7 @@ from commbench.harness.cases import cases_for, plan, shift, structure, suite_of,
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
 from commbench.workloads import device
+from commbench.workloads.base import PairWorkload
 
 __all__ = [
     "CaseEntry", "SuiteFile", "cases_for", "check_placements", "place", "plan", "read_racks",
@@ -247,8 +248,6 @@ class GivenCluster:
         Another launcher than its own has no use for the hosts, the options and the scheduler of
         that; options of the same launcher win one by one.
         """
-        from commbench.workloads.base import PairWorkload
-
         pair = issubclass(registry.load("workload", workload), PairWorkload)
         for_gpus = ClusterSpec.settings("gpu")
         chosen = {
