@@ -15,7 +15,8 @@ import pytest
 from commbench import backends
 from commbench.analysis.run import Run
 from commbench.errors import SuiteError, UsageError
-from commbench.harness import cluster_options, runner
+from commbench.harness import options as run_options
+from commbench.harness import runner
 from commbench.harness.suite import cases_for
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Launch, Placement
@@ -35,8 +36,8 @@ class Larger(ClusterSpec):
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, click.Parameter]:
     """Return the options of a merge, and use the larger cluster for the rest of the test."""
-    monkeypatch.setattr(cluster_options, "ClusterSpec", Larger)
-    return {option.name or "": option for option in cluster_options.of_workload(Merge)}
+    monkeypatch.setattr(run_options, "ClusterSpec", Larger)
+    return {option.name or "": option for option in run_options.of_workload(Merge)}
 
 
 def parsed(options: dict[str, click.Parameter], *arguments: str) -> dict[str, Any]:
@@ -48,10 +49,10 @@ def parsed(options: dict[str, click.Parameter], *arguments: str) -> dict[str, An
 def test_a_new_field_has_an_option(options: dict[str, click.Parameter]) -> None:
     """With its help and default; for a suite it has none."""
     assert options["disk_limit"].to_info_dict()["help"] == "Of each worker."
-    assert cluster_options.cluster(parsed(options)) == Larger()
+    assert run_options.cluster(parsed(options)) == Larger()
     given = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
-    assert cluster_options.cluster(given) == Larger(n_workers=3, disk_limit="4GB")
-    in_suites = {option.name: option for option in cluster_options.of_suite()}
+    assert run_options.cluster(given) == Larger(n_workers=3, disk_limit="4GB")
+    in_suites = {option.name: option for option in run_options.of_suite()}
     assert in_suites["disk_limit"].default is None
 
 
@@ -68,7 +69,7 @@ def test_a_new_field_is_part_of_what_is_measured() -> None:
 
 def test_a_pair_takes_no_options_of_a_cluster() -> None:
     """It has two processes of this host, whatever fields there are."""
-    names = {option.name for option in cluster_options.of_workload(PingPong)}
+    names = {option.name for option in run_options.of_workload(PingPong)}
     assert names == {"device", *ClusterSpec.settings("gpu")}
 
 
@@ -115,7 +116,7 @@ def test_dask_s_configuration_reaches_the_workers(
     )
     case = Case(workload="merge", backend="tcp", cluster=spec)
     launch = Launch(case=case, index=0, block=0, position=0)
-    for name, value in runner.environment(launch, tmp_path).items():
+    for name, value in runner.environment(launch, backends.parse("tcp"), tmp_path).items():
         monkeypatch.setenv(name, value)
 
     def config() -> tuple[Any, ...]:

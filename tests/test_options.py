@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from commbench.harness import cluster_options, options
+from commbench.harness import options
 from commbench.machine import environment
 from commbench.model import registry
 
@@ -109,7 +109,7 @@ def test_every_workloads_parameters_are_options(name: str) -> None:
     found = options.of_params(kind.Params)
     assert [option.name for option in found] == [f.name for f in dataclasses.fields(kind.Params)]
     assert all(option.help for option in found)
-    taken = {option.name for option in (*options.run_options(), *cluster_options.of_workload(kind))}
+    taken = {option.name for option in (*options.run_options(), *options.of_workload(kind))}
     assert taken.isdisjoint(option.name for option in found)
 
 
@@ -123,9 +123,9 @@ def test_auto_is_gpu_only_where_it_can_be(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if cupy else None)
     monkeypatch.setattr(environment, "gpus", lambda: [{"index": 0, "uuid": "GPU-0"}] * gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert cluster_options.cluster({"device": "auto"}).device == device
-    assert cluster_options.cluster({"device": "gpu", "workers": 3}).device == "gpu"
-    assert cluster_options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
+    assert options.cluster({"device": "auto"}).device == device
+    assert options.cluster({"device": "gpu", "workers": 3}).device == "gpu"
+    assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
 
 
 def test_only_what_was_given_overrides() -> None:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import SuiteError, UsageError
-from commbench.harness.suite import read_suite
-from commbench.harness.suite.scaling import scaled
+from commbench.harness.suite import read_suite, scaled
 from commbench.machine import environment
 from commbench.model import Suite
 from commbench.workloads import device

@@ -19,6 +19,11 @@ from commbench.errors import LaunchError
 from commbench.mpi import device
 
 
+def repeats(size: int) -> int:
+    """Return how often a message of `size` bytes goes into a sample where Python's part is lost."""
+    return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
+
+
 class Endpoint(ABC):
     """One end of a connection.
 
@@ -130,11 +135,15 @@ _KEPT = 4
 """Buffers of a size: a message, its reply, what the peer sends, and an acknowledgement."""
 
 
-class DirectEndpoint(Endpoint):
-    """An endpoint that takes GPU memory, one message or one window at a time.
+class DeviceEndpoint(Endpoint):
+    """An endpoint for messages in GPU memory, one or one window at a time.
 
-    It has a ``ping`` and ``pong`` of single messages, whatever the carrier's are: the loop of C
-    around many of MPI's compares what has come, which the host can't read.
+    Where the carrier is one of host memory, every message is copied down, sent, received and copied
+    up. Of a window all messages are copied down before the first is sent, and copied up when the
+    last has arrived. What lies in host memory, as announcements do, is not copied.
+
+    It has a ``ping`` and ``pong`` of single messages, unlike MPI's endpoint: the loop of C around
+    many of them compares what has come, which the host can't read.
 
     Parameters
     ----------
@@ -144,43 +153,11 @@ class DirectEndpoint(Endpoint):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.carrier = endpoint
-
-    async def send(self, buffer: Any) -> None:  # noqa: D102
-        await self.carrier.send(buffer)
-
-    async def receive(self, buffer: Any) -> None:  # noqa: D102
-        await self.carrier.receive(buffer)
-
-    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        await self.carrier.send_window(buffer, count)
-
-    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        await self.carrier.receive_window(buffer, count)
-
-    async def cross_windows(self, sent: Any, received: Any, count: int) -> None:  # noqa: D102
-        await self.carrier.cross_windows(sent, received, count)
-
-    async def close(self) -> None:  # noqa: D102
-        await self.carrier.close()
-
-    def abort(self) -> None:  # noqa: D102
-        self.carrier.abort()
-
-
-class StagedEndpoint(DirectEndpoint):
-    """An endpoint of host memory: every message is copied down, sent, received and copied up.
-
-    Of a window all messages are copied down before the first is sent, and copied up when the last
-    has arrived. What lies in host memory, as announcements do, is not copied.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
         self._pinned: list[tuple[Any, Any]] = []
 
     def _host(self, buffer: Any) -> Any:
-        """Return the host memory of a buffer, which stays the same while that does."""
-        if not device.is_device(buffer):
+        """Return what the carrier takes for a buffer; it stays the same while that does."""
+        if self.carrier.takes_gpu or not device.is_device(buffer):
             return buffer
         for known, host in self._pinned:
             if known is buffer:
@@ -218,6 +195,12 @@ class StagedEndpoint(DirectEndpoint):
         await self.carrier.cross_windows(down, self._host(received), count)
         self._up(received, count)
 
+    async def close(self) -> None:  # noqa: D102
+        await self.carrier.close()
+
+    def abort(self) -> None:  # noqa: D102
+        self.carrier.abort()
+
 
 def endpoints_of(backend: Backend, layer: str) -> Endpoints:
     """Return the endpoints of a layer below Dask.
@@ -234,8 +217,3 @@ def endpoints_of(backend: Backend, layer: str) -> Endpoints:
             "endpoints are needed there; its method lacking must say so"
         )
     return found
-
-
-def on_device(endpoint: Endpoint) -> DirectEndpoint:
-    """Return `endpoint` for messages in GPU memory."""
-    return DirectEndpoint(endpoint) if endpoint.takes_gpu else StagedEndpoint(endpoint)

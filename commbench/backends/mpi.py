@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends import ucx_log
+from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
 from commbench.machine import gpu
@@ -53,7 +53,7 @@ class MpiBackend(Backend):
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
         del device
-        return ucx_log.environment(scratch)
+        return ucx.log_variables(scratch)
 
     def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         del mode
@@ -109,7 +109,7 @@ def _lanes(comm: Any) -> Transport:
     local, peer = get_address_host(comm.local_address), get_address_host(comm.peer_address)
     where = "intra-node" if local == peer else "inter-node"
     evidence = f"{info['library']}, mode {info['mode']}, {where}"
-    logged = [line for line in ucx_log.endpoints() if f" {where} " in line]
+    logged = [line for line in ucx.logged() if f" {where} " in line]
     if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
         # Ranks of one world on one host don't pass through MPICH's network module.
         return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory, not observed")

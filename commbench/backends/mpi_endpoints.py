@@ -16,7 +16,7 @@ from typing import Any
 from distributed.comm import connect as dask_connect
 from distributed.comm import listen as dask_listen
 
-from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+from commbench.backends.endpoints import Endpoint, Endpoints, Handler, repeats
 from commbench.backends.mpi import compiler
 from commbench.errors import LaunchError, VerificationError
 from commbench.mpi import device
@@ -25,7 +25,6 @@ from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
 
 _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Waitall")
-_SMALL, _MIDDLE = 8192, 1 << 20
 
 
 class _BesideComm(Endpoint):
@@ -122,7 +121,7 @@ class BlockingMpiEndpoint(_BesideComm):
 
     def round_trips(self, size: int) -> int:
         """Return so many that Python's part in a sample is lost among them."""
-        return 100 if size <= _SMALL else 10 if size < _MIDDLE else 1
+        return repeats(size)
 
     async def ping(self, message: Any, reply: Any) -> None:  # noqa: D102
         size = message.nbytes

@@ -12,7 +12,7 @@ import click
 from commbench import load
 from commbench.cli.results import FORM, PATH
 from commbench.errors import IncomparableError, UsageError
-from commbench.harness.parsed import SHARE
+from commbench.harness.options import SHARE
 from commbench.store import files
 
 if TYPE_CHECKING:

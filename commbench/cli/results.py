@@ -11,7 +11,7 @@ import click
 from commbench import load
 from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import options
-from commbench.harness.parsed import BYTES
+from commbench.harness.options import BYTES
 from commbench.model import registry
 from commbench.store import files
 

@@ -12,7 +12,7 @@ import click
 
 from commbench import load
 from commbench.cli.results import PATH
-from commbench.harness import cluster_options, interrupts, options
+from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def _workload_command(name: str) -> click.Command:
             name,
             given["backends"] or ("tcp",),
             params,
-            cluster_options.cluster(given),
+            options.cluster(given),
             **options.replication(given),
         )
         ctx.exit(_start(suite.suite_of(name, cases), given))
 
     params = [
         *options.of_params(kind.Params),
-        *cluster_options.of_workload(kind),
+        *options.of_workload(kind),
         *options.run_options(),
     ]
     return click.Command(name, callback=callback, params=params, help=kind.summary)
@@ -84,11 +84,11 @@ def _suite_command(path: Path) -> click.Command:
             "backends": given["backends"],
             "scale": given["scale"],
             "placement": given["placement"],
-            "cluster": cluster_options.overrides(given),
+            "cluster": options.overrides(given),
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
-    params = [*cluster_options.of_suite(), *options.run_options()]
+    params = [*options.of_suite(), *options.run_options()]
     return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
 
 
@@ -223,6 +223,6 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         cluster = launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()
         scratch = runner.scratch_of(launch, output.resolve() / "RUN")
-        environ = runner.environment(launch, scratch)
-        protocol = parse(launch.case.backend).protocol
-        click.echo(launcher.script(cluster, protocol, scratch, environ), nl=False)
+        backend = parse(launch.case.backend)
+        environ = runner.environment(launch, backend, scratch)
+        click.echo(launcher.script(cluster, backend.protocol, scratch, environ), nl=False)

@@ -15,26 +15,23 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from commbench import backends
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, UnwritableError, VerificationError
-from commbench.harness.measure import conditions, gpus
+from commbench.harness.measure import conditions
 from commbench.machine import process
 from commbench.model import Failure, Launch, registry
 from commbench.store import directory, emitter
 from commbench.store.emitter import Emitter
-from commbench.workloads.base import (
-    ClusterWorkload,
-    FetchWorkload,
-    PairWorkload,
-)
+from commbench.workloads.base import ClusterWorkload, PairWorkload
 
 LOG = "launch.log"
 """The file in the launch's scratch folder that takes its standard output and error."""
 UNWRITABLE = "store"
 """The stage of a failure that ends the run: the disk refuses records."""
+_STAGES = {UnwritableError: UNWRITABLE, VerificationError: "verify"}
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
@@ -51,29 +48,29 @@ def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
 def _measure(
     launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emitter
 ) -> None:
-    from commbench.harness import suite
+    from commbench.harness import cases
 
-    case, workload = launch.case, suite.workload_of(launch.case)
-    if isinstance(workload, ClusterWorkload):
-        from commbench.harness.measure.cluster import measure_cluster
-
-        launcher = registry.load("launcher", case.cluster.launcher)()
-        running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
-        with running as cluster, found.on(cluster):
-            gpus.check(launch, cluster, emit)
-            measure_cluster(launch, workload, backend, cluster, emit)
-    elif isinstance(workload, FetchWorkload):
-        from commbench.harness.measure.fetches import measure_fetches
-
-        launcher = registry.load("launcher", case.cluster.launcher)()
-        running = launcher.start(case.cluster, backend.protocol, scratch)
-        with running as cluster, found.on(cluster):
-            gpus.check(launch, cluster, emit)
-            measure_fetches(launch, workload, backend, cluster, emit)
-    elif isinstance(workload, PairWorkload):
+    case, workload = launch.case, cases.workload_of(launch.case)
+    if isinstance(workload, PairWorkload):
         from commbench.harness.measure.pair import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
+        return
+    # Before a cluster is there: a backend that polls would slow what is imported.
+    measure: Any
+    preload: tuple[str, ...] = ()
+    if isinstance(workload, ClusterWorkload):
+        from commbench.harness.measure.cluster import measure_cluster as measure
+
+        preload = workload.preload
+    else:
+        from commbench.harness.measure.fetches import measure_fetches as measure
+
+    launcher = registry.load("launcher", case.cluster.launcher)()
+    running = launcher.start(case.cluster, backend.protocol, scratch, preload)
+    with running as cluster, found.on(cluster):
+        conditions.check_gpus(launch, cluster, emit)
+        measure(launch, workload, backend, cluster, emit)
 
 
 def _end_launch() -> NoReturn:
@@ -108,14 +105,8 @@ def main() -> int:
     try:
         run_launch(launch, scratch, emit)
         emit.close()
-    except UnwritableError as error:
-        fail(UNWRITABLE, str(error))
-        return 1
-    except VerificationError as error:
-        fail("verify", str(error))
-        return 1
     except CommbenchError as error:
-        fail("launch", str(error))
+        fail(_STAGES.get(type(error), "launch"), str(error))
         return 1
     except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
         traceback.print_exc()

@@ -1,19 +1,92 @@
-"""The options of ``commbench run``, and how a workload's parameters become some of them."""
+"""The options of ``commbench run``: of every run, of a workload's parameters, and of a cluster.
+
+Those of a cluster are the fields of ``ClusterSpec``. A workload's options have its defaults. A
+suite's have none: what is not given is as the file says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.harness.parsed import BYTES, SECONDS, SHARE, Parsed, listed
-from commbench.model import RIGOROUS_LAUNCHES, Case, Stopping, Suite, units
+from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite, units
+from commbench.workloads import device as devices
+from commbench.workloads.base import PairWorkload, Workload
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any, Any]
+else:
+    # Before click 8.5 it does not take two types.
+    _ParamType = click.ParamType
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
+
+
+class Parsed(_ParamType):
+    """Text that one of commbench's own parsers understands."""
+
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: D102
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (UsageError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def listed(parse: Any) -> Any:
+    """Return a parser of a list with commas between what `parse` understands."""
+
+    def parse_list(text: str) -> tuple[Any, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items:
+            raise UsageError(f"{text!r} names nothing; leave the option out for its default")
+        return tuple(parse(item) for item in items)
+
+    return parse_list
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """Return the two sides of the first ``=``.
+
+    Examples
+    --------
+    >>> key_and_value("connect=port=2222")
+    ('connect', 'port=2222')
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise UsageError(f"{text!r} is no KEY=VALUE; write for example queue=short")
+    return key, value
+
+
+def _share(text: str) -> float:
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
+
+
+SHARE = Parsed("share", _share)
+BYTES = Parsed("size", units.parse_bytes)
+SECONDS = Parsed("duration", units.parse_seconds)
+_BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
+    int: {"type": click.INT},
+    float: {"type": SECONDS},
+    bool: {"is_flag": True},
+    tuple: {"type": Parsed("names", listed(str))},
+    Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
+}
 
 
 def names(params: type[Any]) -> list[str]:
@@ -34,18 +107,13 @@ def of_params(params: type[Any]) -> list[click.Parameter]:
     ]
 
 
-def _type(hint: Any, unit: str) -> click.ParamType[Any, Any]:
+def _type(hint: Any, unit: str) -> Any:
     if get_origin(hint) is Literal:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
         return Parsed("list", listed(units.parse_bytes if unit == "bytes" else item))
-    if hint is int and unit == "bytes":
-        return BYTES
-    scalars: dict[Any, click.ParamType[Any, Any]] = {
-        int: click.INT, float: click.FLOAT, bool: click.BOOL, str: click.STRING,
-    }  # fmt: skip
-    return scalars[hint]
+    return BYTES if hint is int and unit == "bytes" else hint
 
 
 def _show(default: Any) -> str:
@@ -84,7 +152,8 @@ def run_options() -> list[click.Parameter]:
                      help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
         click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
                      help="Count transfers from this size on in pair tables."),
-        racks_option(),
+        click.Option(["--racks"], type=click.Path(path_type=Path), metavar="FILE",
+                     help="Which hosts share a rack, for the classes of links."),
         click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
                      show_default=True, help="Where the run's directory is made."),
         click.Option(["--resume"], type=click.Path(path_type=Path),
@@ -96,17 +165,9 @@ def run_options() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
-def racks_option() -> click.Option:
-    """Return the option that tells of racks, which no kernel knows."""
-    return click.Option(
-        ["--racks"], type=click.Path(path_type=Path), metavar="FILE",
-        help="Which hosts share a rack, for the classes of links.",
-    )  # fmt: skip
-
-
 def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:
     """Return the hosts of each rack that the file names; none without a file."""
-    from commbench.harness.suite.placement import read_racks
+    from commbench.harness.suite import read_racks
 
     return {} if given is None else read_racks(given)
 
@@ -147,16 +208,14 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     UsageError
         Where they may not, nothing is left, or workers are bound to what is not there.
     """
-    from commbench.backends import parse
-    from commbench.harness.suite.placement import check
-    from commbench.harness.suite.requirements import unmet
+    from commbench.harness.cases import unmet
+    from commbench.harness.suite import check_placements
 
-    check(suite)
+    check_placements(suite)
     kept: list[Case] = []
     missing: dict[str, list[Case]] = {}
     for case in suite.cases:
-        backend = parse(case.backend)
-        problem = backend.unavailable(case.cluster.device) or unmet(case, backend)
+        problem = unmet(case)
         if problem is None:
             kept.append(case)
             continue
@@ -186,3 +245,94 @@ def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
 
 def _number(cases: list[Case]) -> str:
     return f" ({len(cases)} cases)" if len(cases) > 1 else ""
+
+
+def of_workload(workload: type[Workload]) -> list[click.Parameter]:
+    """Return the options that describe the cluster of `workload`; a pair needs no size."""
+    device = click.Option(
+        ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
+        show_default=True, help=ClusterSpec.settings()["device"].help,
+    )  # fmt: skip
+    if issubclass(workload, PairWorkload):
+        return [device, *_options("gpu")]
+    return [*_options("size", "launcher"), _placement("none"), device, *_options("gpu")]
+
+
+def of_suite() -> list[click.Parameter]:
+    """Return the options that change the size and the clusters of a suite file's cases."""
+    scale = click.Option(
+        ["--scale"], type=SHARE,
+        help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
+    )  # fmt: skip
+    clusters = [*_options("launcher"), *_options("gpu")]
+    for option in clusters:
+        option.default, option.show_default = None, False
+        option.help = f"{option.help}  [default: the file's]"
+    return [scale, *clusters, _placement("the file's")]
+
+
+def _options(*of: str) -> list[click.Option]:
+    """Return the options for the fields of these kinds."""
+    spec, types = ClusterSpec(), get_type_hints(ClusterSpec)
+    found = []
+    for name, how in ClusterSpec.settings(*of).items():
+        if name == "scheduler":
+            found += [
+                click.Option(["--scheduler-address"],
+                             help="For external: such as tcp://10.0.0.1:8786."),
+                click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
+                             help="For external: what `dask scheduler --scheduler-file` wrote."),
+            ]  # fmt: skip
+            continue
+        kind, default = types[name], getattr(spec, name)
+        has_default = how.none or (default not in ((), {}) and kind is not bool)
+        found.append(
+            click.Option(
+                [how.option], help=how.help, metavar=how.metavar,
+                default=default if has_default else None,
+                show_default=how.none or bool(has_default),
+                **_BY_TYPE.get(get_origin(kind) or kind, {}),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _placement(default: str) -> click.Option:
+    return click.Option(
+        ["--placement"], metavar="none|auto|FILE",
+        help="CPUs, GPU and NIC of each worker: auto by the host's topology, or from a file.  "
+             f"[default: {default}]",
+    )  # fmt: skip
+
+
+def cluster(given: dict[str, Any]) -> ClusterSpec:
+    """Return the cluster that the options ask for."""
+    from commbench.harness.suite import place
+
+    device = devices.detect() if given["device"] == "auto" else given["device"]
+    asked = ClusterSpec(**overrides(given), device=device)
+    choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
+    placement = place(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
+    return replace(asked, placement=placement)
+
+
+def overrides(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the user gave of a cluster, by the names in ``ClusterSpec``.
+
+    Device and placement are not among it: those depend on the machine, and on the number of
+    workers.
+    """
+    found: dict[str, Any] = {
+        name: given.get(how.option.removeprefix("--").replace("-", "_"))
+        for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
+    }
+    found["launcher_options"] = dict(found["launcher_options"] or ()) or None
+    found["scheduler"] = _scheduler(given) or None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _scheduler(given: dict[str, Any]) -> str:
+    address, file = given.get("scheduler_address"), given.get("scheduler_file")
+    if address and file:
+        raise UsageError("--scheduler-address and --scheduler-file name one scheduler; give one")
+    return address or file or ""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
+from commbench.backends.base import Backend
 from commbench.errors import UnwritableError
 from commbench.harness.launch import LOG, UNWRITABLE
 from commbench.machine import gpu, process
@@ -110,7 +111,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
                 stdin=subprocess.PIPE, stdout=output, stderr=output,
                 pass_fds=[write_end], start_new_session=True,
                 env={
-                    **environment(launch, scratch),
+                    **environment(launch, backends.parse(launch.case.backend), scratch),
                     "COMMBENCH_RECORDS_FD": str(write_end),
                     "COMMBENCH_SCRATCH": str(scratch),
                     "COMMBENCH_RUN": str(run),
@@ -157,10 +158,9 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
-def environment(launch: Launch, scratch: Path) -> dict[str, str]:
+def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
     """Return the environment in which a launch is measured, this process's included."""
     case = launch.case
-    backend = backends.parse(case.backend)
     config = {
         # dask.config reads "__" as a level and treats "_" and "-" alike.
         "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
@@ -215,26 +215,21 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
         os.close(ended)
 
 
-def _give_time(child: subprocess.Popen[bytes]) -> None:
-    if child.returncode is not None:
-        return
-    # Not by waiting for it: until then its id is nobody else's, nor is its group's.
-    ended = os.pidfd_open(child.pid)
-    try:
-        gone = select.poll()
-        gone.register(ended, select.POLLIN)
-        gone.poll(_UNDO_SECONDS * 1000)
-    finally:
-        os.close(ended)
-
-
 def _end(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill whatever is left of a launch: its group first, then who carries its mark."""
     if child.stdin is not None:
         # The launch takes that for its end, and takes back what it has started elsewhere.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
-    _give_time(child)
+    if child.returncode is None:
+        # Not by waiting for it: until then its id is nobody else's, nor is its group's.
+        ended = os.pidfd_open(child.pid)
+        try:
+            gone = select.poll()
+            gone.register(ended, select.POLLIN)
+            gone.poll(_UNDO_SECONDS * 1000)
+        finally:
+            os.close(ended)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

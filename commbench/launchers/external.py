@@ -35,16 +35,11 @@ class ExternalCluster(RunningCluster):
         deadline = time.monotonic() + spec.start_timeout_s
         self.client = _connected(address_of(spec.scheduler))
         try:
+            # Before others are waited for, and once more when all are there.
             members.check_versions(self.client)
             hint = "; the cluster is measured as it is: ask for fewer --workers, or add some"
-            found = members.wait_for(self.client, spec, deadline, hint)
-            # Again, for those who came meanwhile.
-            members.check_versions(self.client)
-            members.check_workers(found, spec, protocol)
-            self.names = {address: str(info["name"]) for address, info in found.items()}
+            members.join(self, spec, protocol, deadline, hint)
             self._refuse_busy(deadline)
-            members.locate(self)
-            self.adopted = self.pids[1:]
             members.watch(self)
         except BaseException:
             self.close()

@@ -16,7 +16,6 @@ import inspect
 import os
 import shlex
 import threading
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +24,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
-from commbench.launchers.surroundings import handed_on
+from commbench.launchers.members import handed_on
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
@@ -49,10 +48,8 @@ class JobLauncher(Launcher):
     """The class of dask-jobqueue, as ``module:class``."""
     status_command: ClassVar[str]
     """What tells why a job waits."""
-
-    @abstractmethod
-    def log_directives(self, logs: Path) -> list[str]:
-        """Return the directives that put what a job prints into the folder `logs`."""
+    log_directives: ClassVar[tuple[str, ...]]
+    """The directives that put what a job prints into the folder ``{logs}``."""
 
     def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         if spec.memory_limit:
@@ -118,7 +115,7 @@ class JobLauncher(Launcher):
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
         )
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
-            extra = [*self.log_directives(scratch), *extra]
+            extra = [*(line.format(logs=scratch) for line in self.log_directives), *extra]
         variables = handed_on(environ, spec.env, nanny_environment())
         # It is for the launch's own host; a node has its own, and the results' disk may be slow.
         if variables.get(_TEMPORARY, "").startswith(str(scratch)):
@@ -147,8 +144,9 @@ class JobLauncher(Launcher):
                 **{key: value for key, value in options.items() if key != "processes"},
             )
         except (TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(":.")
             raise UsageError(
-                f"dask-jobqueue makes no job for {self.name} of that: {_first_line(error)} Say it "
+                f"dask-jobqueue makes no job for {self.name} of that: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
 
@@ -205,13 +203,14 @@ class JobCluster(LocalCluster):
                 spec, protocol, self._scratch, os.environ, address, str(index), preload
             )
             self._submit(job)
-        found = members.wait_for(self.client, spec, self._deadline, self._hint())
-        members.check_versions(self.client)
-        members.check_workers(found, spec, protocol)
-        self.names = {where: str(info["name"]) for where, info in found.items()}
-        members.locate(self)
-        own = {os.getpid(), *(child.pid for child in self._processes)}
-        self.adopted = tuple(pid for pid in self.pids if pid not in own)
+        ids = ", ".join(str(job.job_id) for job in self._jobs)
+        hint = (
+            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
+            f"why one waits, and what they print is in {self._scratch}"
+        )
+        members.join(self, spec, protocol, self._deadline, hint)
+        children = {child.pid for child in self._processes}
+        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
         members.watch(self)
 
     def _submit(self, job: Any) -> None:
@@ -224,13 +223,6 @@ class JobCluster(LocalCluster):
                 f"{self._launcher.name} took no job: {' '.join(str(error).split())}"
             ) from error
         self._jobs.append(job)
-
-    def _hint(self) -> str:
-        ids = ", ".join(str(job.job_id) for job in self._jobs)
-        return (
-            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
-            f"why one waits, and what they print is in {self._scratch}"
-        )
 
     def _listens_at(self, spec: ClusterSpec) -> Iterator[str]:
         import dask
@@ -266,19 +258,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(":.") + "."
-
-
 class SlurmLauncher(JobLauncher):
     """Submit the workers to Slurm."""
 
     name = "slurm"
     job_class = "dask_jobqueue.slurm:SLURMJob"
     status_command = "squeue"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return [f"-o {logs}/job-%j.log"]
+    log_directives = ("-o {logs}/job-%j.log",)
 
 
 class PbsLauncher(JobLauncher):
@@ -287,9 +273,7 @@ class PbsLauncher(JobLauncher):
     name = "pbs"
     job_class = "dask_jobqueue.pbs:PBSJob"
     status_command = "qstat -s"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return ["-j oe", f"-o {logs}/"]
+    log_directives = ("-j oe", "-o {logs}/")
 
 
 class LsfLauncher(JobLauncher):
@@ -298,6 +282,4 @@ class LsfLauncher(JobLauncher):
     name = "lsf"
     job_class = "dask_jobqueue.lsf:LSFJob"
     status_command = "bjobs -p"
-
-    def log_directives(self, logs: Path) -> list[str]:  # noqa: D102
-        return [f"-o {logs}/job-%J.log"]
+    log_directives = ("-o {logs}/job-%J.log",)

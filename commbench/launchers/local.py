@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from commbench.errors import LaunchError
 from commbench.launchers import members
@@ -72,11 +71,7 @@ class LocalCluster(RunningCluster):
 
     def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
         self._connect_to_scheduler(contact, preload)
-        self._until(
-            lambda: len(members.workers(self.client)) == spec.n_workers,
-            lambda: f"{len(members.workers(self.client))} of {spec.n_workers} workers came",
-        )
-        found = members.workers(self.client)
+        found = members.wait_for(self.client, spec, self._deadline)
         self.names = {address: str(info["name"]) for address, info in found.items()}
 
     def _connect_to_scheduler(self, contact: Path, preload: Sequence[str]) -> None:
@@ -84,7 +79,12 @@ class LocalCluster(RunningCluster):
 
         for module in preload:
             importlib.import_module(module)
-        self._until(contact.exists, "the scheduler did not start")
+        while not contact.exists():
+            if time.monotonic() > self._deadline:
+                raise LaunchError(
+                    f"the scheduler did not start within {self._patience_s:g} s (--start-timeout)"
+                )
+            time.sleep(0.02)
         # It waits for the scheduler to have written the whole file.
         self.client = Client(scheduler_file=str(contact), timeout=self._patience_s)
 
@@ -98,13 +98,6 @@ class LocalCluster(RunningCluster):
             )  # fmt: skip
         self._processes.append(spawned)
         process.watch(name, spawned, log)
-
-    def _until(self, condition: Any, complaint: Any) -> None:
-        while not condition():
-            if time.monotonic() > self._deadline:
-                said = complaint if isinstance(complaint, str) else complaint()
-                raise LaunchError(f"{said} within {self._patience_s:g} s (--start-timeout)")
-            time.sleep(0.02)
 
     def close(self) -> None:
         """Ask the scheduler to end all, then make sure of it."""

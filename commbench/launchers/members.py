@@ -1,7 +1,9 @@
-"""The members of a cluster that are not this process's children: where they are, if they fit.
+"""The members of a cluster that are not this process's children.
 
-They are asked through the scheduler; nothing is taken for granted of processes that somebody else
-started, or that another host runs.
+What of this process's environment they are given, where they are, and if they fit. SSH hands
+nothing on, and job queues what their sites have chosen. The members are asked through the
+scheduler; nothing is taken for granted of processes that somebody else started, or that another
+host runs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from commbench.machine import process
 from commbench.model import ClusterSpec
 
 _ASK_SECONDS = 0.05
+_PREFIXES = (
+    "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
+)  # fmt: skip
+_NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_OF_THIS_HOST = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
 _PACKAGES = ("distributed", "dask", "commbench")
 
 
@@ -32,21 +39,13 @@ class Place(NamedTuple):
 
 def place() -> Place:
     """Return where this process is."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot, ids = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     # Two containers of a host don't see each other's processes, and each has its own ids.
-    system = (boot.read_text().strip() if boot.exists() else "", _namespace("pid"))
+    system = (
+        boot.read_text().strip() if boot.exists() else "",
+        str(ids.readlink()) if ids.is_symlink() else "",
+    )
     return Place(socket.gethostname(), " ".join(system), os.getpid())
-
-
-def _namespace(kind: str) -> str:
-    path = Path("/proc/self/ns") / kind
-    return str(path.readlink()) if path.is_symlink() else ""
-
-
-def workers(client: Any) -> dict[str, Any]:
-    """Return what the scheduler knows of every worker, by its address."""
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
 
 
 def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
@@ -58,7 +57,7 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
         Where fewer came until `deadline`, of ``time.monotonic``, or where there are more.
     """
     while True:
-        found = workers(client)
+        found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
         if len(found) == spec.n_workers:
             return found
         if len(found) > spec.n_workers:
@@ -72,6 +71,26 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
                 f"(--start-timeout){hint}"
             )
         time.sleep(_ASK_SECONDS)
+
+
+def join(
+    cluster: RunningCluster, spec: ClusterSpec, protocol: str, deadline: float, hint: str = ""
+) -> None:
+    """Wait for the workers of `cluster`, check them, and find out where all its processes are.
+
+    None of those on this host passes for one that this process has started.
+
+    Raises
+    ------
+    LaunchError
+        Where they don't come in time, or are not as asked for.
+    """
+    found = wait_for(cluster.client, spec, deadline, hint)
+    check_versions(cluster.client)
+    check_workers(found, spec, protocol)
+    cluster.names = {address: str(info["name"]) for address, info in found.items()}
+    locate(cluster)
+    cluster.adopted = cluster.pids[1:]
 
 
 def check_versions(client: Any) -> None:
@@ -168,3 +187,37 @@ def watch(cluster: RunningCluster) -> None:
             )
 
     cluster.client.subscribe_topic("all", tell)
+
+
+def handed_on(
+    environ: Mapping[str, str], env: Mapping[str, str], defaults: Mapping[str, str],
+    own: tuple[str, ...] = (),
+) -> dict[str, str]:  # fmt: skip
+    """Return the variables that the processes of a cluster are to have wherever they run.
+
+    Those of Dask, commbench and libraries that compute, those that the backend names, and where
+    libraries are found.
+
+    Parameters
+    ----------
+    environ
+        The environment of the launch: what the user, the backend and the case set.
+    env
+        What the case has set in it, to go along whatever its name.
+    defaults
+        What is set where nothing else does it.
+    own
+        What the names of variables begin with that the launcher's own libraries read.
+    """
+    prefixes = (*_PREFIXES, *own, *filter(None, environ.get(process.FORWARDED, "").split(",")))
+    chosen = {
+        name: value
+        for name, value in environ.items()
+        if (name.startswith(prefixes) or name in _NAMES) and name not in _OF_THIS_HOST
+    }
+    return {**defaults, **chosen, **{name: environ.get(name, env[name]) for name in env}}
+
+
+def without_paths_in(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return `variables` but those that name something in `folder`, which other hosts lack."""
+    return {name: value for name, value in variables.items() if str(folder) not in value}

@@ -25,18 +25,15 @@ from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
-from commbench.launchers.surroundings import handed_on
+from commbench.launchers.members import handed_on
 from commbench.machine import gpu
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 _TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VERSION_SECONDS = 10.0
-
-_VARIABLES = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
-"""What the names of MPI's variables begin with: ranks need it, whatever backend is measured."""
 
 
 class MpirunCluster(LocalCluster):
@@ -50,9 +47,11 @@ class MpirunCluster(LocalCluster):
         share = str(1 / max(crowd.values())) if by_host else memory_limit(spec)
         # Without an interface Dask takes the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
+        # It is for the launch's own host; another has its own, and the results' disk may be slow.
+        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
         rank: list[str | Path] = [
-            *self._without_our_own(spec), *BOUND, "-m", "dask_mpi.cli",
-            "--scheduler-file", contact, "--protocol", protocol,
+            *(["env", "-u", _TEMPORARY] if spec.hosts and ours else []),
+            *BOUND, "-m", "dask_mpi.cli", "--scheduler-file", contact, "--protocol", protocol,
             *(["--interface", interface] if interface else []),
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
             "--nthreads", str(spec.threads_per_worker), "--memory-limit", share,
@@ -63,22 +62,17 @@ class MpirunCluster(LocalCluster):
         }
         where = []
         if spec.hosts:
-            chosen = handed_on(os.environ, spec.env, nanny_environment(), _VARIABLES)
+            # Ranks need MPI's variables with any backend.
+            variables = registry.load("backend", "mpi").variables
+            chosen = handed_on(os.environ, spec.env, nanny_environment(), variables)
             names = [*chosen, *own]
             where = _where(_version(mpiexec), spec, names)
         self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)
-        self._connect(contact, spec, preload)
-        members.check_versions(self.client)
-        members.check_workers(members.workers(self.client), spec, protocol)
-        members.locate(self)
+        self._connect_to_scheduler(contact, preload)
+        members.join(self, spec, protocol, self._deadline)
         # SSH to this host gives processes that are nobody's children.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
-        self.adopted = tuple(pid for pid in self.pids[1:] if pid not in children)
-
-    def _without_our_own(self, spec: ClusterSpec) -> list[str]:
-        # It is for the launch's own host; another has its own, and the results' disk may be slow.
-        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
-        return ["env", "-u", _TEMPORARY] if spec.hosts and ours else []
+        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
 
 
 class MpirunLauncher(Launcher):

@@ -27,7 +27,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, of_workers
 from commbench.launchers.local import nanny_environment
-from commbench.launchers.surroundings import handed_on, without_paths_in
+from commbench.launchers.members import handed_on, without_paths_in
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 from commbench.model.units import parse_memory
@@ -82,7 +82,9 @@ class SshCluster(RunningCluster):
                     "memory_limit": self._memory_limit(crowd[host]),
                     "preload": of_workers(self._spec, self._preload),
                 },
-                self._gpu(places[:index].count(host), crowd[host]),
+                gpu.of_crowd(
+                    places[:index].count(host), crowd[host], self._spec.workers_per_gpu, os.environ
+                ) if self._spec.device == "gpu" else {},
             )
             for index, host in enumerate(places)
         }  # fmt: skip
@@ -90,12 +92,7 @@ class SshCluster(RunningCluster):
         for came, (name, start) in enumerate(started.items()):
             self._result(start, name, f"{came} of {self._spec.n_workers} workers came, but ")
         self.client = Client(address, timeout=self._left())
-        members.check_versions(self.client)
-        found = members.wait_for(self.client, self._spec, self._deadline)
-        members.check_workers(found, self._spec, self._protocol)
-        self.names = {where: str(info["name"]) for where, info in found.items()}
-        members.locate(self)
-        self.adopted = self.pids[1:]
+        members.join(self, self._spec, self._protocol, self._deadline)
         members.watch(self)
         for name in self._ends:
             self._submit(self._follow(name))
@@ -105,12 +102,6 @@ class SshCluster(RunningCluster):
         if self._spec.memory_limit:
             return parse_memory(self._spec.memory_limit, "a memory limit", "--memory-limit")
         return 1 / n_workers
-
-    def _gpu(self, number: int, n_workers: int) -> Mapping[str, str]:
-        """Return the variables that give worker `number` of the `n_workers` on a host its GPU."""
-        if self._spec.device != "gpu":
-            return {}
-        return gpu.of_crowd(number, n_workers, self._spec.workers_per_gpu, os.environ)
 
     async def _start_end(
         self, name: str, host: str, scheduler: str, options: Mapping[str, Any],

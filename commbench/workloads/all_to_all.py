@@ -57,11 +57,6 @@ class AllToAll(FetchWorkload):
             if size < 1:
                 raise UsageError(f"all-to-all: a block of {size} B can't be fetched; at least 1")
 
-    @property
-    def sizes(self) -> tuple[int, ...]:  # noqa: D102
-        sizes: tuple[int, ...] = self.params.sizes
-        return sizes
-
     def block(self, owner: int, size: int) -> Any:
         """Return a uint8 array of shape ``(size,)`` on the device, unlike any other block."""
         import numpy

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +93,24 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "bidirectional": ("window",), "message-rate": ("window",), "multi-pair": ("pairs", "window"),
 }  # fmt: skip
 """How messages can follow each other in a sample, and the parameters that reports read of it."""
+Mode: Any = Literal[tuple(MODES)]
+"""The type of a parameter that is one of `MODES`."""
 
 
 class PairWorkload(Workload):
     """A workload that exchanges messages between two processes over one connection.
 
     For each message size the harness times ``exchange`` message by message and calls ``check``
-    on every reply, outside the timing. One whose mode is not latency has that as a parameter, too,
-    with those of `MODES`: reports read them.
+    on every reply, outside the timing. Sizes, mode and window are the parameters of these names,
+    unless a workload says otherwise. One whose mode is not latency has that as a parameter in any
+    case, with those of `MODES`: reports read them.
     """
 
     @property
-    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """The message sizes in bytes, in the order in which they are measured."""
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
 
     @property
     @abstractmethod
@@ -114,19 +118,19 @@ class PairWorkload(Workload):
         """The layers of the software to measure, from the wire up: of those in ``model.LAYERS``."""
 
     @property
-    @abstractmethod
     def mode(self) -> str:
         """How messages follow each other in a sample: one of `MODES`."""
+        return str(self.params.mode)
 
     @property
-    @abstractmethod
     def one_by_one(self) -> bool:
         """Whether each message waits for the reply to the one before, as for latency."""
+        return "window" not in MODES[self.mode]
 
     @property
-    @abstractmethod
     def window(self) -> int:
         """How many messages follow each other before an acknowledgement, but for latency."""
+        return int(self.params.window)
 
     @property
     def seconds_per_size(self) -> float:
@@ -169,9 +173,10 @@ class FetchWorkload(Workload):
     """
 
     @property
-    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the blocks in bytes, in the order in which they are fetched."""
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
 
     @abstractmethod
     def block(self, owner: int, size: int) -> Any:

@@ -110,6 +110,29 @@ def persist_input(client: Any, *collections: Any) -> list[Any]:
     return persisted
 
 
+def demand_finished(futures: Sequence[Any], complaint: str) -> None:
+    """Wait for `futures`, and raise what is wrong where one did not end well.
+
+    Parameters
+    ----------
+    complaint
+        With ``{!r}`` for the key, as ``"the task {!r} failed"``.
+
+    Raises
+    ------
+    LaunchError
+        With the complaint and the error.
+    """
+    from distributed import wait
+
+    wait(futures)
+    for future in futures:
+        if future.status != "finished":
+            # Only a future in error has an exception at once: on others exception() would wait.
+            error = future.exception() if future.status == "error" else future.status
+            raise LaunchError(f"{complaint.format(future.key)}: {error!r}")
+
+
 def finished_blocks(result: Any, numblocks: Sequence[int]) -> dict[tuple[int, ...], Any]:
     """Return the futures of a persisted array or data frame, by their place in it.
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model import LAYERS
-from commbench.workloads.base import Context, PairWorkload
+from commbench.workloads.base import Context, Mode, PairWorkload
 from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
@@ -32,10 +32,6 @@ _ASKED_FOR = LAYERS[1:]
 """``memcpy`` comes with ``raw``."""
 _AWAITED = ("loaded-latency", "multi-pair")
 """Modes that take an event loop."""
-
-
-def _doubling(last: int) -> tuple[int, ...]:
-    return tuple(1 << exponent for exponent in range(last.bit_length()))
 
 
 class PingPong(PairWorkload):
@@ -51,7 +47,7 @@ class PingPong(PairWorkload):
         """The options of ``commbench run pingpong``."""
 
         sizes: tuple[int, ...] = field(
-            default=_doubling(4 << 20),
+            default=tuple(1 << exponent for exponent in range(23)),
             metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
         )
         layers: tuple[str, ...] = field(
@@ -62,14 +58,7 @@ class PingPong(PairWorkload):
                 "worker fetching a key from another"
             },
         )
-        mode: Literal[
-            "latency",
-            "loaded-latency",
-            "bandwidth",
-            "bidirectional",
-            "message-rate",
-            "multi-pair",
-        ] = field(
+        mode: Mode = field(
             default="latency",
             metadata={
                 "help": "as osu_latency; the same beside a stream of --load-size messages; "
@@ -125,11 +114,6 @@ class PingPong(PairWorkload):
             raise UsageError("pingpong: seconds-per-size must be above 0")
 
     @property
-    def sizes(self) -> tuple[int, ...]:  # noqa: D102
-        sizes: tuple[int, ...] = self.params.sizes
-        return sizes
-
-    @property
     def layers(self) -> tuple[str, ...]:  # noqa: D102
         asked = self.params.layers
         # From the wire up, whatever the order they are named in: what Dask loads and polls with
@@ -140,23 +124,8 @@ class PingPong(PairWorkload):
         )  # fmt: skip
 
     @property
-    def mode(self) -> str:  # noqa: D102
-        mode: str = self.params.mode
-        return mode
-
-    @property
-    def one_by_one(self) -> bool:  # noqa: D102
-        return self.mode in ("latency", "loaded-latency")
-
-    @property
-    def window(self) -> int:  # noqa: D102
-        window: int = self.params.window
-        return window
-
-    @property
     def seconds_per_size(self) -> float:  # noqa: D102
-        seconds: float = self.params.seconds_per_size
-        return seconds
+        return float(self.params.seconds_per_size)
 
     def n_samples(self, size: int, iterations: int) -> int:
         """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one.

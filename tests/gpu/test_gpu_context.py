@@ -14,7 +14,7 @@ import pytest
 from commbench import backends
 from commbench.errors import LaunchError, UnavailableError
 from commbench.harness import runner
-from commbench.harness.measure import gpus
+from commbench.harness.measure import conditions
 from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Record, Setting
 
@@ -115,7 +115,9 @@ def test_a_pool_that_does_not_fit_is_told(set_up: Any) -> None:
 def test_every_process_of_a_launch_is_told(tmp_path: Any) -> None:
     """The environment of a launch has what UCX needs and RMM's options, and stops spilling."""
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
-    found = runner.environment(Launch(case=case, index=0, block=0, position=0), tmp_path)
+    found = runner.environment(
+        Launch(case=case, index=0, block=0, position=0), backends.parse(case.backend), tmp_path
+    )
     assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in found["COMMBENCH_GPU"]
     assert '"rmm_pool": "1GB"' in found["COMMBENCH_GPU"]
     assert found["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
@@ -135,7 +137,7 @@ def checked(spec: ClusterSpec, *told: dict[str, Any]) -> list[Record]:
         case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
     )
     found: list[Record] = []
-    gpus.check(launch, cluster, found.append)
+    conditions.check_gpus(launch, cluster, found.append)
     return found
 
 

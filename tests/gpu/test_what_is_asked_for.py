@@ -14,11 +14,10 @@ import fake_machine
 import pytest
 from packaging.requirements import Requirement
 
-from commbench import backends
 from commbench.analysis.comparability import match
 from commbench.errors import UsageError
 from commbench.harness import suite
-from commbench.harness.suite.requirements import unmet
+from commbench.harness.cases import unmet
 from commbench.machine import environment, gpu
 from commbench.machine.topology import Gpu, Host, auto
 from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
@@ -50,7 +49,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params: Any) -> str:
     """Return what is lacking for a case, in words."""
     case = Case(workload=workload, backend="tcp", cluster=cluster, params=params)
-    found = unmet(case, backends.parse("tcp"))
+    found = unmet(case)
     return f"{found.what}: {found.reason}; {found.remedy}" if found else ""
 
 

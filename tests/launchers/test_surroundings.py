@@ -10,7 +10,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.harness import runner
-from commbench.launchers.surroundings import handed_on
+from commbench.launchers.members import handed_on
 from commbench.model import ClusterSpec, Launch
 
 
@@ -23,12 +23,13 @@ def test_what_a_backend_names_goes_along(tmp_path: Path, monkeypatch: pytest.Mon
         def environment(self, device: str, scratch: Path) -> dict[str, str]:
             return {"FABRIC": "fast"}
 
-    monkeypatch.setattr(backends, "parse", lambda _: Fabric())
     monkeypatch.setenv("FI_PROVIDER", "tcp")
     monkeypatch.setenv("UCX_TLS", "tcp")
     monkeypatch.setenv("PRIVATE", "no")
     case = builders.case(cluster=ClusterSpec(env={"OF_CASE": "1"}))
-    environ = runner.environment(Launch(case=case, index=0, block=0, position=0), tmp_path)
+    environ = runner.environment(
+        Launch(case=case, index=0, block=0, position=0), Fabric(), tmp_path
+    )
     found = handed_on(environ, case.cluster.env, {"OMP_NUM_THREADS": "1"})
     assert {"FI_PROVIDER", "FABRIC", "OF_CASE", "OMP_NUM_THREADS"} <= found.keys()
     assert not found.keys() & {"UCX_TLS", "PRIVATE", "COMMBENCH_SCRATCH"}
@@ -41,4 +42,6 @@ def test_variables_of_our_backends_go_along(
     """Those that users set in their shells."""
     monkeypatch.setenv(variable, "x")
     launch = Launch(case=builders.case(name), index=0, block=0, position=0)
-    assert variable in handed_on(runner.environment(launch, tmp_path), {}, {})
+    assert variable in handed_on(
+        runner.environment(launch, backends.parse(launch.case.backend), tmp_path), {}, {}
+    )

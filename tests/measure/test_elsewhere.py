@@ -13,7 +13,7 @@ import pytest
 from distributed import wait
 
 from commbench.harness import suite
-from commbench.harness.measure import clocks, conditions
+from commbench.harness.measure import conditions
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
@@ -135,10 +135,10 @@ def test_the_clock_of_another_host(far):
             time.sleep(0.002)
             return dict.fromkeys(workers, function() + 5.0)
 
-    assert set(clocks.ahead(far)) == {far.addresses["1"]}
-    assert abs(clocks.ahead(far)[far.addresses["1"]]) < 0.05
+    assert set(conditions.clocks_ahead(far)) == {far.addresses["1"]}
+    assert abs(conditions.clocks_ahead(far)[far.addresses["1"]]) < 0.05
     skewed = SimpleNamespace(client=Skewed(), elsewhere=frozenset(["a", SCHEDULER]))
-    assert clocks.ahead(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
+    assert conditions.clocks_ahead(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
 
 
 def test_where_processes_are_is_found_out(cluster, monkeypatch):

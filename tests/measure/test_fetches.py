@@ -10,7 +10,7 @@ import pytest
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
-from commbench.harness.measure import fetcher, fetches, traffic
+from commbench.harness.measure import fetches, traffic
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -73,7 +73,7 @@ def work(kind=AllToAll, sizes=SIZES):
 
 def unregister(cluster):
     """Take the plugins off the workers again."""
-    for plugin in (fetcher.Fetcher, wire.WireMeter):
+    for plugin in (fetches.Fetcher, wire.WireMeter):
         cluster.client.unregister_worker_plugin(plugin.name)
 
 

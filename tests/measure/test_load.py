@@ -11,7 +11,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import VerificationError
-from commbench.harness.measure import pair, windows
+from commbench.harness.measure import layers, pair
 from commbench.model import Case, Failure, IdleCost, Launch, Load, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -52,14 +52,15 @@ def samples(records):
 def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure, monkeypatch):
     """Windows lie all along the samples, and are what the record of the load counts."""
     seen = []
-    exchange = windows.Windows.exchange
+    exchange = layers.Messages.exchange
 
-    async def noted(self):
-        timing = await exchange(self)
-        seen.append(timing)
+    async def noted(self, *n_left):
+        timing = await exchange(self, *n_left)
+        if not self._exchange.one_by_one:
+            seen.append(timing)
         return timing
 
-    monkeypatch.setattr(windows.Windows, "exchange", noted)
+    monkeypatch.setattr(layers.Messages, "exchange", noted)
     records = []
     measure(records, layers=("comm",))
     (load,) = [record for record in records if isinstance(record, Load)]
@@ -84,15 +85,15 @@ def test_messages_and_their_counts_are_those_of_latency(measure, layer):
 
 def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
     """No latency counts as measured under a load that was gone, and the reason is told."""
-    exchange = windows.Windows.exchange
+    exchange = layers.Messages.exchange
     count = iter(range(100))
 
-    async def breaks(self):
-        if next(count) == 3:
+    async def breaks(self, *n_left):
+        if not self._exchange.one_by_one and next(count) == 3:
             raise VerificationError("the load broke off")
-        return await exchange(self)
+        return await exchange(self, *n_left)
 
-    monkeypatch.setattr(windows.Windows, "exchange", breaks)
+    monkeypatch.setattr(layers.Messages, "exchange", breaks)
     records = []
     with pytest.raises(VerificationError, match="the load broke off"):
         measure(records, iterations=10**6)

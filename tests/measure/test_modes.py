@@ -9,7 +9,7 @@ import numpy as np
 import processes
 import pytest
 
-from commbench.backends import tcp_endpoints
+from commbench.backends import tcp
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError, VerificationError
 from commbench.harness.measure import layers, pair
@@ -92,7 +92,7 @@ def test_an_acknowledgement_of_another_message_is_no_sample(measure, monkeypatch
 def test_what_did_not_come_the_other_way_is_noticed(measure, monkeypatch, layer):
     """A reply buffer that still holds the last window's bytes does not pass for this one's."""
     kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
-    cross = kind._cross
+    cross = kind._exchange_windows
 
     async def lost(self, payload):
         before = None if self._reply is None else self._reply.copy()
@@ -101,7 +101,7 @@ def test_what_did_not_come_the_other_way_is_noticed(measure, monkeypatch, layer)
             self._reply = before if layer != "comm" else ~self._reply
         return answer
 
-    monkeypatch.setattr(kind, "_cross", lost)
+    monkeypatch.setattr(kind, "_exchange_windows", lost)
     with pytest.raises(VerificationError, match="differs from what was sent"):
         measure(layers=(layer,), sizes=(100,), mode="bidirectional", window=4)
 
@@ -166,11 +166,11 @@ def joined():
             made.set_result(endpoint)
             await asyncio.Event().wait()
 
-        async with tcp_endpoints.BLOCKING.listen(handler) as address:
-            one = await tcp_endpoints.BLOCKING.connect(address)
+        async with tcp.BLOCKING.listen(handler) as address:
+            one = await tcp.BLOCKING.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
-            return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())
+            return one, tcp.BlockingTcpEndpoint(other._socket.dup())
 
     return asyncio.run(both())
 

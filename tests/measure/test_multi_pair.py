@@ -12,7 +12,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness.measure import pair, pairs
+from commbench.harness.measure import pair, streams
 from commbench.harness.runner import run_plan
 from commbench.model import Case, Failure, IdleCost, Launch, Sample, TransportUsed, WorkerPlace
 from commbench.workloads.base import Context
@@ -57,7 +57,7 @@ def measure(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
-        pairs,
+        streams,
         "measure_idle",
         lambda launch, _, n_processes: IdleCost(
             case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
@@ -110,13 +110,13 @@ def test_every_pair_tells_what_carried_it(measure, n_pairs):
 def test_the_fast_pair_goes_on_until_the_slow_one_has_enough(measure, monkeypatch):
     """The time is that in which the slow pair sent its windows, and all that came in it counts."""
     seen = []
-    together = pairs.together
+    together = streams.together
 
     def noted(timings):
         seen.extend(timings)
         return together(timings)
 
-    monkeypatch.setattr(pairs, "together", noted)
+    monkeypatch.setattr(streams, "together", noted)
     (sample,) = samples(measure(Slow, sizes=(1,), iterations=100))
     fast, slow = seen
     assert len(slow) >= 10
@@ -142,14 +142,14 @@ def test_a_pair_that_ends_is_told(measure):
 def test_windows_outside_the_common_time_do_not_count():
     """What one pair sends before the other began, or after it ended, makes nothing faster."""
     alone = [(float(n), float(n + 1)) for n in range(10)]
-    assert pairs.together([alone, [(4.0, 5.0), (5.0, 6.0)]]) == (4.0, 2.0, 4.0)
-    assert pairs.together([alone]) == (0.0, 10.0, 10.0)
+    assert streams.together([alone, [(4.0, 5.0), (5.0, 6.0)]]) == (4.0, 2.0, 4.0)
+    assert streams.together([alone]) == (0.0, 10.0, 10.0)
 
 
 def test_pairs_that_never_ran_together_have_no_bandwidth():
     """Where one pair had ended before another began, there is no number."""
     with pytest.raises(LaunchError, match="never streamed at the same time"):
-        pairs.together([[(0.0, 1.0)], [(2.0, 3.0)]])
+        streams.together([[(0.0, 1.0)], [(2.0, 3.0)]])
 
 
 @pytest.mark.parametrize(

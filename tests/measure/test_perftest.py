@@ -11,10 +11,10 @@ import builders
 import pytest
 
 from commbench import backends
-from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
+from commbench.backends import mpi, mpi_endpoints, ucx
 from commbench.errors import LaunchError
-from commbench.harness.measure.tool import measure_with_tool
-from commbench.harness.suite import requirements
+from commbench.harness import cases
+from commbench.harness.measure.pair import measure_with_tool
 from commbench.model import Case, Failure, Launch, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -31,7 +31,7 @@ def measured(backend, folder, iterations=20, **params):
         workload="pingpong", backend=backend, params=params, iterations=iterations,
         warmups=iterations // 10,
     )  # fmt: skip
-    if problem := requirements.unmet(case, backends.parse(backend)):
+    if problem := cases.unmet(case):
         pytest.skip(f"{backend}: {problem.reason}")
     plan = [Launch(case=case, index=0, block=0, position=0)]
     records = builders.measured(plan, folder)
@@ -86,13 +86,13 @@ def test_mpi_without_python_is_verified(mode, tmp_path):
 def test_output_without_a_result_is_no_number(text):
     """Whatever is no line of eight numbers is told as it stands."""
     with pytest.raises(LaunchError, match="printed no result"):
-        ucx_endpoints.parse(text)
+        ucx.tool_times(text)
 
 
 def test_the_last_line_is_the_result():
     """What was printed on the way does not count."""
     lines = "500,1.0,1.0,1.0,1,1,1,1\n1000,2.5,9.0,3.0,1,1,1,1\nbye\n"
-    assert ucx_endpoints.parse(HEADER + lines) == ucx_endpoints.ToolTimes(2.5e-6, 3e-6)
+    assert ucx.tool_times(HEADER + lines) == ucx.ToolTimes(2.5e-6, 3e-6)
 
 
 def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
@@ -100,39 +100,39 @@ def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
     program = tmp_path / "ucx_perftest"
     program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
-    monkeypatch.setattr(ucx_endpoints, "_environ", dict)
+    monkeypatch.setattr(ucx, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = Launch(case=Case(workload="pingpong", backend="ucx"), index=0, block=0, position=0)
     with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
-        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, [].append)
+        measure_with_tool(ucx.Perftest(), launch, workload, tmp_path, [].append)
 
 
 def case(backend, **params):
-    """Return a case and its backend."""
-    return Case(workload="pingpong", backend=backend, params=params), backends.parse(backend)
+    """Return a case."""
+    return Case(workload="pingpong", backend=backend, params=params)
 
 
 def test_raw_ucx_without_its_tool_is_unavailable(monkeypatch):
     """Without ucx_perftest nothing starts, and what to install is said."""
     monkeypatch.setattr("commbench.machine.environment.ucx_tools", lambda: None)
-    problem = requirements.unmet(*case("ucx:shm", layers=("comm", "raw")))
+    problem = cases.unmet(case("ucx:shm", layers=("comm", "raw")))
     assert "needs ucx_perftest" in problem.reason
     assert "commbench[ucx]" in problem.remedy
-    assert requirements.unmet(*case("ucx:shm", layers=("comm",))) is None
+    assert cases.unmet(case("ucx:shm", layers=("comm",))) is None
 
 
 def test_raw_mpi_without_a_compiler_is_unavailable(monkeypatch):
     """Python's calls would be most of a small message's time, so there is no way around C."""
     monkeypatch.setattr(mpi, "compiler", lambda: None)
-    problem = requirements.unmet(*case("mpi", layers=("raw",)))
+    problem = cases.unmet(case("mpi", layers=("raw",)))
     assert "no C compiler" in problem.reason
-    assert requirements.unmet(*case("tcp", layers=("raw",))) is None
+    assert cases.unmet(case("tcp", layers=("raw",))) is None
 
 
 def test_a_mode_that_the_tool_lacks_is_unavailable():
     """ucx_perftest streams one way only."""
-    problem = requirements.unmet(*case("ucx", layers=("raw",), mode="bidirectional"))
+    problem = cases.unmet(case("ucx", layers=("raw",), mode="bidirectional"))
     assert "no mode bidirectional" in problem.reason
     assert "--mode latency or bandwidth" in problem.remedy
 
@@ -140,9 +140,9 @@ def test_a_mode_that_the_tool_lacks_is_unavailable():
 @pytest.mark.parametrize("layer", ["raw", "coroutine"])
 def test_a_protocol_that_a_layer_does_not_know_is_unavailable(layer):
     """A backend of somebody else's has the layers of Dask, not the ones below."""
-    problem = requirements.unmet(*case("fake", layers=(layer,)))
+    problem = cases.unmet(case("fake", layers=(layer,)))
     assert f"the backend fake has no layer {layer}" in problem.reason
-    assert requirements.unmet(*case("fake", layers=("comm",))) is None
+    assert cases.unmet(case("fake", layers=("comm",))) is None
 
 
 def test_c_that_does_not_compile_is_told(tmp_path):
@@ -187,10 +187,10 @@ def pinned(monkeypatch, tmp_path):
     program = tmp_path / "pinned"
     program.write_text(
         f'#!/bin/sh\ncase "$1" in -p) core={first} ;; *) core={others[0]} ;; esac\n'
-        f'exec taskset -c $core {ucx_endpoints._program()} "$@"\n'
+        f'exec taskset -c $core {ucx._program()} "$@"\n'
     )
     program.chmod(0o755)
-    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx, "_program", lambda: str(program))
     for name, value in backends.parse("ucx:shm").environment("cpu", tmp_path).items():
         monkeypatch.setenv(name, value)
 
@@ -203,20 +203,20 @@ def test_raw_ucx_is_ucx_perftest_by_hand(size, mode, tmp_path, pinned):
         PingPong.Params(sizes=(size,), mode=mode), Context(n_workers=2, device="cpu", seed=0)
     )
     case = Case(workload="pingpong", backend="ucx:shm", iterations=1000, warmups=100)
-    tools = ucx_endpoints._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
+    tools = ucx._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
     options = f"-t {ucx.TESTS[mode]} -s {size} -e -f"
     options += " -n 10000 -w 1000" if mode == "latency" else " -n 1280 -w 640 -O 64"
 
     def by_commbench():
         found = []
         launch = Launch(case=case, index=0, block=0, position=0)
-        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, found.append)
+        measure_with_tool(ucx.Perftest(), launch, workload, tmp_path, found.append)
         return found[0].seconds
 
     def by_hand():
         script = (
-            f"{ucx_endpoints._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
-            f"{ucx_endpoints._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
+            f"{ucx._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
+            f"{ucx._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
         )
         text = subprocess.check_output(["sh", "-c", script], env=tools, text=True, timeout=60)
         # "Final: iterations, percentile, average, overall latency (µs), bandwidth (MiB/s)".

@@ -17,7 +17,7 @@ import pytest
 import trees
 
 from commbench import backends
-from commbench.harness.measure import places
+from commbench.harness.measure import conditions
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import topology
 from commbench.machine.topology import place_of
@@ -115,7 +115,7 @@ def test_ucx_tells_the_devices_that_it_is_bound_to(monkeypatch: pytest.MonkeyPat
 def test_the_two_ends_of_a_pair_have_a_place() -> None:
     """A process is looked at from outside, by its id."""
     with sleeper() as child:
-        one, other = places.of_processes(LAUNCH, {"0": os.getpid(), "1": child})
+        one, other = conditions.process_places(LAUNCH, {"0": os.getpid(), "1": child})
     assert (one.worker, other.worker, other.pid) == ("0", "1", child)
     assert one.host_id == other.host_id
 
@@ -165,7 +165,7 @@ def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 "UCX_NET_DEVICES": "lo",
             },
         }  # fmt: skip
-        told = {place.worker: place for place in places.of_workers(LAUNCH, cluster)}
+        told = {place.worker: place for place in conditions.worker_places(LAUNCH, cluster)}
         assert {name: place.cpus for name, place in told.items()} == {
             "0": str(CPUS[1]), "1": str(CPUS[0]),
         }  # fmt: skip

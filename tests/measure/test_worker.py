@@ -9,7 +9,7 @@ import builders
 import pytest
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness.measure import worker
+from commbench.harness.measure import fetches
 from commbench.model import Case, Failure, IdleCost, Launch, LaunchEnd, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -37,7 +37,7 @@ def fetch(monkeypatch):
         monkeypatch.setattr("distributed.worker.get_data_from_worker", get_data_from_worker)
         dask_worker = SimpleNamespace(rpc=None, address="tcp://here")
         timings, _ = asyncio.run(
-            worker._fetch(
+            fetches._fetch(
                 workload(seconds_per_size), size, KEYS, "tcp://there", n_warmups, n_samples, (),
                 dask_worker=dask_worker,
             )
@@ -49,7 +49,7 @@ def fetch(monkeypatch):
 
 def right(key, count, size=100):
     """Answer with what the key stands for."""
-    payload = worker._payload(workload(), size, KEYS.index(key))
+    payload = fetches._payload(workload(), size, KEYS.index(key))
     return {"status": "OK", "data": {key: payload}}
 
 
@@ -64,7 +64,7 @@ def test_two_keys_take_turns(fetch):
 @pytest.mark.parametrize("size", [1, 2, 9, 100])
 def test_the_keys_differ_in_content_from_their_first_byte_on(size):
     """Two keys of one size, down to a byte, have no byte in common where it matters."""
-    one, other = (worker._payload(workload(), size, number) for number in (0, 1))
+    one, other = (fetches._payload(workload(), size, number) for number in (0, 1))
     assert one.shape == other.shape == (size,)
     assert one[0] != other[0]
     assert (one[8:] != other[8:]).all()

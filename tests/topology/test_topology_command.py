@@ -10,7 +10,7 @@ import trees
 from click.testing import CliRunner, Result
 
 from commbench.cli.main import main
-from commbench.harness.suite import placement as files
+from commbench.harness import suite as files
 from commbench.machine.topology import auto, parse, read_host
 
 DGX1 = Path(__file__).parent / "dgx1.txt"

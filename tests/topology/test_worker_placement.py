@@ -14,7 +14,7 @@ from trees import Card
 from commbench.cli.main import main
 from commbench.errors import UsageError
 from commbench.harness import suite
-from commbench.harness.suite import placement as files
+from commbench.harness import suite as files
 from commbench.machine.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
 from commbench.model import ClusterSpec, Placement
 

@@ -20,13 +20,14 @@ from commbench.errors import LaunchError
 from commbench.harness import spill, transfers, wire
 from commbench.harness.measure import instruments, traffic
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.profile import Profiler
+from commbench.harness.measure.instruments import Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.store.emitter import Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import ClusterWorkload
+from commbench.workloads.device import demand_finished
 
 _FORGET_SECONDS = 30.0
 _N_TASKS_KEPT = 100_000
@@ -49,57 +50,49 @@ def measure_cluster(
     VerificationError
         Where the result is wrong.
     """
-    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
-        _measure(launch, workload, backend, cluster, emit)
-
-
-def _measure(
-    launch: Launch,
-    workload: ClusterWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
-    emit: Emitter,
-) -> None:
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    # The first call makes the scheduler record its task stream.
-    client.get_task_stream()
-    client.run_on_scheduler(_keep_every_task)
-    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-    workload.prepare(client)
-    profiler = Profiler(cluster)
-    for iteration in range(-case.warmups, case.iterations):
-        # What the preparation and the check of the last result moved is none of this window.
-        n_tasks_before = _drain(client)
-        spilled_before = client.run(spill.written)
-        sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
-        # A wrong result leaves nothing behind, not even what it moved.
-        with emit.region() as keep:
-            for record in chain(
-                [sample],
-                counted,
-                _collect(launch, iteration, n_tasks_before, cluster),
-                _spills(launch, iteration, spilled_before, cluster),
-                profiler.records(launch, iteration),
-            ):
-                keep(record)
-            workload.check(client, result)
-        keys = [future.key for future in futures_of(result)]
-        del result
-        _until_forgotten(client, keys)
-    profiler.close()
-    for record in traffic.links(launch, backend, cluster):
-        emit(record)
-    if cluster.outlives:
-        # What is left in the logs is of the last check, and would be put into the workers' own.
-        _drain(client)
+    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+        # The first call makes the scheduler record its task stream.
+        client.get_task_stream()
+        client.run_on_scheduler(_keep_every_task)
+        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        workload.prepare(client)
+        profiler = Profiler(cluster)
+        for iteration in range(-case.warmups, case.iterations):
+            # What the preparation and the check of the last result moved is none of this window.
+            n_tasks_before = _drain(client)
+            spilled_before = client.run(spill.written)
+            sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
+            # A wrong result leaves nothing behind, not even what it moved.
+            with emit.region() as keep:
+                for record in chain(
+                    [sample],
+                    counted,
+                    _collect(launch, iteration, n_tasks_before, cluster),
+                    _spills(launch, iteration, spilled_before, cluster),
+                    profiler.records(launch, iteration),
+                ):
+                    keep(record)
+                workload.check(client, result)
+            keys = [future.key for future in futures_of(result)]
+            del result
+            _until_forgotten(client, keys)
+        profiler.close()
+        for record in traffic.links(launch, backend, cluster):
+            emit(record)
+        if cluster.outlives:
+            # What is left in the logs is of the last check, and would be put into the workers' own.
+            _drain(client)
 
 
 def _time_once(
     launch: Launch, iteration: int, workload: ClusterWorkload, cluster: RunningCluster,
     profiler: Profiler,
 ) -> tuple[Sample, Any, list[Record]]:  # fmt: skip
+    from distributed import futures_of, wait
+
     client = cluster.client
     before_build = time.perf_counter()
     graph = workload.build()
@@ -114,14 +107,14 @@ def _time_once(
     started_at_s, began = time.time(), time.perf_counter()
     result = client.persist(graph)
     submitted = time.perf_counter()
-    _wait(result)
+    wait(result)
     if on_gpu:
         client.run(gpu.synchronize)
     ended = time.perf_counter()
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     counted = list(traffic.network_bytes(launch, iteration, counters))
-    _raise_if_failed(result)
+    demand_finished(futures_of(result), "the task {!r} failed")
     sample = Sample(
         case_id=launch.case.id,
         launch=launch.index,
@@ -137,21 +130,6 @@ def _time_once(
         submit_seconds=submitted - began,
     )
     return sample, result, counted
-
-
-def _wait(result: Any) -> None:
-    from distributed import wait
-
-    wait(result)
-
-
-def _raise_if_failed(result: Any) -> None:
-    from distributed import futures_of
-
-    for future in futures_of(result):
-        if future.status != "finished":
-            error = future.exception() if future.status == "error" else future.status
-            raise LaunchError(f"the task {future.key!r} failed: {error!r}")
 
 
 def _until_forgotten(client: Any, keys: list[Any]) -> None:

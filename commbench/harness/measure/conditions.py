@@ -1,21 +1,32 @@
-"""What a launch was measured under: who else used its cores, on every host that it used."""
+"""What a launch was measured under.
+
+Who else used its cores, on every host that it used; what its processes burn while they idle; where
+they are; whether each worker has the GPU and the memory that it should have; and how far the clocks
+of other hosts are off this one's.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from commbench.errors import LaunchError
 from commbench.launchers.base import SCHEDULER, RunningCluster
-from commbench.machine import cores
-from commbench.model import CoreUse, IdleCost, Launch
+from commbench.machine import cores, gpu
+from commbench.machine.topology import place_of
+from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 
 _LOCAL = "local"
+_CUPYS = "rmm_cupy_allocator"
+_N_QUESTIONS = 10
+_SETTLE_SECONDS = 0.5
 
 
 class _Process(NamedTuple):
@@ -129,9 +140,6 @@ def _ask(client: Any, member: str, numbers: Sequence[int]) -> cores.Times | None
     return cores.Times(*told) if told is not None else None
 
 
-_SETTLE_SECONDS = 0.5
-
-
 def measure_idle(
     launch: Launch, cpu_seconds: Callable[[], float], n_processes: int, seconds: float = 1.0
 ) -> IdleCost:
@@ -152,3 +160,100 @@ def measure_idle(
         cpu_seconds=cpu_seconds() - cpu_began,
         n_processes=n_processes,
     )
+
+
+def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPlace]:
+    """Yield what each worker of a cluster tells of its place."""
+    found = cluster.client.run(_own, launch.case.cluster.device)
+    for address, place in found.items():
+        yield WorkerPlace(
+            case_id=launch.case.id, launch=launch.index, worker=cluster.names[address], **place
+        )
+
+
+def process_places(launch: Launch, pids: Mapping[str, int]) -> Iterator[WorkerPlace]:
+    """Yield the places of processes on this host, whose names `pids` has."""
+    for name, pid in pids.items():
+        place = place_of(pid, device=launch.case.cluster.device)
+        yield WorkerPlace(case_id=launch.case.id, launch=launch.index, worker=name, **place)
+
+
+def _own(device: str, dask_worker: Any) -> dict[str, Any]:
+    return place_of(os.getpid(), device=device, address=dask_worker.address)
+
+
+def check_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:
+    """Compare what the workers of `cluster` have with what is asked for, and emit it.
+
+    Raises
+    ------
+    LaunchError
+        Where a worker has no GPU, more workers share one than may, or RMM is not as asked for.
+    """
+    spec = launch.case.cluster
+    if spec.device != "gpu":
+        return
+    told = {cluster.names[where]: row for where, row in cluster.client.run(_told).items()}
+    owners = defaultdict(list)
+    for name, row in told.items():
+        if "error" in row:
+            raise LaunchError(f"worker {name} has no GPU to work on: {row['error']}")
+        owners[row["uuid"]].append(name)
+    for uuid, names in owners.items():
+        if len(names) > spec.workers_per_gpu:
+            row = told[names[0]]
+            raise LaunchError(
+                f"workers {', '.join(names)} work on one GPU ({row['name']}, {uuid}, first of "
+                f"CUDA_VISIBLE_DEVICES={row['visible']}), and {spec.workers_per_gpu} per GPU are "
+                "asked for: start them with a GPU each (a queue: one in each job), or say "
+                "--workers-per-gpu"
+            )
+    for name, row in told.items():
+        if wrong := _unlike(spec, row):
+            raise LaunchError(f"worker {name}: {wrong}")
+    emit_gpu_memory(launch, *told.values(), emit=emit)
+
+
+def emit_gpu_memory(launch: Launch, *told: dict[str, Any], emit: Emit) -> None:
+    """Emit where the memory of these processes comes from."""
+    for value in sorted({f"RMM {row['rmm']}; CuPy by {row['cupy']}" for row in told}):
+        emit(Setting(case_id=launch.case.id, launch=launch.index, name=GPU_MEMORY, value=value))
+
+
+def _told() -> dict[str, Any]:
+    try:
+        return gpu.told()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the report
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _unlike(spec: ClusterSpec, row: dict[str, Any]) -> str:
+    """Return in what RMM is not as asked for; nothing where it is."""
+    wanted = [
+        *["CudaAsync"] * spec.rmm_async,
+        *["Managed"] * spec.rmm_managed,
+        *["Pool"] * bool(spec.rmm_pool and not spec.rmm_async),
+    ]
+    if lacking := [kind for kind in wanted if kind not in row["rmm"]]:
+        return f"RMM was asked for ({spec.rmm}), and its resource is {row['rmm']}, not {lacking[0]}"
+    if spec.rmm and row["cupy"] != _CUPYS:
+        return f"CuPy should allocate by RMM ({spec.rmm}), and does by {row['cupy']}"
+    return ""
+
+
+def clocks_ahead(cluster: RunningCluster) -> dict[str, float]:
+    """Return by how many seconds the clock of each worker elsewhere is ahead of this process's.
+
+    By Cristian's method: of some questions for the time the one that was answered soonest, taken
+    to have been answered half-way. It is off by half of that round trip at the most.
+    """
+    found = {}
+    for address in cluster.elsewhere - {SCHEDULER}:
+        answers = []
+        for _ in range(_N_QUESTIONS):
+            asked = time.time()
+            theirs = cluster.client.run(time.time, workers=[address])[address]
+            answered = time.time()
+            answers.append((answered - asked, theirs - (asked + answered) / 2))
+        found[address] = min(answers)[1]
+    return found

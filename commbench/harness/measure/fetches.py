@@ -1,48 +1,156 @@
-"""The timed loop of a workload that fetches blocks between all pairs of workers.
+"""Fetches between workers of a live cluster: pingpong's layer ``worker``, and all-to-all.
 
-What was fetched is checked after the clocks have stopped on all workers: none waits for a check.
+What is timed is ``distributed.worker.get_data_from_worker`` on the fetching worker, as it fetches
+what a task needs: a comm from the pool, the request, the sender's answer with the data, and its
+deserialization. Its clocks are read where Dask's own transfer log reads them, which sees nothing of
+it. What is fetched is kept only until it is checked, and no fetch is spared. For all-to-all that is
+after the clocks have stopped on all workers: none waits for a check.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from distributed.diagnostics.plugin import WorkerPlugin
 
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
-from commbench.harness.measure import clocks, fetcher, instruments, traffic
+from commbench.harness.measure import conditions, instruments, traffic
 from commbench.harness.measure.conditions import measure_idle
+from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
+from commbench.launchers.local import LocalLauncher
+from commbench.machine import gpu
 from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
-from commbench.workloads.base import FetchWorkload
+from commbench.workloads.base import FetchWorkload, PairWorkload
+from commbench.workloads.device import demand_finished
 
 ALONE, TOGETHER = "alone", "together"
+SENDER, FETCHER = "0", "1"
 _LEAD_SECONDS = 0.05
 """How long before all begin together they are told so."""
+_BUSY_SECONDS = 0.15
+"""How long Dask waits before it asks a busy sender again."""
+_N_KEYS = 2
+
+_Fetched = tuple[int, float, float]
+"""The number of a fetch, when it began, seconds since the epoch, and how long it lasted."""
 
 
-@dataclass(frozen=True)
-class _Member:
-    """A worker, by the number that the workload knows it by."""
+def measure_worker(
+    launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emit
+) -> None:
+    """Start two workers, sweep the message sizes, and emit a sample for every fetch.
 
-    number: int
-    name: str
-    address: str
+    Two keys of different content take turns, so that what was fetched last can't pass for what is
+    fetched now.
+
+    Raises
+    ------
+    LaunchError
+        Where the cluster does not start, or the sending worker refuses.
+    VerificationError
+        Where what was fetched is not what the key stands for.
+    """
+    spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
+    with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
+        conditions.check_gpus(launch, cluster, emit)
+        client, case = cluster.client, launch.case
+        address = {name: address for address, name in cluster.names.items()}
+        if workload.layers == ("worker",):
+            emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        pids = tuple(client.run(os.getpid).values())
+        for size in workload.sizes:
+            keys = _put(client, workload, size, address[SENDER])
+            counts = (workload.n_samples(size, n) for n in (case.warmups, case.iterations))
+            (answer,) = client.run(
+                _fetch, workload, size, [key.key for key in keys], address[SENDER], *counts, pids,
+                workers=[address[FETCHER]],
+            ).values()  # fmt: skip
+            timings, cpu_seconds = answer
+            for number, started_at_s, seconds in timings:
+                emit(
+                    Sample(
+                        case_id=launch.case.id,
+                        launch=launch.index,
+                        iteration=number,
+                        layer="worker",
+                        warmup=number < 0,
+                        started_at_s=started_at_s,
+                        seconds=seconds,
+                        cpu_seconds=cpu_seconds,
+                        payload_bytes=size,
+                        verified=True,
+                    )
+                )
+        if workload.layers == ("worker",):
+            for place in conditions.worker_places(launch, cluster):
+                emit(place)
 
 
-class _Span(NamedTuple):
-    """From the first to the last of the fetches of one worker, and their time in all."""
+def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[Any]:
+    keys = [
+        client.submit(
+            _payload, workload, size, number, key=f"payload-{size}-{number}", workers=[sender]
+        )
+        for number in range(_N_KEYS)
+    ]
+    demand_finished(keys, "the payload {!r} can't be made")
+    return keys
 
-    start_s: float
-    stop_s: float
-    total_s: float
+
+def _payload(workload: PairWorkload, size: int, number: int) -> Any:
+    payload = workload.payload(size)
+    # Another content of the same size, in its first byte and all others.
+    payload ^= 0x55 * number
+    workload.stamp(payload, number)
+    gpu.synchronize(workload.context.device)
+    return payload
+
+
+async def _fetch(
+    workload: PairWorkload, size: int, keys: list[str], sender: str, n_warmups: int,
+    n_samples: int, pids: tuple[int, ...], dask_worker: Any,
+) -> tuple[list[_Fetched], float]:  # fmt: skip
+    """Fetch the keys in turn and check each answer outside the timing; runs on the worker."""
+    expected = [_payload(workload, size, number) for number in range(len(keys))]
+    pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
+    timings: list[_Fetched] = []
+    for number in pace:
+        key, payload = keys[number % len(keys)], expected[number % len(keys)]
+        answer, began_at_s, seconds = await _get(dask_worker, key, sender, workload.context.device)
+        if answer["status"] != "OK":
+            raise LaunchError(f"the worker that holds {key} answered {answer['status']!r}")
+        workload.check(payload, answer["data"][key], whole=False)
+        timings.append((number, began_at_s, seconds))
+    cpu_seconds = pace.cpu_seconds()
+    workload.check(payload, answer["data"][key], whole=True)
+    return timings, cpu_seconds
+
+
+async def _get(
+    dask_worker: Any, key: str, sender: str, device: str
+) -> tuple[dict[str, Any], float, float]:
+    """Fetch a key; return the answer, when it began, in seconds since the epoch, and its time."""
+    from distributed.worker import get_data_from_worker
+
+    began_at_s, began = time.time(), time.perf_counter()
+    answer = await get_data_from_worker(
+        rpc=dask_worker.rpc, keys=[key], worker=sender, who=dask_worker.address
+    )
+    gpu.synchronize(device)
+    return answer, began_at_s, time.perf_counter() - began
 
 
 def measure_fetches(
@@ -61,60 +169,58 @@ def measure_fetches(
     VerificationError
         Where a block did not arrive as it was sent.
     """
-    with instruments.installed(cluster, wire.WireMeter(), fetcher.Fetcher(workload)):
-        _measure(launch, workload, backend, cluster, emit)
-
-
-def _measure(
-    launch: Launch,
-    workload: FetchWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
-    emit: Emitter,
-) -> None:
     client, case = cluster.client, launch.case
-    members = _members(cluster)
-    emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-    blocks = _make_blocks(client, workload, members)
-    order = random.Random(f"{case.seed} {launch.index}")
-    for iteration in range(-case.warmups, case.iterations):
-        client.run(wire.forget)
-        counters = traffic.network_counters()
-        exchange = _Exchange(launch, iteration, cluster, members, order)
-        for size in workload.sizes:
-            exchange.alone(size, emit)
-            exchange.together(size, emit)
-        exchange.count(emit)
-        for sent in traffic.wire_bytes(launch, iteration, cluster):
-            emit(sent)
-        for record in traffic.network_bytes(launch, iteration, counters):
-            emit(record)
-    for found in traffic.links(launch, backend, cluster):
-        emit(found)
-    del blocks
+    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+        names = sorted((len(name), name, address) for address, name in cluster.names.items())
+        members = [
+            _Member(number, name, address) for number, (_, name, address) in enumerate(names)
+        ]
+        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        blocks = _make_blocks(client, workload, members)
+        order = random.Random(f"{case.seed} {launch.index}")
+        for iteration in range(-case.warmups, case.iterations):
+            client.run(wire.forget)
+            counters = traffic.network_counters()
+            exchange = _Exchange(launch, iteration, cluster, members, order)
+            for size in workload.sizes:
+                exchange.alone(size, emit)
+                exchange.together(size, emit)
+            exchange.count(emit)
+            for sent in traffic.wire_bytes(launch, iteration, cluster):
+                emit(sent)
+            for record in traffic.network_bytes(launch, iteration, counters):
+                emit(record)
+        for found in traffic.links(launch, backend, cluster):
+            emit(found)
+        del blocks
 
 
-def _members(cluster: RunningCluster) -> list[_Member]:
-    names = sorted((len(name), name, address) for address, name in cluster.names.items())
-    return [_Member(number, name, address) for number, (_, name, address) in enumerate(names)]
+class _Member(NamedTuple):
+    """A worker, by the number that the workload knows it by."""
+
+    number: int
+    name: str
+    address: str
+
+
+class _Span(NamedTuple):
+    """From the first to the last of the fetches of one worker, and their time in all."""
+
+    start_s: float
+    stop_s: float
+    total_s: float
 
 
 def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member]) -> list[Any]:
-    from distributed import wait
-
     futures = [
         client.submit(
-            workload.block, member.number, size, key=fetcher.key(member.number, size),
+            workload.block, member.number, size, key=key(member.number, size),
             workers=[member.address], allow_other_workers=False,
         )
         for member in members
         for size in workload.sizes
     ]  # fmt: skip
-    wait(futures)
-    for future in futures:
-        if future.status != "finished":
-            error = future.exception() if future.status == "error" else future.status
-            raise LaunchError(f"the block {future.key!r} can't be made: {error!r}")
+    demand_finished(futures, "the block {!r} can't be made")
     return futures
 
 
@@ -127,7 +233,7 @@ class _Exchange:
     ) -> None:  # fmt: skip
         self._iteration = iteration
         self._cluster, self._members, self._order = cluster, members, order
-        self._ahead = clocks.ahead(cluster)
+        self._ahead = conditions.clocks_ahead(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
@@ -142,9 +248,9 @@ class _Exchange:
         with emit.region() as keep:
             for receiver in self._shuffled(self._members):
                 others = [member for member in self._members if member != receiver]
-                owners = _addresses(self._shuffled(others))
+                owners = self._shuffled(others)
                 cpu_began = self._cluster.cpu_seconds()
-                self._run([receiver], fetcher.in_turn, owners, size)
+                self._run([receiver], in_turn, owners, size)
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
                 self._check([receiver])
                 spans += self._emit_fetches(ALONE, size, [receiver], keep)
@@ -153,10 +259,10 @@ class _Exchange:
 
     def together(self, size: int, emit: Emitter) -> None:
         """Let every pair fetch a block of that size, all at once."""
-        owners = _addresses(self._shuffled(self._members))
+        owners = self._shuffled(self._members)
         cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
-        self._run(self._members, fetcher.at_once, owners, size, begin_at_s, self._ahead)
+        self._run(self._members, at_once, owners, size, begin_at_s, self._ahead)
         cpu_seconds = self._cluster.cpu_seconds() - cpu_began
         self._check(self._members)
         with emit.region() as keep:
@@ -190,7 +296,7 @@ class _Exchange:
 
     def _check(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
-        for wrong in self._cluster.client.run(fetcher.check, workers=addresses).values():
+        for wrong in self._cluster.client.run(check, workers=addresses).values():
             if wrong:
                 raise VerificationError(wrong)
 
@@ -198,7 +304,11 @@ class _Exchange:
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
     ) -> Iterator[_Span]:
         """Emit what the `receivers` fetched, and yield when each of them did."""
-        for receiver, fetches in self._taken(receivers):
+        answers = traffic.ask(
+            self._cluster, [member.address for member in receivers], traffic.CHUNK, take
+        )
+        for receiver, (_, answer) in zip(receivers, answers, strict=True):
+            fetches = json.loads(answer)
             ahead_s = self._ahead.get(receiver.address, 0.0)
             start_s, stop_s = (
                 [read_s - ahead_s for read_s in fetches[name]] for name in ("start_s", "stop_s")
@@ -215,18 +325,6 @@ class _Exchange:
             total_s = sum(stop - start for start, stop in zip(start_s, stop_s, strict=True))
             yield _Span(min(start_s), max(stop_s), total_s)
 
-    def _taken(
-        self, receivers: Sequence[_Member]
-    ) -> Iterator[tuple[_Member, dict[str, list[Any]]]]:
-        """Yield what each of the `receivers` fetched, which comes in messages of bounded size."""
-        n_at_once = max(1, traffic.CHUNK // len(self._members))
-        for first in range(0, len(receivers), n_at_once):
-            some = receivers[first : first + n_at_once]
-            addresses = [member.address for member in some]
-            answers = self._cluster.client.run(fetcher.take, workers=addresses)
-            for receiver in some:
-                yield receiver, json.loads(answers[receiver.address])
-
     def _emit_sample(
         self, channel: str, payload_bytes: int, seconds: float, cpu_seconds: float,
         spans: Iterable[_Span], emit: Emit,
@@ -240,5 +338,87 @@ class _Exchange:
         )  # fmt: skip
 
 
-def _addresses(members: Iterable[_Member]) -> list[tuple[int, str]]:
-    return [(member.number, member.address) for member in members]
+class Fetcher(WorkerPlugin):  # type: ignore[misc]
+    """A worker plugin that fetches blocks, and holds them until they are checked."""
+
+    name = "commbench-fetcher"
+
+    def __init__(self, workload: FetchWorkload) -> None:
+        self.workload = workload
+        self.fetched: list[tuple[int, int, Any]] = []
+        self.log: list[tuple[int, float, float, int]] = []
+
+    def setup(self, worker: Any) -> None:
+        """Remember whose fetches these are."""
+        self._worker = worker
+
+    async def fetch(self, owner: _Member, size: int) -> None:
+        """Fetch one block; a busy sender is asked again, and only the last answer is timed."""
+        n_busy, block = 0, key(owner.number, size)
+        device = self.workload.context.device
+        while True:
+            answer, began_at_s, seconds = await _get(self._worker, block, owner.address, device)
+            if answer["status"] != "busy":
+                break
+            n_busy += 1
+            await asyncio.sleep(_BUSY_SECONDS)
+        self.fetched.append((owner.number, size, answer["data"][block]))
+        self.log.append((owner.number, began_at_s, began_at_s + seconds, n_busy))
+
+
+def key(owner: int, size: int) -> str:
+    """Return the key of a block."""
+    return f"commbench-block-{owner}-{size}"
+
+
+async def in_turn(owners: Sequence[_Member], size: int, dask_worker: Any) -> None:
+    """Fetch a block of each of `owners`, one after another; runs on a worker."""
+    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
+    for owner in owners:
+        await fetcher.fetch(owner, size)
+
+
+async def at_once(
+    owners: Sequence[_Member], size: int, begin_at_s: float, ahead: dict[str, float],
+    dask_worker: Any,
+) -> None:  # fmt: skip
+    """Fetch a block of each of the other `owners`, all at once; runs on a worker.
+
+    Parameters
+    ----------
+    ahead
+        By how many seconds the clocks of workers on other hosts are ahead, by address.
+    """
+    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
+    own = [owner.address for owner in owners].index(dask_worker.address)
+    # Each begins with its next one: else all would ask the same sender first.
+    others = (*owners[own + 1 :], *owners[:own])
+    await asyncio.sleep(begin_at_s + ahead.get(dask_worker.address, 0.0) - time.time())
+    await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
+
+
+def check(dask_worker: Any) -> str:
+    """Let go of what was fetched, and return what is wrong with it, if it is; runs on a worker."""
+    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
+    fetched, fetcher.fetched = fetcher.fetched, []
+    try:
+        for block in fetched:
+            fetcher.workload.check(*block)
+    except VerificationError as error:
+        return str(error)
+    return ""
+
+
+def take(dask_worker: Any) -> str:
+    """Return the fetches since the last call; runs on a worker.
+
+    Returns
+    -------
+    JSON of an object of lists, one item per fetch
+        ``owner`` by number, ``start_s`` and ``stop_s`` since the epoch on the worker's own clock,
+        ``n_busy`` answers before it.
+    """
+    fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
+    log, fetcher.log = fetcher.log, []
+    names = ("owner", "start_s", "stop_s", "n_busy")
+    return json.dumps(dict(zip(names, zip(*log, strict=True), strict=True)))

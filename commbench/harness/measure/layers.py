@@ -3,18 +3,20 @@
 A sample is one exchange: a message and its reply, or, in the modes with a window, a window of
 messages (both ways at once if ``bidirectional``) and the peer's acknowledgement, which holds the
 first bytes of the last message, so that no lost or stale one passes for it. The peer's end is in
-:mod:`commbench.harness.measure.answers`.
+:mod:`commbench.harness.measure.peer`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DirectEndpoint, Endpoint, endpoints_of, on_device
-from commbench.harness.measure.answers import (
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of, repeats
+from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
     Kind,
@@ -22,13 +24,14 @@ from commbench.harness.measure.answers import (
     read_window,
     write_window,
 )
-from commbench.machine import gpu
-from commbench.workloads.base import PairWorkload
+from commbench.machine import cores, gpu
+from commbench.workloads.base import MODES, PairWorkload
 
-_KINDS = {
-    "latency": Kind.PING, "bandwidth": Kind.STREAM, "message-rate": Kind.STREAM,
-    "multi-pair": Kind.STREAM, "bidirectional": Kind.CROSS, "loaded-latency": Kind.PING,
-}  # fmt: skip
+MIN_SAMPLES = 10
+"""How many exchanges of a size are timed at least, if as many are asked for."""
+_AHEAD = 10
+"""Exchanges that are announced at once."""
+_SMALL = 8192
 
 Check = tuple[Any, Any]
 """What was sent, and what the peer had or gave of it."""
@@ -36,6 +39,9 @@ Check = tuple[Any, Any]
 
 class Exchange(ABC):
     """What the timed loop times."""
+
+    one_by_one: bool = True
+    """Whether it is a message and its reply, and no window of them."""
 
     @abstractmethod
     async def announce(self, payload: Any, count: int) -> None:
@@ -49,13 +55,13 @@ class Exchange(ABC):
     def messages(self, size: int) -> int:
         """Return how many messages of `size` bytes an exchange is, both directions counted."""
 
-    @abstractmethod
     def checks(self, payload: Any, answer: Any) -> list[Check]:
         """Return what must be equal after an exchange, in its first bytes."""
+        return [(payload, answer)]
 
-    @abstractmethod
     async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:
         """Return what must be equal after the last exchange, in every byte."""
+        return self.checks(payload, answer)
 
 
 class Conversation(Exchange):
@@ -73,7 +79,12 @@ class Conversation(Exchange):
 
     def __init__(self, backend: Backend, workload: PairWorkload, mode: str) -> None:
         self._backend, self._workload = backend, workload
-        self._kind, self._window = _KINDS[mode], workload.window
+        if "window" not in MODES[mode]:
+            self._kind = Kind.PING
+        else:
+            self._kind = Kind.CROSS if mode == "bidirectional" else Kind.STREAM
+        self.one_by_one = self._kind == Kind.PING
+        self._window = workload.window
         self._theirs: Any = None
         """What the peer sends where both do: the payload as it was announced."""
         self._reply: Any = None
@@ -88,9 +99,7 @@ class Conversation(Exchange):
     async def exchange(self, payload: Any) -> Any:  # noqa: D102
         if self._kind == Kind.PING:
             return await self._ping(payload)
-        if self._kind == Kind.STREAM:
-            return await self._stream(payload)
-        return await self._cross(payload)
+        return await self._exchange_windows(payload)
 
     def messages(self, size: int) -> int:  # noqa: D102
         del size
@@ -140,10 +149,7 @@ class Conversation(Exchange):
     async def _ping(self, payload: Any) -> Any: ...
 
     @abstractmethod
-    async def _stream(self, payload: Any) -> Any: ...
-
-    @abstractmethod
-    async def _cross(self, payload: Any) -> Any: ...
+    async def _exchange_windows(self, payload: Any) -> Any: ...
 
 
 class CommConversation(Conversation):
@@ -169,15 +175,12 @@ class CommConversation(Conversation):
     async def _ping(self, payload: Any) -> Any:
         return await self._workload.exchange(self._comm, payload)
 
-    async def _stream(self, payload: Any) -> Any:
-        await write_window(self._comm, payload, self._window)
-        return await self._comm.read()
-
-    async def _cross(self, payload: Any) -> Any:
-        _, self._reply = await asyncio.gather(
-            write_window(self._comm, payload, self._window),
-            read_window(self._comm, self._window),
-        )
+    async def _exchange_windows(self, payload: Any) -> Any:
+        writing = write_window(self._comm, payload, self._window)
+        if self._kind == Kind.CROSS:
+            _, self._reply = await asyncio.gather(writing, read_window(self._comm, self._window))
+        else:
+            await writing
         return await self._comm.read()
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
@@ -238,18 +241,17 @@ class EndpointConversation(Conversation):
         await self._endpoint.ping(payload, self._reply)
         return self._reply
 
-    async def _stream(self, payload: Any) -> Any:
-        await self._endpoint.send_window(payload, self._window)
-        return await self._receive(self._acknowledgement)
-
-    async def _cross(self, payload: Any) -> Any:
-        await self._endpoint.cross_windows(payload, self._reply, self._window)
+    async def _exchange_windows(self, payload: Any) -> Any:
+        if self._kind == Kind.CROSS:
+            await self._endpoint.cross_windows(payload, self._reply, self._window)
+        else:
+            await self._endpoint.send_window(payload, self._window)
         return await self._receive(self._acknowledgement)
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
         # Both ends are of one kind: the lanes of the one are those of the other.
         endpoint = self._endpoint
-        carrier = endpoint.carrier if isinstance(endpoint, DirectEndpoint) else endpoint
+        carrier = endpoint.carrier if isinstance(endpoint, DeviceEndpoint) else endpoint
         used = self._backend.transport(carrier)
         return used, used
 
@@ -272,7 +274,7 @@ async def open_conversation(
         return CommConversation(await connect(address), backend, workload, mode)
     endpoint = await endpoints_of(backend, layer).connect(address)
     if workload.context.device == "gpu":
-        endpoint = on_device(endpoint)
+        endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)
 
 
@@ -294,13 +296,7 @@ class Copy(Exchange):
         return self._copy
 
     def messages(self, size: int) -> int:  # noqa: D102
-        return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
-
-    def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        return [(payload, answer)]
-
-    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        return [(payload, answer)]
+        return repeats(size)
 
 
 class DeviceCopy(Copy):
@@ -343,5 +339,100 @@ class DeviceCopy(Copy):
 
         return [(payload, cupy.array(answer))]
 
-    async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        return self.checks(payload, answer)
+
+Timing = tuple[float, float]
+"""When an exchange began and ended, by the clock that all processes of a host share."""
+
+
+class Messages:
+    """Exchanges of one message size, each numbered, timed and checked.
+
+    Parameters
+    ----------
+    exchange
+        What is timed.
+    workload
+        Makes the messages and checks them.
+    size
+        Of a message, in bytes.
+    pair
+        A number that every message carries, so that no other pair's passes for it.
+    """
+
+    def __init__(
+        self, exchange: Exchange, workload: PairWorkload, size: int, pair: int = 0
+    ) -> None:
+        self._exchange, self._workload = exchange, workload
+        self._payload = workload.payload(size)
+        # Large windows that were announced in vain would take long.
+        self._ahead = _AHEAD if exchange.one_by_one or size <= _SMALL else 1
+        self._announced = 0
+        self._number = pair << 32
+        self._on_gpu = workload.context.device == "gpu"
+        self._answer: Any = None
+
+    async def exchange(self, n_left: int = _AHEAD) -> Timing:
+        """Make one exchange of the `n_left` to come, and check it when the clock has stopped."""
+        if not self._announced:
+            self._announced = min(self._ahead, n_left)
+            await self._exchange.announce(self._payload, self._announced)
+        self._announced -= 1
+        self._workload.stamp(self._payload, self._number)
+        self._number += 1
+        clock, on_gpu = time.perf_counter, self._on_gpu
+        if on_gpu:
+            gpu.synchronize()
+        began = clock()
+        answer = await self._exchange.exchange(self._payload)
+        if on_gpu:
+            gpu.synchronize()
+        ended = clock()
+        for sent, found in self._exchange.checks(self._payload, answer):
+            self._workload.check(sent, found, whole=False)
+        self._answer = answer
+        return began, ended
+
+    async def finish(self) -> None:
+        """Make the exchanges that the peer expects yet; check every byte of the last message."""
+        while self._announced:
+            await self.exchange()
+        for sent, found in await self._exchange.whole_checks(self._payload, self._answer):
+            self._workload.check(sent, found, whole=True)
+
+
+class Pace:
+    """The numbers of a size's exchanges, those of warm-ups below 0, until time is up.
+
+    Parameters
+    ----------
+    n_warmups, n_samples
+        How many there are at most.
+    limit_s
+        For how long the warm-ups go on, and then the samples, if there are `MIN_SAMPLES` by then.
+    pids
+        The processes whose CPU time counts.
+    """
+
+    def __init__(
+        self, n_warmups: int, n_samples: int, limit_s: float, pids: Sequence[int] = ()
+    ) -> None:
+        self._numbers, self._limit_s, self._pids = range(-n_warmups, n_samples), limit_s, pids
+
+    def __iter__(self) -> Iterator[int]:
+        clock = time.perf_counter
+        began, self._cpu_began = clock(), cores.cpu_seconds(self._pids)
+        for number in self._numbers:
+            if number == 0:
+                began, self._cpu_began = clock(), cores.cpu_seconds(self._pids)
+            elif clock() - began > self._limit_s:
+                if number >= MIN_SAMPLES:
+                    break
+                # A warm-up that takes too long ends, too; the messages that count come next.
+                if number < 0:
+                    continue
+            self._last = number
+            yield number
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of a sample, on average; to be called after the last."""
+        return (cores.cpu_seconds(self._pids) - self._cpu_began) / max(1, self._last + 1)

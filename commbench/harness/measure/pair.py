@@ -10,32 +10,33 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from commbench.backends.base import Backend, Transport
 from commbench.backends.endpoints import Tool
-from commbench.harness.measure import gpus, peer, places, worker
+from commbench.harness.measure import conditions, peer
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
-    Conversation,
     Copy,
     DeviceCopy,
     Exchange,
+    Messages,
+    Pace,
     open_conversation,
 )
-from commbench.harness.measure.load import under_load
-from commbench.harness.measure.pairs import measure_pairs
-from commbench.harness.measure.tool import measure_with_tool
+from commbench.harness.measure.streams import measure_pairs, under_load
 from commbench.machine import cores, gpu, process
 from commbench.model import Launch, Load, Sample, TransportUsed
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
 
-_MIN_SAMPLES = 10
 _SMALL = 8192
+_MORE = 10
+"""Messages that a tool averages for each sample of another layer."""
+_PROBED = 10
 INITIATOR, PEER = "0", "1"
 
 
@@ -67,7 +68,10 @@ def measure_pair(
     # One event loop for all that live in this process: ucxx and mpi:// keep to the first.
     asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
     if "worker" in layers:
-        worker.measure_worker(launch, workload, backend, scratch, emit)
+        # Dask must not be in this process while the transport below is measured.
+        from commbench.harness.measure.fetches import measure_worker
+
+        measure_worker(launch, workload, backend, scratch, emit)
 
 
 @dataclass
@@ -92,20 +96,17 @@ class _Pair:
         return gpu.of_ends(self.launch.case.cluster, 2, os.environ)
 
     async def measure(self, layers: list[str]) -> None:
+        floor = Copy()
         if layers and self.workload.context.device == "gpu":
+            # The peer's GPU follows this process's own, if they don't share one.
+            floor = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
             gpu.set_up()
-            gpus.tell(self.launch, gpu.told(), emit=self.emit)
+            conditions.emit_gpu_memory(self.launch, gpu.told(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
-                await self._measure_sizes(layer, self._floor(), (os.getpid(),))
+                await self._measure_sizes(layer, floor, (os.getpid(),))
             else:
                 await self._measure_layer(layer)
-
-    def _floor(self) -> Copy:
-        if self.workload.context.device == "gpu":
-            # The peer's GPU follows this process's own, if they don't share one.
-            return DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
-        return Copy()
 
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
@@ -113,7 +114,9 @@ class _Pair:
             conversation = None
             try:
                 process.watch("peer", other, log)
-                conversation = await self._open(layer, address, self.workload.mode)
+                conversation = await open_conversation(
+                    layer, address, self.backend, self.workload, self.workload.mode
+                )
                 pids = (os.getpid(), other.pid)
                 # What blocks burns nothing while it waits, or, as MPI does, all there is.
                 if layer != "raw" and not self.idle_known:
@@ -128,7 +131,12 @@ class _Pair:
                     await self._measure_under_load(layer, address, conversation, pids)
                 else:
                     await self._measure_sizes(layer, conversation, pids)
-                self._tell_places(pids)
+                # They are the same for every layer.
+                if not self.places_known:
+                    self.places_known = True
+                    ends = dict(zip((INITIATOR, PEER), pids, strict=True))
+                    for place in conditions.process_places(self.launch, ends):
+                        self.emit(place)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
@@ -140,29 +148,18 @@ class _Pair:
             finally:
                 process.unwatch()
 
-    def _tell_places(self, pids: tuple[int, int]) -> None:
-        """Emit where both ends are, which is the same for every layer."""
-        if not self.places_known:
-            self.places_known = True
-            ends = dict(zip((INITIATOR, PEER), pids, strict=True))
-            for place in places.of_processes(self.launch, ends):
-                self.emit(place)
-
-    async def _open(self, layer: str, address: str, mode: str) -> Conversation:
-        return await open_conversation(layer, address, self.backend, self.workload, mode)
-
     async def _measure_under_load(
         self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
     ) -> None:
-        beside = await self._open(layer, address, "bandwidth")
+        stream = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
         try:
             nbytes, seconds = await under_load(
-                lambda: self._measure_sizes(layer, exchange, pids), beside, self.workload
+                lambda: self._measure_sizes(layer, exchange, pids), stream, self.workload
             )
         except BaseException:
-            beside.abort()
+            stream.abort()
             raise
-        await beside.close()
+        await stream.close()
         self.emit(
             Load(
                 case_id=self.launch.case.id,
@@ -174,76 +171,33 @@ class _Pair:
         )
 
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
-        for size in self.workload.sizes:
-            for sample in await self._measure_size(layer, exchange, size, pids):
-                self.emit(sample)
-
-    async def _measure_size(
-        self, layer: str, exchange: Exchange, size: int, pids: tuple[int, ...]
-    ) -> Iterator[Sample]:
         case, workload = self.launch.case, self.workload
-        payload = workload.payload(size)
-        limit = workload.seconds_per_size
-        n_warmups = workload.n_samples(size, case.warmups)
-        n_samples = workload.n_samples(size, case.iterations)
-        # Large windows that were announced in vain would take long.
-        ahead = _MIN_SAMPLES if workload.one_by_one or size <= _SMALL else 1
-        clock = time.perf_counter
-        on_gpu = workload.context.device == "gpu"
-
-        timings: list[tuple[int, float, float]] = []
-        epoch = time.time() - clock()
-        block_began = clock()
-        cpu_began = cores.cpu_seconds(pids)
-        announced = 0
-        for number in range(-n_warmups, n_samples):
-            if number == 0:
-                block_began, cpu_began = clock(), cores.cpu_seconds(pids)
-            elif clock() - block_began > limit:
-                if number >= _MIN_SAMPLES:
-                    break
-                # A warm-up that takes too long ends, too; the messages that count come next.
-                if number < 0:
-                    continue
-            if not announced:
-                announced = min(ahead, n_samples - number)
-                await exchange.announce(payload, announced)
-            announced -= 1
-            workload.stamp(payload, number & 0xFFFF_FFFF)
-            if on_gpu:
-                gpu.synchronize()
-            began = clock()
-            answer = await exchange.exchange(payload)
-            if on_gpu:
-                gpu.synchronize()
-            ended = clock()
-            for sent, found in exchange.checks(payload, answer):
-                workload.check(sent, found, whole=False)
-            timings.append((number, began, ended))
-        cpu_seconds = (cores.cpu_seconds(pids) - cpu_began) / max(1, timings[-1][0] + 1)
-        for _ in range(announced):
-            # The peer expects them, whatever the time.
-            answer = await exchange.exchange(payload)
-            exchange.checks(payload, answer)
-        for sent, found in await exchange.whole_checks(payload, answer):
-            workload.check(sent, found, whole=True)
-        n_messages = exchange.messages(size)
-        return (
-            Sample(
-                case_id=case.id,
-                launch=self.launch.index,
-                iteration=number,
-                layer=layer,
-                warmup=number < 0,
-                started_at_s=epoch + began,
-                seconds=(ended - began) / n_messages,
-                # Both processes have the load to carry, too: nobody can tell the messages' share.
-                cpu_seconds=0.0 if self.loaded else cpu_seconds / n_messages,
-                payload_bytes=size,
-                verified=True,
-            )
-            for number, began, ended in timings
-        )
+        for size in workload.sizes:
+            n_warmups = workload.n_samples(size, case.warmups)
+            n_samples = workload.n_samples(size, case.iterations)
+            messages = Messages(exchange, workload, size)
+            pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
+            epoch = time.time() - time.perf_counter()
+            timings = [(number, await messages.exchange(n_samples - number)) for number in pace]
+            # Both processes have the load to carry, too: nobody can tell the messages' share.
+            cpu_seconds = 0.0 if self.loaded else pace.cpu_seconds()
+            await messages.finish()
+            n_messages = exchange.messages(size)
+            for number, (began, ended) in timings:
+                self.emit(
+                    Sample(
+                        case_id=case.id,
+                        launch=self.launch.index,
+                        iteration=number,
+                        layer=layer,
+                        warmup=number < 0,
+                        started_at_s=epoch + began,
+                        seconds=(ended - began) / n_messages,
+                        cpu_seconds=cpu_seconds / n_messages,
+                        payload_bytes=size,
+                        verified=True,
+                    )
+                )
 
     def report(
         self,
@@ -272,3 +226,57 @@ class _Pair:
                     contradiction=contradiction,
                 )
             )
+
+
+def measure_with_tool(
+    tool: Tool, launch: Launch, workload: PairWorkload, scratch: Path, emit: Emit
+) -> tuple[Transport, Transport]:
+    """Emit one sample per message size, and return what carried the messages, from either end.
+
+    The tool exchanges memory that nobody else sees, so its samples can't be verified, and it has
+    one number for all its messages, so there is one sample per size.
+
+    Raises
+    ------
+    LaunchError
+        Where the tool fails.
+    """
+    case = launch.case
+    latency = workload.mode == "latency"
+    environs = gpu.of_ends(case.cluster, 2, os.environ)
+
+    run = partial(
+        tool.run, workload.mode, window=workload.window, device=workload.context.device,
+        scratch=scratch, environs=environs,
+    )  # fmt: skip
+    used: tuple[Transport, Transport] | None = None
+    for size in workload.sizes:
+        per_sample = 1 if latency else workload.window
+        few = _PROBED * per_sample
+        count = _MORE * workload.n_samples(size, case.iterations) * per_sample
+        warmups = _MORE * workload.n_samples(size, case.warmups) * per_sample
+        if size > _SMALL:
+            probe, _ = run(size, few, 0)
+            fit = workload.seconds_per_size / max(probe.mean_s, 1e-9)
+            count = max(few, min(count, int(fit / (2 if latency else 1))))
+            warmups = min(warmups, count // 10)
+        started_at_s = time.time()
+        times, transports = run(size, count, warmups)
+        used = used or transports
+        emit(
+            Sample(
+                case_id=case.id,
+                launch=launch.index,
+                iteration=0,
+                layer="raw",
+                warmup=False,
+                started_at_s=started_at_s,
+                seconds=times.median_s if latency else times.mean_s,
+                cpu_seconds=0.0,
+                payload_bytes=size,
+                verified=False,
+                tool=tool.name,
+            )
+        )
+    assert used is not None
+    return used

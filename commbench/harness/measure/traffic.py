@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.harness import transfers, wire
-from commbench.harness.measure import places
+from commbench.harness.measure import conditions
 from commbench.launchers.base import RunningCluster
 from commbench.model import (
     Launch,
@@ -115,7 +115,7 @@ def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[s
 
 def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:
     """Yield what the workers wrote to each other since the last call."""
-    for address, rows in _of_peers(cluster, wire.take):
+    for address, rows in ask(cluster, list(cluster.names), _PAIRS, wire.take):
         if rows:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
             yield Batch.of(
@@ -124,13 +124,20 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
             )  # fmt: skip
 
 
-def _of_peers(cluster: RunningCluster, function: Any, *args: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what `function` tells on each worker, by address, of all that this one talks to."""
-    addresses = list(cluster.names)
-    n_at_once = max(1, _PAIRS // len(addresses))
-    for first in range(0, len(addresses), n_at_once):
-        some = addresses[first : first + n_at_once]
-        yield from cluster.client.run(function, *args, workers=some).items()
+def ask(
+    cluster: RunningCluster, workers: Sequence[str], most: int, function: Any, *args: Any
+) -> Iterator[tuple[str, Any]]:
+    """Yield what `function` returns on each of `workers`, by address, in their order.
+
+    An answer has an entry for each other worker at most, and no more than `most` entries come at a
+    time.
+    """
+    n_at_once = max(1, most // len(cluster.names))
+    for first in range(0, len(workers), n_at_once):
+        some = workers[first : first + n_at_once]
+        answers = cluster.client.run(function, *args, workers=some)
+        for address in some:
+            yield address, answers[address]
 
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
@@ -139,8 +146,10 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
         yield WorkerAddress(
             case_id=launch.case.id, launch=launch.index, worker=name, address=address
         )
-    yield from places.of_workers(launch, cluster)
-    for address, found in _of_peers(cluster, wire.transports, backend.transport):
+    yield from conditions.worker_places(launch, cluster)
+    for address, found in ask(
+        cluster, list(cluster.names), _PAIRS, wire.transports, backend.transport
+    ):
         if found:
             peers, names, evidence = map(list, zip(*found, strict=True))
             yield Batch.of(
@@ -148,17 +157,14 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
                 src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
                 contradiction=[backend.contradiction(name) for name in names],
             )  # fmt: skip
+    answers = cluster.client.run(wire.compressions).values()
+    found = {("distributed.comm.compression", name) for names in answers for name in names}
     if cluster.outlives:
         # What a launch sets is known; here somebody else did, or nobody.
-        told = cluster.client.run(_settings).values()
-        for name, value in sorted({(name, value) for pairs in told for name, value in pairs}):
-            yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
-    compressions = cluster.client.run(wire.compressions).values()
-    for value in sorted({name for names in compressions for name in names}):
-        yield Setting(
-            case_id=launch.case.id, launch=launch.index,
-            name="distributed.comm.compression", value=value,
-        )  # fmt: skip
+        for pairs in cluster.client.run(_settings).values():
+            found.update(map(tuple, pairs))
+    for name, value in sorted(found):
+        yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
 
 
 def _settings() -> list[tuple[str, str]]:

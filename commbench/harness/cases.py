@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
@@ -10,14 +11,15 @@ from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from commbench.backends import parse
+from commbench.backends.base import Unavailability
 from commbench.errors import SuiteError, UnknownNameError
 from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Suite, registry
+from commbench.workloads.base import MODES, Context, PairWorkload, Workload
 
 if TYPE_CHECKING:
     import cattrs
-
-    from commbench.workloads.base import PairWorkload, Workload
 
 
 def cases_for(
@@ -34,9 +36,6 @@ def cases_for(
     UsageError
         Where a name is unknown, or a number makes no sense.
     """
-    from commbench.backends import parse
-    from commbench.workloads.base import Context, PairWorkload
-
     kind = registry.load("workload", workload)
     filled = structure(dict(params), kind.Params, f"{workload}: params")
     given = {**kind.defaults, **replication}
@@ -46,11 +45,10 @@ def cases_for(
     names = tuple(backends)
     if not names:
         raise SuiteError("backends is empty; name at least one, for example tcp")
-    if given.get("timeout_s", 1) <= 0:
-        raise SuiteError(f"timeout is {given['timeout_s']} s; it must be above 0")
-    if cluster.start_timeout_s <= 0:
-        raise SuiteError(f"start_timeout is {cluster.start_timeout_s} s; it must be above 0")
     timeout_s = given.get("timeout_s", Case.timeout_s)
+    for key, seconds in (("timeout", timeout_s), ("start_timeout", cluster.start_timeout_s)):
+        if seconds <= 0:
+            raise SuiteError(f"{key} is {seconds} s; it must be above 0")
     if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
         raise SuiteError(
             f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
@@ -70,6 +68,8 @@ def cases_for(
     parsed = [parse(name) for name in names]
     for backend in parsed:
         gpu.check(cluster, backend.name)
+        if not issubclass(kind, PairWorkload):
+            launcher.check(cluster, backend)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(
@@ -81,14 +81,7 @@ def cases_for(
                 f"{workload} has no cluster to place: its two processes are bound to nothing; "
                 "all-to-all measures each pair of workers that are"
             )
-    else:
-        for backend in parsed:
-            launcher.check(cluster, backend)
-    context = Context(n_workers=cluster.n_workers, device=cluster.device, seed=given.get("seed", 0))
-    made = kind(filled, context)
-    if isinstance(made, PairWorkload):
-        _check_mode(made, asdict(filled))
-    return [
+    cases = [
         Case(
             workload=workload,
             backend=backend.name,
@@ -98,12 +91,14 @@ def cases_for(
         )
         for backend in parsed
     ]
+    made = workload_of(cases[0])
+    if isinstance(made, PairWorkload):
+        _check_mode(made, cases[0].params)
+    return cases
 
 
 def workload_of(case: Case) -> Workload:
     """Return the workload of a case, with its parameters."""
-    from commbench.workloads.base import Context
-
     kind = registry.load("workload", case.workload)
     params = structure(dict(case.params), kind.Params, case.workload)
     context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
@@ -113,8 +108,6 @@ def workload_of(case: Case) -> Workload:
 
 def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
     """Refuse a workload whose numbers would have a wrong name in reports."""
-    from commbench.workloads.base import MODES
-
     if workload.mode not in MODES:
         raise UnknownNameError("mode", workload.mode, tuple(MODES))
     said = params.get("mode", "latency")
@@ -273,3 +266,27 @@ def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
         )
         for launch in launches
     ]
+
+
+def unmet(case: Case) -> Unavailability | None:
+    """Return what this machine lacks to measure `case`, or its backend, or None."""
+    backend, workload = parse(case.backend), workload_of(case)
+    if problem := backend.unavailable(case.cluster.device):
+        return problem
+    if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, workload)):
+        return problem
+    if not isinstance(workload, PairWorkload):
+        return None
+    below = (layer for layer in workload.layers if layer in ("raw", "coroutine"))
+    return next(filter(None, (backend.lacking(layer, workload.mode) for layer in below)), None)
+
+
+def _lacking_gpu(case: Case, workload: Workload) -> Unavailability | None:
+    # The client of a cluster on other hosts needs a GPU, too: it makes empty arrays and frames.
+    cluster = case.cluster
+    n_processes = cluster.n_workers
+    here = not registry.load("launcher", cluster.launcher).remote(cluster)
+    if isinstance(workload, PairWorkload):
+        n_processes = 2 * workload.params.pairs if workload.mode == "multi-pair" else 2
+    problem = gpu.missing(cluster, n_processes, workload.gpu_packages, os.environ, here=here)
+    return Unavailability(*problem, what="device gpu") if problem else None
