@@ -19,41 +19,28 @@ name               what it sets in every process of the cluster
 
 UCX's own log goes to the launch's scratch folder at level ``info``, where it names the lanes of
 every endpoint configuration; it logs nothing while data moves.
-
-The layer ``coroutine`` has ucxx's endpoints in the context and progress mode that Dask gives them.
-The layer ``raw`` is ``ucx_perftest``, the program that UCX's own authors measure with. It runs as
-two processes on this host, with the variables that the backend has set, and with error handling as
-Dask's endpoints have it: without, UCX would take another transport.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import importlib.util
 import os
-import socket
-import subprocess
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import Backend, Transport, Unavailability
-from commbench.backends.endpoints import Endpoint, Endpoints, Handler, Tool, ToolTimes
-from commbench.errors import LaunchError, UsageError
+from commbench.errors import UsageError
 from commbench.machine import environment
+
+if TYPE_CHECKING:
+    from commbench.backends.endpoints import Endpoints, Tool
 
 _MODES = ("blocking", "polling", "thread", "thread-polling", "thread-future")
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
 TOOL = "ucx_perftest"
 TESTS = {"latency": "tag_lat", "bandwidth": "tag_bw", "message-rate": "tag_bw"}
 """Its test for a mode of pingpong."""
-_COLUMNS = 8
-"""Of a line of its results."""
-_CONNECT_SECONDS = 20.0
-_SLOWEST_MESSAGE_S = 1.0
 _FIELD_TRANSPORTS = 1 << 3
 _MAX_LANES = 64
 # UCX's transports by the family that users speak of, fastest first.
@@ -145,7 +132,9 @@ class UcxBackend(Backend):
         return None
 
     def endpoints(self, layer: str) -> Endpoints | Tool:  # noqa: D102
-        return Perftest() if layer == "raw" else AWAITED
+        from commbench.backends import ucx_endpoints
+
+        return ucx_endpoints.Perftest() if layer == "raw" else ucx_endpoints.AWAITED
 
     @staticmethod
     def transport(comm: Any) -> Transport:
@@ -274,157 +263,3 @@ def logged(pid: int | None = None) -> list[str]:
         return []
     lines = path.read_text(errors="replace").splitlines()
     return [line.partition("INFO")[2].strip() for line in lines if " cfg#" in line]
-
-
-class UcxEndpoint(Endpoint):
-    """One of ucxx's endpoints, with tagged messages."""
-
-    takes_gpu = True
-
-    def __init__(self, ep: Any) -> None:
-        self.ep = ep
-
-    async def send(self, buffer: Any) -> None:  # noqa: D102
-        await self.ep.send(buffer)
-
-    async def receive(self, buffer: Any) -> None:  # noqa: D102
-        await self.ep.recv(buffer)
-
-    async def close(self) -> None:  # noqa: D102
-        await self.ep.close()
-
-
-def _ucxx() -> Any:
-    import ucxx
-    from distributed_ucxx.ucxx import init_once
-
-    init_once()
-    return ucxx
-
-
-@asynccontextmanager
-async def _listen(handler: Handler) -> AsyncIterator[str]:
-    """Listen on every interface, as ucxx does."""
-
-    async def serve(ep: Any) -> None:
-        await handler(UcxEndpoint(ep))
-
-    listener = _ucxx().create_listener(serve)
-    try:
-        yield str(listener.port)
-    finally:
-        listener.close()
-        await asyncio.sleep(0)
-
-
-async def _connect(address: str) -> UcxEndpoint:
-    """Connect to a listener, on this host."""
-    return UcxEndpoint(await _ucxx().create_endpoint("127.0.0.1", int(address)))
-
-
-def tool_times(text: str) -> ToolTimes:
-    r"""Return the numbers in the output of ``ucx_perftest -f -v``.
-
-    Raises
-    ------
-    LaunchError
-        Where there are none.
-
-    Examples
-    --------
-    >>> tool_times("iterations,50.0_percentile_lat,…\n1000,1.053,1.05,1.1,0.9,0.9,952381,952381\n")
-    ToolTimes(median_s=1.053e-06, mean_s=1.1e-06)
-    """
-    for line in reversed(text.splitlines()):
-        fields = line.split(",")
-        if len(fields) == _COLUMNS:
-            with suppress(ValueError):
-                _, percentile, _, overall = map(float, fields[:4])
-                return ToolTimes(percentile / 1e6, overall / 1e6)
-    raise LaunchError(f"{TOOL} printed no result, but {text.strip()[-300:]!r}")
-
-
-class Perftest(Tool):
-    """``ucx_perftest``, with tagged messages.
-
-    The median is that of the last 2048 messages at most; where several are under way, there is
-    only a mean.
-    """
-
-    name = TOOL
-
-    def run(  # noqa: D102
-        self, mode: str, size: int, n_messages: int, n_warmups: int, *, window: int, device: str,
-        scratch: Path, environs: Sequence[Mapping[str, str]],
-    ) -> tuple[ToolTimes, tuple[Transport, Transport]]:  # fmt: skip
-        options = [
-            "-t", TESTS[mode], "-s", str(size), "-n", str(n_messages), "-w", str(n_warmups),
-            "-e", "-f", "-v",
-        ]  # fmt: skip
-        if mode != "latency":
-            options += ["-O", str(window)]
-        if device == "gpu":
-            options += ["-m", "cuda"]
-        limit_s = _CONNECT_SECONDS + (n_messages + n_warmups) * _SLOWEST_MESSAGE_S
-        deadline = time.monotonic() + limit_s
-        with _server(options, scratch, environs[1]) as (server, port):
-            while True:
-                client = subprocess.Popen(
-                    [_program(), "127.0.0.1", "-p", str(port), *options],
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    env=_environ(environs[0]),
-                )  # fmt: skip
-                try:
-                    said, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
-                finally:
-                    client.kill()
-                    client.wait()
-                if client.returncode == 0:
-                    server.wait(timeout=_CONNECT_SECONDS)
-                    return tool_times(said), (_transport(client.pid), _transport(server.pid))
-                # The server has not begun to listen, unless it is gone.
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise LaunchError(f"{self.name} failed at {size} B: {said.strip()[-500:]}")
-                time.sleep(0.02)
-
-
-@contextmanager
-def _server(
-    options: list[str], scratch: Path, own: Mapping[str, str]
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
-    with (scratch / "ucx_perftest-server.log").open("ab") as log:
-        server = subprocess.Popen(
-            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(own)
-        )
-    with server:
-        try:
-            yield server, port
-        finally:
-            server.kill()
-
-
-def _program() -> str:
-    tools = environment.ucx_tools()
-    assert tools is not None
-    return str(tools / TOOL)
-
-
-def _environ(own: Mapping[str, str]) -> dict[str, str]:
-    tools = environment.ucx_tools()
-    assert tools is not None
-    library = tools.parent / "lib"
-    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    return {**os.environ, **own, "LD_LIBRARY_PATH": path}
-
-
-def _transport(pid: int) -> Transport:
-    lines = [line for line in logged(pid) if "tag(" in line]
-    if not lines:
-        return Transport("", f"{TOOL}: UCX logged no lanes")
-    lanes = lines[-1].partition("tag(")[2].partition(")")[0].split()
-    return Transport(fastest(lanes) or "+".join(lanes), f"{TOOL}; UCX's log: {lines[-1]}")
-
-
-AWAITED = Endpoints(_listen, _connect)

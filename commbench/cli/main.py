@@ -6,15 +6,29 @@ backend or unreadable results; 3 a comparison or check found a regression; 130 i
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 
 from commbench import __version__
-from commbench.cli import gates, results, run_command, this_machine
 from commbench.errors import CommbenchError, UnwritableError
 from commbench.harness import interrupts
 from commbench.model import registry
+
+_COMMANDS = {
+    "run": "run_command:run",
+    "report": "results:report",
+    "export": "results:export",
+    "model": "results:model",
+    "compare": "gates:compare",
+    "check": "gates:check",
+    "ab": "gates:ab",
+    "doctor": "this_machine:doctor",
+    "topology": "this_machine:topology",
+    "list": "main:list_",
+}
+"""The commands, each imported when it is called."""
 
 
 class _Complaint(click.ClickException):
@@ -30,7 +44,18 @@ class _Unwritten(click.ClickException):
 
 
 class _Group(click.Group):
-    """A group that shows what commbench raises on purpose as one message."""
+    """A group that imports commands when they are called, and shows errors as one message."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -65,11 +90,3 @@ def list_() -> None:
     click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
     for kind in ("plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
-
-
-for _command in (
-    run_command.run, results.report, results.export, results.model,
-    gates.compare, gates.ab, gates.check,
-    this_machine.doctor, this_machine.topology, list_,
-):  # fmt: skip
-    main.add_command(_command)

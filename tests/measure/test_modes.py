@@ -9,7 +9,7 @@ import numpy as np
 import processes
 import pytest
 
-from commbench.backends import tcp
+from commbench.backends import tcp_endpoints
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError, VerificationError
 from commbench.harness.measure import layers, pair
@@ -166,11 +166,11 @@ def joined():
             made.set_result(endpoint)
             await asyncio.Event().wait()
 
-        async with tcp.BLOCKING.listen(handler) as address:
-            one = await tcp.BLOCKING.connect(address)
+        async with tcp_endpoints.BLOCKING.listen(handler) as address:
+            one = await tcp_endpoints.BLOCKING.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
-            return one, tcp.BlockingTcpEndpoint(other._socket.dup())
+            return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())
 
     return asyncio.run(both())
 

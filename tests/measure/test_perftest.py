@@ -11,7 +11,7 @@ import builders
 import pytest
 
 from commbench import backends
-from commbench.backends import mpi, mpi_endpoints, ucx
+from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
 from commbench.harness import cases
 from commbench.harness.measure.pair import measure_with_tool
@@ -86,13 +86,13 @@ def test_mpi_without_python_is_verified(mode, tmp_path):
 def test_output_without_a_result_is_no_number(text):
     """Whatever is no line of eight numbers is told as it stands."""
     with pytest.raises(LaunchError, match="printed no result"):
-        ucx.tool_times(text)
+        ucx_endpoints.tool_times(text)
 
 
 def test_the_last_line_is_the_result():
     """What was printed on the way does not count."""
     lines = "500,1.0,1.0,1.0,1,1,1,1\n1000,2.5,9.0,3.0,1,1,1,1\nbye\n"
-    assert ucx.tool_times(HEADER + lines) == ucx.ToolTimes(2.5e-6, 3e-6)
+    assert ucx_endpoints.tool_times(HEADER + lines) == ucx_endpoints.ToolTimes(2.5e-6, 3e-6)
 
 
 def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
@@ -100,12 +100,12 @@ def test_a_tool_that_fails_is_told_with_its_words(monkeypatch, tmp_path):
     program = tmp_path / "ucx_perftest"
     program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ucx, "_program", lambda: str(program))
-    monkeypatch.setattr(ucx, "_environ", dict)
+    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx_endpoints, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = Launch(case=Case(workload="pingpong", backend="ucx"), index=0, block=0, position=0)
     with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
-        measure_with_tool(ucx.Perftest(), launch, workload, tmp_path, [].append)
+        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, [].append)
 
 
 def case(backend, **params):
@@ -187,10 +187,10 @@ def pinned(monkeypatch, tmp_path):
     program = tmp_path / "pinned"
     program.write_text(
         f'#!/bin/sh\ncase "$1" in -p) core={first} ;; *) core={others[0]} ;; esac\n'
-        f'exec taskset -c $core {ucx._program()} "$@"\n'
+        f'exec taskset -c $core {ucx_endpoints._program()} "$@"\n'
     )
     program.chmod(0o755)
-    monkeypatch.setattr(ucx, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
     for name, value in backends.parse("ucx:shm").environment("cpu", tmp_path).items():
         monkeypatch.setenv(name, value)
 
@@ -203,20 +203,20 @@ def test_raw_ucx_is_ucx_perftest_by_hand(size, mode, tmp_path, pinned):
         PingPong.Params(sizes=(size,), mode=mode), Context(n_workers=2, device="cpu", seed=0)
     )
     case = Case(workload="pingpong", backend="ucx:shm", iterations=1000, warmups=100)
-    tools = ucx._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
+    tools = ucx_endpoints._environ({}) | {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"}
     options = f"-t {ucx.TESTS[mode]} -s {size} -e -f"
     options += " -n 10000 -w 1000" if mode == "latency" else " -n 1280 -w 640 -O 64"
 
     def by_commbench():
         found = []
         launch = Launch(case=case, index=0, block=0, position=0)
-        measure_with_tool(ucx.Perftest(), launch, workload, tmp_path, found.append)
+        measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, found.append)
         return found[0].seconds
 
     def by_hand():
         script = (
-            f"{ucx._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
-            f"{ucx._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
+            f"{ucx_endpoints._program()} -p 13399 {options} >/dev/null & sleep 0.5; "
+            f"{ucx_endpoints._program()} 127.0.0.1 -p 13399 {options} | tail -1; wait"
         )
         text = subprocess.check_output(["sh", "-c", script], env=tools, text=True, timeout=60)
         # "Final: iterations, percentile, average, overall latency (µs), bandwidth (MiB/s)".

@@ -1,0 +1,185 @@
+"""Sockets with TCP_NODELAY: asyncio's streams (``coroutine``), and blocking ones (``raw``)."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+
+_LIMIT = 16 << 20
+"""The bytes that a reader buffers before its sender has to wait."""
+
+
+class StreamEndpoint(Endpoint):
+    """A pair of asyncio streams; ``readexactly`` allocates what it returns."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.local_address, self.peer_address = (
+            "tcp://{}:{}".format(*writer.get_extra_info(name)[:2])
+            for name in ("sockname", "peername")
+        )
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        self._writer.write(buffer.data)
+        await self._writer.drain()
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        buffer.data[:] = await self._reader.readexactly(buffer.nbytes)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        # A stream has one order, and one reader at a time.
+        for _ in range(count):
+            await self.send(buffer)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            await self.receive(buffer)
+
+    def abort(self) -> None:  # noqa: D102
+        self._writer.transport.abort()
+
+    async def close(self) -> None:  # noqa: D102
+        self._writer.close()
+
+
+@asynccontextmanager
+async def _listen_streams(handler: Handler) -> AsyncIterator[str]:
+    """Listen on the loopback interface."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await handler(StreamEndpoint(reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=_LIMIT)
+    async with server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+async def _connect_stream(address: str) -> StreamEndpoint:
+    """Connect to a listener."""
+    host, _, port = address.partition(":")
+    return StreamEndpoint(*await asyncio.open_connection(host, int(port), limit=_LIMIT))
+
+
+class BlockingTcpEndpoint(Endpoint):
+    """One ``sendall``, and ``recv_into`` until the buffer is full.
+
+    The coroutines never suspend: nothing of the event loop runs between two messages.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._sendall, self._recv_into = connection.sendall, connection.recv_into
+        self.local_address, self.peer_address = (
+            "tcp://{}:{}".format(*name[:2])
+            for name in (connection.getsockname(), connection.getpeername())
+        )
+
+    async def send(self, buffer: Any) -> None:  # noqa: D102
+        self._sendall(buffer)
+
+    async def receive(self, buffer: Any) -> None:  # noqa: D102
+        n_received = self._recv_into(buffer)
+        if n_received < buffer.nbytes:
+            self._receive_rest(buffer, n_received)
+
+    def _receive_rest(self, buffer: Any, n_received: int) -> None:
+        view = memoryview(buffer)
+        while n_received < len(view):
+            n_more = self._recv_into(view[n_received:])
+            if not n_more:
+                raise ConnectionError("the peer closed the connection")
+            n_received += n_more
+
+    async def ping(self, message: Any, reply: Any) -> None:  # noqa: D102
+        self._sendall(message)
+        n_received = self._recv_into(reply)
+        if n_received < reply.nbytes:
+            self._receive_rest(reply, n_received)
+
+    async def pong(self, buffer: Any) -> None:  # noqa: D102
+        n_received = self._recv_into(buffer)
+        if n_received < buffer.nbytes:
+            self._receive_rest(buffer, n_received)
+        self._sendall(buffer)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            self._sendall(buffer)
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        for _ in range(count):
+            await self.receive(buffer)
+
+    async def cross_windows(self, sent: Any, received: Any, count: int) -> None:
+        """Send and receive by turns, each as far as it goes without waiting for the peer.
+
+        Were one done after the other, both ends would wait in ``sendall`` for each other.
+        """
+        outgoing, incoming = memoryview(sent), memoryview(received)
+        size = len(outgoing)
+        n_sent = n_received = 0
+        end = size * count
+        both = select.poll()
+        both.register(self._socket, select.POLLIN | select.POLLOUT)
+        only_in = select.poll()
+        only_in.register(self._socket, select.POLLIN)
+        while n_sent < end or n_received < end:
+            moved = 0
+            if n_sent < end:
+                try:
+                    moved = self._socket.send(outgoing[n_sent % size :], socket.MSG_DONTWAIT)
+                    n_sent += moved
+                except BlockingIOError:
+                    pass
+            if n_received < end:
+                try:
+                    n_more = self._recv_into(incoming[n_received % size :], 0, socket.MSG_DONTWAIT)
+                    if not n_more:
+                        raise ConnectionError("the peer closed the connection")
+                    n_received += n_more
+                    moved += n_more
+                except BlockingIOError:
+                    pass
+            if not moved:
+                (both if n_sent < end else only_in).poll()
+
+    def abort(self) -> None:  # noqa: D102
+        self._socket.close()
+
+    async def close(self) -> None:  # noqa: D102
+        self._socket.close()
+
+
+@asynccontextmanager
+async def _listen_blocking(handler: Handler) -> AsyncIterator[str]:
+    """Listen on the loopback interface, for one connection."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+
+        async def serve() -> None:
+            connection, _ = await loop.sock_accept(listener)
+            with connection:
+                await handler(BlockingTcpEndpoint(connection))
+
+        serving = asyncio.create_task(serve())
+        yield "{}:{}".format(*listener.getsockname())
+        serving.cancel()
+
+
+async def _connect_blocking(address: str) -> BlockingTcpEndpoint:
+    """Connect to a listener."""
+    host, _, port = address.partition(":")
+    return BlockingTcpEndpoint(socket.create_connection((host, int(port))))
+
+
+STREAMS = Endpoints(_listen_streams, _connect_stream)
+BLOCKING = Endpoints(_listen_blocking, _connect_blocking)
