@@ -8,7 +8,7 @@ from typing import Any
 
 from commbench import model
 from commbench.harness import runner
-from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Suite
+from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Region, Suite
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
 from commbench.store.parts import Batch, all_records
@@ -224,10 +224,18 @@ def ended(records: Iterable[Record]) -> list[Record]:
     return records + ends
 
 
+def region(of: Case, name: str) -> Region:
+    """Return the first region of the first launch."""
+    return Region(
+        case_id=of.id, launch=0, iteration=0, parent=-1, name=name, started_at_s=100.0, seconds=1.5
+    )
+
+
 def every_kind(of: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
-        sample(of, 1.5), transfer(of, 0.0, 0.5), wire(of, 7), log_count(of, n_started=1),
+        sample(of, 1.5), region(of, "train"), transfer(of, 0.0, 0.5), wire(of, 7),
+        log_count(of, n_started=1),
         task(of, 0.0, 0.25), transport(of), address(of), place(of), network(of, 9), idle(of),
         load(of), core_use(of), spill(of), setting(of, "a", "b"), thread_time(of),
         activity(of, "execute", "thread-cpu", 0.2), failure(of), end(of),

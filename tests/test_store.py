@@ -29,7 +29,7 @@ from commbench.store.directory import RunStore, decode, encode, new_run_id, read
 
 CASE = builders.case()
 FRAMES = {
-    "Sample": "samples", "TransferRecord": "transfers", "WireBytes": "wire",
+    "Sample": "samples", "Region": "regions", "TransferRecord": "transfers", "WireBytes": "wire",
     "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
     "WorkerAddress": "addresses", "WorkerPlace": "places",
     "NetworkCounter": "network", "IdleCost": "idle", "Load": "loads", "CoreUse": "core_use",

@@ -43,6 +43,27 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Region:
+    """A named part of a user's code; ``iteration`` numbers the regions of a launch.
+
+    Other records refer to the innermost region by that number. The timed calls of a workload are
+    numbered likewise, and have no region. ``parent`` is the number of the enclosing region, or -1.
+    A region that raised has its ``error``, and its records are kept.
+    """
+
+    table: ClassVar = "regions"
+
+    case_id: str
+    launch: int
+    iteration: int
+    parent: int
+    name: str
+    started_at_s: float
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransferRecord:
     """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
 
@@ -322,6 +343,7 @@ class LaunchEnd:
 
 Record = (
     Sample
+    | Region
     | TransferRecord
     | WireBytes
     | LogCount

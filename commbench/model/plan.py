@@ -204,6 +204,11 @@ class Case:
     seed: int = 0
     timeout_s: float = 300.0
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The variables and the configuration of Dask that the case sets."""
+        return {**self.cluster.env, **self.cluster.dask_config}
+
     @cached_property
     def id(self) -> str:
         """A hash of what is measured: replication, seed and deadline don't change it.

@@ -33,6 +33,7 @@ def render(run: Run) -> str:
         case = cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
+        row["settings"] = case.settings
         if row["layer"] in LAYERS:
             row["message_bytes"] = row["payload_bytes"]
     swept = run.costs["layer"].isin(FETCHES)
