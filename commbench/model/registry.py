@@ -55,11 +55,12 @@ def load(kind: str, name: str) -> Any:
 
 
 def _points(kind: str) -> EntryPoints:
-    return _installed(f"commbench.{kind}s", tuple(sys.path))
+    points: EntryPoints = _installed(tuple(sys.path)).select(group=f"commbench.{kind}s")
+    return points
 
 
 @cache
-def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
-    # To look through every package that is installed takes longer than all else that `list` does.
+def _installed(path: tuple[str, ...]) -> Any:
+    # Reading those of every installed package takes longer than all else that `list` does.
     del path
-    return entry_points(group=group)
+    return entry_points()

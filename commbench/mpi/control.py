@@ -188,16 +188,16 @@ class Control(asyncio.Protocol):
             Where the peer refuses, with its reason.
         """
         while not self._messages:
-            self.check()
+            self.raise_if_failed()
             self._reader = self._loop.create_future()
             await self._reader
-        self.check()
+        self.raise_if_failed()
         kind, body = self._messages.pop(0)
         if kind not in expected:
             raise ProtocolError(f"the peer sent {kind.name} out of order")
         return kind, body
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise what `receive` would raise now."""
         if self._messages:
             kind, body = self._messages[0]

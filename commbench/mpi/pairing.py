@@ -306,7 +306,7 @@ class _Side:
 
     async def _connect(self, port: str, tag: int, segments: frozenset[int]) -> Any:
         release_dead()
-        self._control.check()
+        self._control.raise_if_failed()
         peer_done = threading.Event()
         self._counted = False
         call = start_connect(self._local, port, tag, segments, peer_done)

@@ -126,7 +126,7 @@ async def agree_on_key(
         requests.append(pair.communicator.Irecv((received, byte), pair.rank, hello.tag))
         requests.append(pair.communicator.Isend((sent, byte), pair.rank, peer.tag))
         while not local.mpi.Request.Testall(requests):
-            control.check()
+            control.raise_if_failed()
             await asyncio.sleep(delay)
             delay = min(delay * 1.5 + 1e-4, 0.02)
     except BaseException as error:
