@@ -10,6 +10,7 @@ import builders
 import pytest
 from click.testing import CliRunner
 
+from commbench import load
 from commbench.cli.main import main
 from commbench.model import Case, ClusterSpec, Record
 
@@ -230,3 +231,16 @@ def test_what_disturbed_one_run_stands_beside_the_verdict(tmp_path: Path) -> Non
     assert "the first run: other processes" not in said
     told = json.loads(commbench("compare", old, new, "--format", "json").stdout)["warnings"]
     assert any(text.startswith("the second run: other processes") for text in told)
+
+
+def test_what_is_wrong_with_a_run_alone_is_not_beside_the_verdict(tmp_path: Path) -> None:
+    """The report of a run warns of transfers without a duration; a comparison is of times."""
+    records = [
+        record
+        for case in CASES
+        for record in (builders.transfer(case, 1.0, 1.0), *builders.launches(case, STEADY))
+    ]
+    old, new = run(tmp_path, "old"), run(tmp_path, "new", records=records)
+    assert any("they are in no bandwidth" in text for text in load(new).warnings)
+    said = commbench("compare", old, new, "--format", "json").stdout
+    assert "they are in no bandwidth" not in said

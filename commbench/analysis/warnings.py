@@ -46,9 +46,7 @@ _NAMED = 6
 
 def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
-    labels = {
-        case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases
-    }
+    labels = _labels(run)
     texts = [text for text in run.pair_transports["contradiction"].unique() if text]
     texts += run.notes
     if run.suite.reproduces and stats.reproduced(run) is None:
@@ -58,11 +56,24 @@ def find(run: Run) -> list[str]:
         )
     for warnings in (
         _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed, _coverage,
+    ):  # fmt: skip
+        texts += warnings(run, labels)
+    return texts + disturbances(run)
+
+
+def disturbances(run: Run) -> list[str]:
+    """Return the warnings about what may have changed the times of a run."""
+    texts: list[str] = []
+    for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _crowded_pairs, _frequency_scaling,
     ):  # fmt: skip
-        texts += warnings(run, labels)
+        texts += warnings(run, _labels(run))
     return texts
+
+
+def _labels(run: Run) -> dict[str, str]:
+    return {case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases}
 
 
 def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:

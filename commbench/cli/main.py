@@ -46,16 +46,10 @@ class _Unwritten(click.ClickException):
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return sorted(_COMMANDS)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
-        return command
+        if cmd_name in _COMMANDS:
+            self.commands[cmd_name] = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -69,7 +63,7 @@ class _Group(click.Group):
             raise
 
 
-@click.group("commbench", cls=_Group)
+@click.group("commbench", cls=_Group, commands=dict.fromkeys(_COMMANDS))
 @click.version_option(__version__, prog_name="commbench")
 def main() -> None:
     """Benchmark and profile communication in Dask, per pair of workers, with evidence."""

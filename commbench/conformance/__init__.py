@@ -14,10 +14,14 @@
         check_launcher("ssh", tmp_path, hosts=("localhost", "localhost"))
 
 All find what they check by its entry point, as the command line does. A promise that is not kept
-is an ``AssertionError`` that says which. ``docs/extending.md`` has a whole example.
+is an ``AssertionError`` that says which, so they can't run under ``python -O``.
+``docs/extending.md`` has a whole example.
 """
 
 from __future__ import annotations
+
+if not __debug__:
+    raise ImportError("commbench.conformance checks by assert: run Python without -O")
 
 from commbench.conformance.backends import check_backend
 from commbench.conformance.launchers import check_launcher

@@ -106,7 +106,8 @@ def main() -> int:
         run_launch(launch, scratch, emit)
         emit.close()
     except CommbenchError as error:
-        fail(_STAGES.get(type(error), "launch"), str(error))
+        stages = (stage for kind, stage in _STAGES.items() if isinstance(error, kind))
+        fail(next(stages, "launch"), str(error))
         return 1
     except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
         traceback.print_exc()

@@ -113,6 +113,8 @@ def _type(hint: Any, unit: str) -> Any:
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
         return Parsed("list", listed(units.parse_bytes if unit == "bytes" else item))
+    if hint not in (int, float, bool, str):
+        raise TypeError(f"a parameter can't be a {hint}")
     return BYTES if hint is int and unit == "bytes" else hint
 
 

@@ -85,6 +85,8 @@ def join(
     LaunchError
         Where they don't come in time, or are not as asked for.
     """
+    # Other versions may not even answer how many workers there are; workers may come late.
+    check_versions(cluster.client)
     found = wait_for(cluster.client, spec, deadline, hint)
     check_versions(cluster.client)
     check_workers(found, spec, protocol)

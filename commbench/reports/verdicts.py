@@ -87,7 +87,7 @@ def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) 
 
 def _disturbances(baseline: Run, candidate: Run) -> Iterator[str]:
     """Yield what disturbed either run: a difference may be that of the company they had."""
-    first, second = (list(warnings.find(run)) for run in (baseline, candidate))
+    first, second = (warnings.disturbances(run) for run in (baseline, candidate))
     for text in dict.fromkeys([*first, *second]):
         both = text in first and text in second
         whose = "both runs" if both else "the first run" if text in first else "the second run"

@@ -135,7 +135,7 @@ def _between(members: pd.DataFrame, within_host: Any, links: list[str]) -> Any:
     near = np.where(known_kinds, same("host_id"), same("at"))
     inside = np.where(known_kinds, same("pid"), same("process") & known["process"])
     rack = same("rack") & known["rack"]
-    classes = np.where(rack, links.index("same rack"), links.index("network"))
+    classes = np.where(rack, np.int16(links.index("same rack")), np.int16(links.index("network")))
     classes[near] = links.index("same host")
     if within_host.size:
         classes = np.where(near & known_kinds, within_host[kind[:, None], kind], classes)

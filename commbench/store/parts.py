@@ -64,8 +64,6 @@ def texts(columns: pa.Schema) -> list[str]:
 class Batch:
     """Records of one `kind`: by the name of each field one value, or the list of their values.
 
-    Fields that are not given have their default.
-
     Examples
     --------
     >>> from commbench.model import WireBytes
@@ -96,9 +94,8 @@ class Batch:
 
         n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
         wanted = schema(self.kind)
-        columns = DEFAULTS[self.kind] | dict(self.columns)
         try:
-            arrays = [_array(columns[field.name], n_rows, field.type) for field in wanted]
+            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
             table = pa.Table.from_arrays(arrays, schema=wanted)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error
@@ -271,7 +268,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, kind: str) -> pa.Table:
-    """Return the records in one part; a column that it lacks has its field's default.
+    """Return the records in one part; columns that were added since have their default.
 
     Raises
     ------

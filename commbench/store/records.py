@@ -19,12 +19,10 @@ FIELDS = {
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
 DEFAULTS: dict[str, dict[str, Any]] = {
-    name: {
-        f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING
-    }
+    name: {f.name: f.default for f in dataclasses.fields(kind) if "added" in f.metadata}
     for name, kind in KINDS.items()
 }
-"""What records of each kind have in the fields that were added after they were written."""
+"""The defaults of fields that older records lack: those with ``added`` in their metadata."""
 TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
 """The kind of the records in each table of a run."""
 BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
@@ -69,7 +67,7 @@ def decode_launch(content: Any) -> model.Launch:
 def parse(line: str | bytes) -> dict[str, Any]:
     """Return the fields of the record in `line`, and its kind under ``"record"``.
 
-    A field that the line lacks has its default, if it has one.
+    A field that was added since the line was written has its default.
 
     Raises
     ------

@@ -81,6 +81,16 @@ class Demanding(Mine):
         size: int = field(metadata={"help": "how much"})
 
 
+class Nested(Mine):
+    """Has a parameter that no option can have."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """With a list."""
+
+        size: list[int] = field(default_factory=list, metadata={"help": "how much"})
+
+
 class Changeable(Mine):
     """Has parameters that change."""
 
@@ -178,6 +188,7 @@ WRONG = {
     Wordy: "summary is",
     Helpless: "have no help: size",
     Demanding: "Params makes no options",
+    Nested: "Params makes no options",
     Changeable: "no frozen dataclass",
     Text: "the kit can't change",
     Kindless: "is no ClusterWorkload",
