@@ -92,7 +92,11 @@ def main() -> int:
     emit = emitter.Recorder(descriptor, Path(os.environ["COMMBENCH_RUN"]), name)
 
     def fail(stage: str, message: str) -> None:
-        emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
+        try:
+            emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
+        except BrokenPipeError:
+            # The orchestrator is gone: don't exit before everything of this launch is killed.
+            _end_launch()
 
     def on_death(message: str) -> None:
         try:
