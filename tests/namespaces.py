@@ -30,7 +30,7 @@ LAUNCHER = """
 import os
 
 from commbench.launchers.base import Launcher
-from commbench.launchers.local import BOUND, LocalCluster, memory_limit
+from commbench.launchers.local import BOUND, LocalCluster, equal_share
 
 
 class Cluster(LocalCluster):
@@ -46,7 +46,7 @@ class Cluster(LocalCluster):
                 f"worker {index}", "ip", "netns", "exec", namespace, *BOUND, "-m", "dask",
                 "worker", "--name", str(index), "--no-nanny", "--nthreads",
                 str(spec.threads_per_worker), "--memory-limit",
-                memory_limit(spec), *common, address,
+                str(equal_share(spec.n_workers)), *common, address,
             )
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))

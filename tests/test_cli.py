@@ -216,7 +216,7 @@ def test_a_wrong_name_or_value_is_told_before_anything_starts(
         (("run", "merge", "--resume", "nowhere"), "nowhere holds no run"),
         (("report", "nowhere"), "nowhere holds no run"),
         (("report", "nowhere", "--format", "yaml"), "unknown report 'yaml'"),
-        (("reprot",), "Did you mean"),
+        (("reprot",), "unknown command 'reprot' (did you mean 'report'?)"),
     ],
 )
 def test_a_command_that_makes_no_sense_is_told(arguments, words, never_launched):

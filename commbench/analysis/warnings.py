@@ -63,12 +63,12 @@ def find(run: Run) -> list[str]:
 
 def disturbances(run: Run) -> list[str]:
     """Return the warnings about what may have changed the times of a run."""
-    texts: list[str] = []
+    labels, texts = _labels(run), list[str]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _crowded_pairs, _frequency_scaling,
     ):  # fmt: skip
-        texts += warnings(run, _labels(run))
+        texts += warnings(run, labels)
     return texts
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from commbench import __version__
-from commbench.errors import CommbenchError, UnwritableError
+from commbench.errors import CommbenchError, UnknownNameError, UnwritableError
 from commbench.harness import interrupts
 from commbench.model import registry
 
@@ -47,8 +47,9 @@ class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _COMMANDS:
-            self.commands[cmd_name] = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
+        if cmd_name not in _COMMANDS:
+            raise UnknownNameError("command", cmd_name, _COMMANDS)
+        self.commands[cmd_name] = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -99,6 +99,26 @@ def of_workers(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
     return [*([gpu.PRELOAD] if spec.device == "gpu" else []), *preload]
 
 
+def memory_limit(spec: ClusterSpec, default: int | float) -> int | float:
+    """Return the memory limit of a worker, in bytes or as a share of its host's memory.
+
+    `default` is that of a cluster without one.
+
+    Raises
+    ------
+    UsageError
+        If the limit makes no sense.
+
+    Examples
+    --------
+    >>> [memory_limit(ClusterSpec(memory_limit=text), 0.25) for text in ("4 GB", "50e-2", "")]
+    [4000000000, 0.5, 0.25]
+    """
+    if not spec.memory_limit:
+        return default
+    return parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
+
+
 def _takers(field: str) -> Iterator[str]:
     """Yield the names of the launchers that look at a field of the spec."""
     for name in registry.names("launcher"):
@@ -137,8 +157,7 @@ class Launcher(ABC):
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
                     f"--launcher {' or '.join(_takers(field))}"
                 )
-        if spec.memory_limit:
-            parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
+        memory_limit(spec, 1.0)
 
     def script(
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]

@@ -35,8 +35,6 @@ class ExternalCluster(RunningCluster):
         deadline = time.monotonic() + spec.start_timeout_s
         self.client = _connected(address_of(spec.scheduler))
         try:
-            # Before others are waited for, and once more when all are there.
-            members.check_versions(self.client)
             hint = "; the cluster is measured as it is: ask for fewer --workers, or add some"
             members.join(self, spec, protocol, deadline, hint)
             self._refuse_busy(deadline)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from commbench.errors import LaunchError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, bound_to, of_workers
+from commbench.launchers.base import Launcher, RunningCluster, bound_to, memory_limit, of_workers
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
-from commbench.model.units import parse_memory
 
 BOUND = (sys.executable, "-m", "commbench.launchers.bound")
 _CLOSE_SECONDS = 5.0
@@ -52,12 +51,13 @@ class LocalCluster(RunningCluster):
         preloads = preload_options(of_workers(spec, preload))
         places = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.of_workers(spec, os.environ)
+        limit = memory_limit(spec, equal_share(spec.n_workers))
         for index in range(spec.n_workers):
             self._spawn(
                 f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
                 "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
                 "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
-                "--memory-limit", memory_limit(spec), *preloads,
+                "--memory-limit", str(limit), *preloads,
                 **gpus[index], **bound_to(places[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
@@ -151,17 +151,9 @@ def preload_options(modules: Sequence[str]) -> list[str]:
     return [word for module in modules for word in ("--preload", module)]
 
 
-def memory_limit(spec: ClusterSpec) -> str:
-    """Return what ``--memory-limit`` of each worker is: by default an equal share of this host's.
-
-    Examples
-    --------
-    >>> [memory_limit(ClusterSpec(memory_limit=text)) for text in ("4 GB", "50e-2")]
-    ['4000000000', '0.5']
-    """
+def equal_share(n_workers: int) -> int:
+    """Return the bytes of memory of each worker: an equal share of this machine's."""
     # What Dask sees as this machine's memory: the cgroup's limit where there is one.
     from distributed.system import MEMORY_LIMIT
 
-    if spec.memory_limit:
-        return str(parse_memory(spec.memory_limit, "a memory limit", "--memory-limit"))
-    return str(int(MEMORY_LIMIT // spec.n_workers))
+    return int(MEMORY_LIMIT // n_workers)

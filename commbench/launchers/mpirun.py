@@ -23,8 +23,8 @@ import psutil
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, of_workers
-from commbench.launchers.local import BOUND, LocalCluster, memory_limit, nanny_environment
+from commbench.launchers.base import Launcher, RunningCluster, memory_limit, of_workers
+from commbench.launchers.local import BOUND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import handed_on
 from commbench.machine import gpu
 from commbench.model import ClusterSpec, registry
@@ -43,8 +43,7 @@ class MpirunCluster(LocalCluster):
         mpiexec, contact = _mpiexec(), self._scratch / "scheduler.json"
         crowd = _crowd(spec)
         # Other hosts have other memories: each worker has its share of its own host's.
-        by_host = bool(crowd) and not spec.memory_limit
-        share = str(1 / max(crowd.values())) if by_host else memory_limit(spec)
+        share = 1 / max(crowd.values()) if crowd else equal_share(spec.n_workers)
         # Without an interface Dask takes the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
         # It is for the launch's own host; another has its own, and the results' disk may be slow.
@@ -54,7 +53,8 @@ class MpirunCluster(LocalCluster):
             *BOUND, "-m", "dask_mpi.cli", "--scheduler-file", contact, "--protocol", protocol,
             *(["--interface", interface] if interface else []),
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
-            "--nthreads", str(spec.threads_per_worker), "--memory-limit", share,
+            "--nthreads", str(spec.threads_per_worker), "--memory-limit",
+            str(memory_limit(spec, share)),
         ]  # fmt: skip
         own = {
             "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(list(preload)),

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, of_workers
+from commbench.launchers.base import Launcher, RunningCluster, memory_limit, of_workers
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.members import handed_on, without_paths_in
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
-from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -79,7 +78,7 @@ class SshCluster(RunningCluster):
                 f"worker {index}", host, address,
                 {
                     "name": str(index), "nthreads": self._spec.threads_per_worker,
-                    "memory_limit": self._memory_limit(crowd[host]),
+                    "memory_limit": memory_limit(self._spec, 1 / crowd[host]),
                     "preload": of_workers(self._spec, self._preload),
                 },
                 gpu.of_crowd(
@@ -96,12 +95,6 @@ class SshCluster(RunningCluster):
         members.watch(self)
         for name in self._ends:
             self._submit(self._follow(name))
-
-    def _memory_limit(self, n_workers: int) -> int | float:
-        """Return the limit of each of the `n_workers` on a host, in bytes or as a share."""
-        if self._spec.memory_limit:
-            return parse_memory(self._spec.memory_limit, "a memory limit", "--memory-limit")
-        return 1 / n_workers
 
     async def _start_end(
         self, name: str, host: str, scheduler: str, options: Mapping[str, Any],

@@ -38,7 +38,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from commbench.mpi.control import Control, Record
+from commbench.mpi.control import Control, Record, wake
 from commbench.mpi.engine import Engine
 from commbench.mpi.receiver import Receiver
 from commbench.mpi.sender import ChannelClosedError, Sender
@@ -225,12 +225,7 @@ class Channel:
             self._linger()
             return
         self._message = frames
-        if self._reader is not None:
-            self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        wake(self._reader)
 
     # -- the end
 
@@ -245,7 +240,7 @@ class Channel:
             return
         self._closing = True
         self._message = None
-        self._wake_reader()
+        wake(self._reader)
         if self._ended is None:
             self._sender.close()
             self._control.record(Record.CLOSE, self._sender.n_sent)
@@ -265,7 +260,7 @@ class Channel:
             self._peer_closed = True
             self._sender.close()
             if self._n_received >= count:
-                self._wake_reader()
+                wake(self._reader)
         if self._closing:
             self._linger()
         elif (
@@ -317,4 +312,4 @@ class Channel:
             self._release()
         self._receiver.abandon()
         self._sender.abandon(reason)
-        self._wake_reader()
+        wake(self._reader)

@@ -30,7 +30,7 @@ from commbench.mpi.handshake import (
     encode,
 )
 
-__all__ = ["Control", "Record", "RecordHandler"]
+__all__ = ["Control", "Record", "RecordHandler", "wake"]
 
 _RECORD = struct.Struct("<BQ")
 _MAX_UNREAD = 1024
@@ -50,6 +50,12 @@ class Record(enum.IntEnum):
     """The receiver has `count` messages and polls for the next: don't ring."""
     CLOSE = 4
     """The sender has sent `count` messages, and sends no more."""
+
+
+def wake(waiter: asyncio.Future[None] | None) -> None:
+    """Complete the future that a coroutine awaits, if there is one."""
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class RecordHandler(Protocol):
@@ -139,8 +145,7 @@ class Control(asyncio.Protocol):
                 return
             self._messages.append((kind, decode_body(self._received[:end], self._key)))
             del self._received[:end]
-            if self._reader is not None and not self._reader.done():
-                self._reader.set_result(None)
+            wake(self._reader)
             if kind is Kind.READY:
                 # What follows are records, for the channel that is about to be made.
                 return
@@ -165,8 +170,7 @@ class Control(asyncio.Protocol):
     def _fail(self, error: OSError) -> None:
         if self.error is None:
             self.error = error
-            if self._reader is not None and not self._reader.done():
-                self._reader.set_result(None)
+            wake(self._reader)
             if self._handler is not None:
                 self._handler.on_lost(str(error))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from commbench.mpi import wire
-from commbench.mpi.control import Control, Record
+from commbench.mpi.control import Control, Record, wake
 from commbench.mpi.engine import Engine
 from commbench.mpi.transfers import Transfer
 
@@ -111,12 +111,8 @@ class Sender:
         if error is not None:
             self._on_failure(f"MPI could not send: {error}")
         if not self._pending:
-            self._notify_drained()
+            wake(self._drained)
         self._on_drained()
-
-    def _notify_drained(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
 
     @property
     def empty(self) -> bool:
@@ -139,4 +135,4 @@ class Sender:
         for transfer in self._pending:
             self._engine.park(transfer)
         self._pending.clear()
-        self._notify_drained()
+        wake(self._drained)

@@ -262,10 +262,12 @@ def _measured(
     elif quantity == "transfer time":
         for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
             yield case_id, "workload", 0, tuple(seconds.quantile([0.25, 0.5, 0.75]))
-    else:
+    elif quantity in ("communication time", "transfer throughput"):
         for case_id, medians in _of_launches(quantity, run).groupby(level="case_id"):
             low, high, _ = interval_of(medians.tolist())
             yield case_id, "workload", 0, (low, float(medians.median()), high)
+    else:
+        raise KeyError(quantity)
 
 
 def _summarized(quantity: str, run: Run, summaries: pd.DataFrame) -> Iterator[_Measured]:

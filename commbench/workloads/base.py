@@ -123,11 +123,6 @@ class PairWorkload(Workload):
         return str(self.params.mode)
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether each message waits for the reply to the one before, as for latency."""
-        return "window" not in MODES[self.mode]
-
-    @property
     def window(self) -> int:
         """How many messages follow each other before an acknowledgement, but for latency."""
         return int(self.params.window)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model import LAYERS
-from commbench.workloads.base import Context, Mode, PairWorkload
+from commbench.workloads.base import MODES, Context, Mode, PairWorkload
 from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
@@ -132,7 +132,7 @@ class PingPong(PairWorkload):
 
         Of windows there are a tenth as many, which is OSU's proportion, too.
         """
-        fewer = (10 if size > _LARGE_MESSAGE else 1) * (1 if self.one_by_one else 10)
+        fewer = (10 if size > _LARGE_MESSAGE else 1) * (10 if "window" in MODES[self.mode] else 1)
         return max(1, iterations // fewer) if iterations else 0
 
     def payload(self, size: int) -> Any:

@@ -23,7 +23,6 @@ class Bytes(PairWorkload):
 
     layers = ("comm",)  # where `exchange` is timed; pingpong has the others
     mode = "latency"  # each message waits for the reply to the one before
-    one_by_one = True
     window = 1
 
     @property
