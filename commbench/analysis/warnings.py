@@ -282,7 +282,7 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     if not step_s:
         return
     # In the other modes of a ping-pong many messages are timed together.
-    alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
+    alone = {c.id for c in run.suite.cases if stats.pingpong_mode(c) in stats.LATENCY_MODES}
     rows = run.summaries[run.summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
     source = recorded(run.manifest.environment, "cpu.clock_source")
@@ -328,7 +328,7 @@ def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
-        if case.id not in measured or stats.mode_of(case) != "multi-pair":
+        if case.id not in measured or stats.pingpong_mode(case) != "multi-pair":
             continue
         if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
             yield (

@@ -60,7 +60,7 @@ def render(run: Run) -> str:
 
 
 def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
-    first, mode = next(group.itertuples()), stats.mode_of(case)
+    first, mode = next(group.itertuples()), stats.pingpong_mode(case)
     test, columns = _HEADS[mode]
     yield f"# OSU MPI {test}: its format, measured by commbench"
     yield (

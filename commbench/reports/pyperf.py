@@ -18,7 +18,13 @@ from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
 from commbench.model.units import format_message_size
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, settings_of
+from commbench.stats.selection import (
+    GROUP,
+    describe_settings,
+    good_launches,
+    in_suite_order,
+    measured,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +91,7 @@ def _run(launch: pd.DataFrame) -> dict[str, Any]:
 
 def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
     at = "" if layer == "workload" else f" {layer} {format_message_size(size)}"
-    settings = settings_of(case)
+    settings = describe_settings(case)
     return {
         "name": f"{case.workload} over {case.backend}{at} ({settings})",
         "workload": case.workload,

@@ -24,7 +24,7 @@ from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
-from commbench.stats.selection import GROUP, good_launches, settings_of
+from commbench.stats.selection import GROUP, describe_settings, good_launches
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def medians(run: Run) -> Medians:
         case = cases[str(case_id)]
         # On a cluster the size follows from the settings, and nobody knows it beforehand.
         size = None if layer == "workload" else int(size)
-        key = (case.backend, str(layer), size, settings_of(case))
+        key = (case.backend, str(layer), size, describe_settings(case))
         launches = by_benchmark.setdefault(benchmark(case.workload), {}).setdefault(key, [])
         launches += group["median_s"].tolist()
     return by_benchmark

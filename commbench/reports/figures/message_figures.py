@@ -53,7 +53,7 @@ def plot_sizes(run: Run) -> Figure | None:
     named = style.groups(run, "pair")
     labels = points.case_id.map(run.case_labels)
     rows = sorted(points.groupby([labels, "layer"], sort=False), key=lambda row: _depth(row[0][1]))
-    modes = {case.id: stats.mode_of(case) for case in run.suite.cases}
+    modes = {case.id: stats.pingpong_mode(case) for case in run.suite.cases}
     meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],

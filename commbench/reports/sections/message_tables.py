@@ -30,11 +30,11 @@ def tables_by_size(run: Run) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
     table = run.costs[run.costs["layer"].isin(LAYERS)]
     cases = {case.id: case for case in run.suite.cases}
-    modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
+    modes = {case_id: stats.pingpong_mode(case) for case_id, case in cases.items()}
     depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     table = table.loc[depth.sort_values(kind="stable").index]
-    tasks, mode_of = table["case_id"].map(run.case_labels), table["case_id"].map(modes)
-    for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
+    keys = [table["case_id"].map(run.case_labels), table["case_id"].map(modes), "layer"]
+    for (task, mode, layer), group in table.groupby(keys, sort=False):
         title = f"{task}, {layer} layer"
         median = f"the median over launches of each launch's median ({counts(group)})"
         case = cases[group["case_id"].iloc[0]]
