@@ -39,7 +39,7 @@ def time_tables(run: Run) -> Iterator[Table]:
             case_id: ratio(compared.get((first.case_id, case_id))) for case_id in group["case_id"]
         }
         ratios[first.case_id] = Quantity("1", 1)
-        yield Table.of_columns(
+        yield Table.from_columns(
             f"{title}: time per iteration",
             {
                 "backend": group.backend,
@@ -103,7 +103,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Where the time went: task threads of the workers (% of the wall time)",
             {
                 "backend": labels(run, tasks),
@@ -119,7 +119,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
     gil = {"gil": "GIL\nbusy"} if loops["gil"].notna().any() else {}
     columns = {**_LOOP, "other_threads": "other\nthreads", **gil}
     if len(loops):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Where the time went: event loops (% of the wall time)",
             {
                 "backend": labels(run, loops),

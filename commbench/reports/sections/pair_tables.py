@@ -61,7 +61,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
     slow = run.slow_pairs.head(most)
     n_slow = len(run.slow_pairs)
     cut = f" The slowest {most} of {n_slow}. {REST}" if n_slow > most else ""
-    return Table.of_columns(
+    return Table.from_columns(
         "Slow pairs of workers",
         {
             "backend": labels(run, slow),
@@ -95,7 +95,7 @@ def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
 def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
     least = format_bytes(run.manifest.min_transfer_bytes)
-    return Table.of_columns(
+    return Table.from_columns(
         f"Bandwidth per class of link{when} (transfers ≥ {least})",
         {
             "backend": labels(run, links),
@@ -122,7 +122,7 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    return Table.of_columns(
+    return Table.from_columns(
         f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
         {
             "backend": labels(run, shown),
@@ -154,7 +154,7 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
 
 def _coverage_table(run: Run) -> Table:
     table = run.coverage
-    return Table.of_columns(
+    return Table.from_columns(
         "Coverage: what the transfer logs saw of the traffic between workers",
         {
             "backend": labels(run, table),
@@ -177,7 +177,7 @@ def _coverage_table(run: Run) -> Table:
 def _transport_table(run: Run) -> Table:
     used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
     first = used.head(1)
-    return Table.of_columns(
+    return Table.from_columns(
         "Transport really used",
         {
             "backend": labels(run, first),

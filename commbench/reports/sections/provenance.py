@@ -114,7 +114,7 @@ def failure_tables(run: Run) -> Iterator[Table]:
     """Yield one table, if there are failures."""
     failures = run.failures
     if len(failures):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Failures",
             {
                 "case": labels(run, failures),

@@ -20,7 +20,7 @@ def tables(run: Run) -> Iterator[Table]:
         return
     comparisons = stats.published_comparisons(run, run.costs, run.pairs)
     workers = len({comparison.n_workers for comparison in comparisons if comparison.n_workers}) > 1
-    yield Table.of_columns(
+    yield Table.from_columns(
         f"Compared with the published figure: {figure.title}",
         {
             "what": (_what(comparison, workers=workers) for comparison in comparisons),
