@@ -1,4 +1,4 @@
-"""What each pair and class of links moved, how much of it was seen, and over which transport."""
+"""Tables of pairs and classes of links: bandwidths, coverage of the logs, and transports."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from commbench.reports.html import pair_matrix
 
 _MAX_PAIRS = 24
-"""Rows that a table of pairs has room for, where the reader can't sort it."""
-_MAX_PAIRS_OF_A_PAGE = 250
-"""What a reader can sort, and still prints on a few pages."""
+"""The maximum rows of a table of pairs that can't be sorted."""
+_MAX_PAIRS_ON_PAGE = 250
+"""The maximum rows of a sortable table, which still prints on a few pages."""
 
 
 def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
     """Yield the tables that the run has data for, the slow pairs first.
 
-    Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
+    If there are more than `max_pairs` pairs of workers, only the slowest are shown, with a note.
     """
     if len(run.slow_pairs):
         yield _slow_pair_table(run, max_pairs)
@@ -75,7 +75,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
         },
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
-        "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
+        "Score: their distance below the ordinary pairs, in units of the spread of these." + cut,
         {"src → dst", "when", "link"},
     )
 
@@ -197,6 +197,6 @@ def _some_pairs(transports: pd.DataFrame) -> str:
 
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
-    page_tables=partial(tables, max_pairs=_MAX_PAIRS_OF_A_PAGE),
+    page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
     page_matrices=_matrices, figures=("pair-bandwidth",),
 )  # fmt: skip
