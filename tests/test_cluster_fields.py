@@ -63,8 +63,8 @@ def test_a_new_field_is_part_of_what_is_measured() -> None:
         for cluster in (Larger(), Larger(disk_limit="4GB"))
     )
     assert plain.id == Case(workload="merge", backend="tcp").id != limited.id
-    assert limited.cluster.words()["disk_limit"] == "4GB"
-    assert plain.cluster.words()["disk_limit"] == ""
+    assert limited.cluster.labels()["disk_limit"] == "4GB"
+    assert plain.cluster.labels()["disk_limit"] == ""
 
 
 def test_a_pair_takes_no_options_of_a_cluster() -> None:

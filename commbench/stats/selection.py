@@ -175,7 +175,7 @@ def describe_settings(case: Case) -> str:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    return {**case.params, **case.cluster.words()}
+    return {**case.params, **case.cluster.labels()}
 
 
 def _text(value: Any) -> str:
