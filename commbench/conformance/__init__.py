@@ -1,4 +1,4 @@
-"""Checks that a backend, a workload or a launcher keeps its promises, for whoever writes one.
+"""Tests for authors of backends, workloads and launchers: does a plugin keep its contract.
 
 ::
 
@@ -13,8 +13,8 @@
     def test_launcher(tmp_path):
         check_launcher("ssh", tmp_path, hosts=("localhost", "localhost"))
 
-All find what they check by its entry point, as the command line does. A promise that is not kept
-is an ``AssertionError`` that says which. ``docs/extending.md`` has a whole example.
+The names are those of entry points, as on the command line. A violation of the contract is an
+``AssertionError``. ``docs/extending.md`` has a complete example.
 """
 
 from __future__ import annotations
