@@ -88,7 +88,7 @@ def _compare_runs(old: Run, new: Run, min_effect: float, form: str, *, interleav
               help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
 @_MIN_EFFECT
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Of the data and of the order within each block.")  # fmt: skip
+              help="The seed of the data and of the order in each block.")  # fmt: skip
 @click.option("--output", type=PATH, default=Path("results"), show_default=True,
               help="Where the directories of the two runs are made.")  # fmt: skip
 @FORM

@@ -81,7 +81,7 @@ class ClusterSpec:
 
     n_workers: int = _field(2, "--workers", "Worker processes.", scope="size")
     threads_per_worker: int = _field(1, "--threads", "Threads of each worker.", scope="size")
-    device: str = _field("cpu", "--device", "auto: gpu where there is one and CuPy.", scope="")
+    device: str = _field("cpu", "--device", "auto: gpu if there is one and CuPy.", scope="")
     launcher: str = _field(
         "local", "--launcher",
         "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "

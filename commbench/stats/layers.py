@@ -1,4 +1,4 @@
-"""What each layer of the software adds to the one below it."""
+"""The time that each layer of the software adds to the layer below it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
         },
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
-        "Score: their distance below the ordinary pairs, in units of the spread of these." + cut,
+        "Score: the distance below the ordinary pairs' mean, in units of their spread." + cut,
         {"src → dst", "when", "link"},
     )
 
