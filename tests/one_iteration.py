@@ -34,17 +34,19 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
         names = [str((number + 1 + place) % n_workers) for place in range(peers)]
         sent = nbytes[:peers].tolist()
         for record in (
-            Batch.of(
+            Batch.from_columns(
                 TransferRecord, **where, dst=worker, src=[names[i % peers] for i in range(n)],
                 nbytes=nbytes.tolist(), start_s=start_s.tolist(), stop_s=stop_s, n_keys=1,
                 channel="gather",
             ),
-            Batch.of(
+            Batch.from_columns(
                 TaskRecord, **where, worker=worker, thread=1, name="add", action="compute",
                 start_s=start_s.tolist(), stop_s=stop_s,
             ),
-            Batch.of(WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2),
-            Batch.of(
+            Batch.from_columns(
+                WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2
+            ),
+            Batch.from_columns(
                 TransportUsed, **common, src=worker, dst=names, transport="tcp",
                 evidence=[f"socket 10.0.0.1:{number} ↔ 10.0.1.1:{peer}" for peer in names],
                 contradiction="",

@@ -177,6 +177,6 @@ def test_limits_that_make_no_sense_are_told(
 def test_ten_launches_are_where_rigour_begins() -> None:
     """The default is enough for an interval and for many pairs of backends."""
     suite = Suite(name="s", cases=(builders.case(launches=RIGOROUS_LAUNCHES),))
-    adaptive.check(Stopping(), suite)
+    adaptive.validate_stopping(Stopping(), suite)
     with pytest.raises(UsageError, match="--max-launches is 9"):
-        adaptive.check(Stopping(max_launches=9), suite)
+        adaptive.validate_stopping(Stopping(max_launches=9), suite)

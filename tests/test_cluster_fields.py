@@ -21,7 +21,7 @@ from commbench.harness.suite import cases_for
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Launch, Placement
 from commbench.model.plan import _field
-from commbench.stats.selection import settings_of
+from commbench.stats.selection import describe_settings
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 
@@ -63,8 +63,8 @@ def test_a_new_field_is_part_of_what_is_measured() -> None:
         for cluster in (Larger(), Larger(disk_limit="4GB"))
     )
     assert plain.id == Case(workload="merge", backend="tcp").id != limited.id
-    assert limited.cluster.words()["disk_limit"] == "4GB"
-    assert plain.cluster.words()["disk_limit"] == ""
+    assert limited.cluster.labels()["disk_limit"] == "4GB"
+    assert plain.cluster.labels()["disk_limit"] == ""
 
 
 def test_a_pair_takes_no_options_of_a_cluster() -> None:
@@ -83,7 +83,7 @@ WHOLE = ClusterSpec(
 
 def test_the_order_of_words_stays() -> None:
     """Histories of asv and names in pyperf rest on it."""
-    assert settings_of(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
+    assert describe_settings(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
         "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
         "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, memory_limit=4GB, A=1, "
         "distributed.comm.compression=zlib, iterations=3, warmups=1"

@@ -173,14 +173,14 @@ class TestBackends:
     def test_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A backend that lacks nothing is available with its settings."""
         monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.check("honest", "cpu")
+        found = doctor.probe_backend("honest", "cpu")
         assert found == BackendCheck(name="honest", device="cpu", settings="AIR=1")
         assert found.available
 
     def test_lacks_something(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A backend that lacks something says what, and what would help."""
         monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.check("honest", "gpu")
+        found = doctor.probe_backend("honest", "gpu")
         assert (found.available, found.reason, found.remedy) == (False, "no GPU", "buy one")
 
     @pytest.mark.parametrize(
@@ -202,16 +202,16 @@ class TestBackends:
 
         monkeypatch.setattr(Honest, "unavailable", fail)
         monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.check("honest", "cpu")
+        found = doctor.probe_backend("honest", "cpu")
         assert not found.available
         assert reason in found.reason
         assert remedy in found.remedy
         monkeypatch.setattr("commbench.backends.parse", fail)
-        assert reason in doctor.check("honest", "cpu").reason
+        assert reason in doctor.probe_backend("honest", "cpu").reason
 
     def test_name_that_nobody_carries(self) -> None:
         """A name without an entry point is unavailable, with the known names in the reason."""
-        assert "unknown backend" in doctor.check("carrier-pigeon", "cpu").reason
+        assert "unknown backend" in doctor.probe_backend("carrier-pigeon", "cpu").reason
 
     def test_both_devices_where_there_is_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a GPU every backend is asked about both devices, without one about CPUs only."""

@@ -41,7 +41,7 @@ def arrived(end):
 def transfers(count):
     """Return a batch of transfers, which are numbered."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
-    return Batch.of(model.TransferRecord, **fields)
+    return Batch.from_columns(model.TransferRecord, **fields)
 
 
 def numbers(run):

@@ -26,7 +26,7 @@ TRANSFER = builders.transfer(CASE, 0.0, 1.0)
 
 def batch(*numbers: int) -> Batch:
     """Return transfers of that many bytes."""
-    return Batch.of(TransferRecord, **{**vars(TRANSFER), "nbytes": list(numbers)})
+    return Batch.from_columns(TransferRecord, **{**vars(TRANSFER), "nbytes": list(numbers)})
 
 
 def numbers(run: Path) -> list[int]:
@@ -47,8 +47,8 @@ def test_a_batch_gives_every_record_back(record: Record) -> None:
     as_lists = {name: [value] * 2 for name, value in vars(record).items()}
     one, *others = vars(record)
     constant = {**vars(record), one: [vars(record)[one]] * 2}
-    assert list(Batch.of(kind, **as_lists).records()) == [record] * 2
-    assert list(Batch.of(kind, **constant).records()) == [record] * 2
+    assert list(Batch.from_columns(kind, **as_lists).records()) == [record] * 2
+    assert list(Batch.from_columns(kind, **constant).records()) == [record] * 2
     assert others
 
 
@@ -64,12 +64,14 @@ def test_a_value_that_does_not_fit_is_refused(column: str, value: list[Any]) -> 
     """What a worker sends must not make a part that can't be read."""
     columns = {**vars(TRANSFER), "nbytes": [1, 2], column: value}
     with pytest.raises((ValueError, AttributeError)):
-        Batch.of(TransferRecord, **columns).table()
+        Batch.from_columns(TransferRecord, **columns).table()
 
 
 def test_any_text_becomes_unicode() -> None:
     """Half of a surrogate pair, which a name may have, is no text to other programs."""
-    (record,) = Batch.of(WireBytes, **{**vars(builders.wire(CASE, 1)), "dst": ["\udc80"]}).records()
+    (record,) = Batch.from_columns(
+        WireBytes, **{**vars(builders.wire(CASE, 1)), "dst": ["\udc80"]}
+    ).records()
     assert record.dst == "?"
 
 

@@ -72,7 +72,7 @@ def test_every_figure_has_a_source(name: str) -> None:
     assert figure.source.title in figure.citation
     assert str(figure.source.year) in figure.setting
     assert figure.hardware in figure.setting
-    assert figure.place
+    assert figure.location
     assert {value.unit for value in figure.values} <= {"s", "B/s", "ratio"}
 
 

@@ -205,7 +205,7 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
     assert (stored["reproduces"], stored["scale"]) == (figure, 0.001)
     assert "at 0.1 % of its full size" in result.stdout
     title = published.figure(figure).title
-    assert f"Beside the published figure: {title}" in " ".join(result.stdout.split())
+    assert f"Compared with the published figure: {title}" in " ".join(result.stdout.split())
     told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
     assert (told["run"]["reproduces"], told["run"]["scale"]) == (figure, 0.001)
     assert len(told["published"]) >= len(published.figure(figure).values)

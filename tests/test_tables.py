@@ -77,7 +77,7 @@ def test_a_file_by_another_program_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", records.BULK)
 def test_without_records_columns_have_their_types(kind: str, tmp_path: Path) -> None:
     """What is computed from an empty frame must not fail for its types."""
-    found = tables.frame_of_parts(tmp_path, kind)
+    found = tables.frame_from_parts(tmp_path, kind)
     assert list(found) == list(records.FIELDS[kind])
     texts = "category" if "dst" in records.FIELDS[kind] else TEXT
     expected = {"int": "int64", "float": "float64", "str": texts}

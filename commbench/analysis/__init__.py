@@ -1,1 +1,1 @@
-"""What the records of a run say: one lazy object, and what disturbed the measurement."""
+"""Analyses of a run: its records and results, warnings, comparability and references."""

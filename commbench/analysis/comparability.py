@@ -1,4 +1,4 @@
-"""Whether two runs can be compared: what differs between them that is not to be measured."""
+"""Match the cases of two runs, and find the differences that make them incomparable."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _MACHINE = (
     "memory.cgroup_limit_bytes", "python",
 )  # fmt: skip
 _TABLES = ("packages", "variables")
-# Replication and deadline change how well a time is known, not the time.
+# Replication and deadline change the precision of times, not the times.
 _SETTINGS = ("iterations", "warmups")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that the two runs don't share; a value that nobody recorded is None."""
+    """A difference between two runs; a value that was not recorded is None."""
 
     key: str
     baseline: Any
     candidate: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: {_shown(self.baseline)} against {_shown(self.candidate)}"
+        return f"{self.key}: {_format_value(self.baseline)} against {_format_value(self.candidate)}"
 
 
 @dataclass(frozen=True)
 class Match:
-    """Which cases of two runs answer to each other, and what stands in the way.
+    """The matching cases of two runs, and their differences.
 
-    ``same`` has by the id of the baseline's case the candidate's. ``alone`` describes the cases
-    that only one of the runs has.
+    ``same`` maps the ids of the baseline's cases to those of the candidate. ``alone`` describes
+    the cases that only one of the runs has.
     """
 
     same: Mapping[str, str]
@@ -46,10 +46,10 @@ class Match:
 
 
 def match(baseline: Manifest, candidate: Manifest) -> Match:
-    """Set the cases of two runs against each other and collect what keeps them from comparing.
+    """Match the cases of two runs and collect the differences that make them incomparable.
 
-    A case and its equal share their id. Where a workload over a backend has no equal, but is
-    there once in both runs, the two are matched all the same, and their settings are differences.
+    Cases with the same id match. Other cases match if both runs have one case with the workload
+    and the backend; their settings are differences.
     """
     theirs = {case.id: case for case in candidate.suite.cases}
     pairs = [(case, theirs[case.id]) for case in baseline.suite.cases if case.id in theirs]
@@ -79,7 +79,7 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
 
 def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
     for key in _MACHINE:
-        yield from _difference(key, _at(one, key), _at(two, key))
+        yield from _difference(key, _value(one, key), _value(two, key))
     gpus = [
         [f"{gpu['name']}, driver {gpu['driver']}" for gpu in run.get("gpus") or ()]
         for run in (one, two)
@@ -89,22 +89,22 @@ def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Di
         yield from _tables(table, one.get(table) or {}, two.get(table) or {})
 
 
-def _at(environment: Mapping[str, Any], key: str) -> Any:
+def _value(environment: Mapping[str, Any], key: str) -> Any:
     value = recorded(environment, key)
-    # A kernel that was built anew keeps a few pages more or less for itself.
+    # The exact number depends on the build of the kernel.
     return format_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else value
 
 
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.backend}: "
     yield from _tables(f"{where}params", one.params, two.params)
-    clusters = (_shown_of(case.cluster) for case in (one, two))
+    clusters = (_cluster_settings(case.cluster) for case in (one, two))
     yield from _tables(f"{where}cluster", *clusters)
     for key in _SETTINGS:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))
 
 
-def _shown_of(cluster: ClusterSpec) -> dict[str, Any]:
+def _cluster_settings(cluster: ClusterSpec) -> dict[str, Any]:
     settings = cluster.measured() | {"placement": cluster.placed}
     return {name: "none" if value in ("", {}) else value for name, value in settings.items()}
 
@@ -115,7 +115,7 @@ def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Itera
 
 
 def _difference(key: str, one: Any, two: Any) -> Iterator[Difference]:
-    # From a file a tuple comes back as a list.
+    # Tuples become lists in a file.
     if one != two and not (isinstance(one, list | tuple) and [*one] == [*(two or ())]):
         yield Difference(key, one, two)
 
@@ -124,5 +124,5 @@ def _kind(case: Case) -> tuple[str, str]:
     return case.workload, case.backend
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "unknown" if value is None else str(value)

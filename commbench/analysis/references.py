@@ -1,20 +1,20 @@
-"""What a run is expected to measure: references as ReFrame's users know them.
+"""Compare a run with reference values, as in ReFrame.
 
 A file has one table per expected number::
 
     [[reference]]
-    system = "node*"            # the host's name; * and ? stand for anything
+    system = "node*"            # the host's name; * and ? are wildcards
     workload = "merge"
     backend = "tcp"
-    params = { rows = 250000 }  # those that tell cases apart; absent ones may be anything
+    params = { rows = 250000 }  # those that distinguish cases; others may have any value
     cluster = { n_workers = 2 }
     metric = "time"             # or "throughput"
     value = 0.176
-    lower = -0.1                # at most 10 % below; absent: any value below is good
+    lower = -0.1                # at most 10 % below; absent: no lower limit
     upper = 0.1
     unit = "s"
 
-For a ping-pong ``layer`` and ``message_bytes`` say which of its numbers is meant.
+For a ping-pong, ``layer`` and ``message_bytes`` select one of its numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNITS = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9},
     "throughput": {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9},
 }
-"""What a unit is in seconds, or in bytes per second."""
+"""The factors of units to seconds, or to bytes per second."""
 _COLUMNS = {"time": "median_s", "throughput": "throughput_Bps"}
 _CLUSTER = ("n_workers", "threads_per_worker", "device")
 _TOLERANCE = 0.1
@@ -52,7 +52,7 @@ _TOLERANCE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A ``reference`` table."""
+    """A ``reference`` table: the expected value of a metric of one case."""
 
     system: str
     workload: str
@@ -69,21 +69,21 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """What is expected of what, in a line."""
+        """The metric, the case and its settings in one line."""
         settings = [*self.params.items(), *self.cluster.items()]
         apart = ", ".join(f"{key}={value}" for key, value in settings)
         return self.short_name + (f" ({apart})" if apart else "")
 
     @property
     def short_name(self) -> str:
-        """The same without the settings."""
+        """The ``name`` without the settings."""
         size = "" if self.message_bytes is None else f" {format_message_size(self.message_bytes)}"
         layer = f" {self.layer}" if self.layer else ""
         return f"{self.metric} of {self.workload} over {self.backend}{layer}{size}"
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest value that are good, in the reference's unit."""
+        """The smallest and the largest accepted value, in the reference's unit."""
         return (
             -math.inf if self.lower is None else self.value * (1 + self.lower),
             math.inf if self.upper is None else self.value * (1 + self.upper),
@@ -97,7 +97,7 @@ class _ReferenceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A reference and the value that was measured, in the same unit; nan where there is none."""
+    """A reference and the measured value in the same unit, nan if there is none."""
 
     reference: Reference
     value: float
@@ -115,7 +115,7 @@ def read(path: Path) -> tuple[Reference, ...]:
     Raises
     ------
     ReferenceFileError
-        Where it can't be read, or a key, type, unit or tolerance is wrong, with which.
+        If it can't be read, or a key, type, unit or tolerance is wrong.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -151,13 +151,15 @@ def _validate(reference: Reference) -> None:
         )
 
 
-def check(run: Run, references: Sequence[Reference], summaries: pd.DataFrame) -> list[Check]:
-    """Hold the `summaries` of a run against the references for its system.
+def compare_with_references(
+    run: Run, references: Sequence[Reference], summaries: pd.DataFrame
+) -> list[Check]:
+    """Compare the `summaries` of a run with the references for its system.
 
     Raises
     ------
     ReferenceFileError
-        Where no reference is for this system, or one fits no case of the run, or several numbers.
+        If there is no reference for this system, or one matches no case or several numbers.
     """
     system = _system(run)
     mine = [r for r in references if fnmatchcase(system, r.system)]
@@ -170,7 +172,7 @@ def check(run: Run, references: Sequence[Reference], summaries: pd.DataFrame) ->
 
 
 def _value(run: Run, reference: Reference, summaries: pd.DataFrame) -> float:
-    cases = [case for case in run.suite.cases if _fits(case, reference)]
+    cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
         known = ", ".join(f"{case.workload} over {case.backend}" for case in run.suite.cases)
         raise ReferenceFileError(
@@ -186,7 +188,7 @@ def _value(run: Run, reference: Reference, summaries: pd.DataFrame) -> float:
             f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.manifest.id} are "
             "that; say which by params, cluster, layer or message_bytes"
         )
-    # What was cut short is nothing to hold against a reference.
+    # Launches that were cut short are not compared.
     rows = rows[rows["n_launches"] > 0]
     if rows.empty:
         return math.nan
@@ -194,7 +196,7 @@ def _value(run: Run, reference: Reference, summaries: pd.DataFrame) -> float:
     return in_base_units / UNITS[reference.metric][reference.unit]
 
 
-def _fits(case: Case, reference: Reference) -> bool:
+def _matches(case: Case, reference: Reference) -> bool:
     if (case.workload, case.backend) != (reference.workload, reference.backend):
         return False
     cluster = vars(case.cluster)
@@ -218,13 +220,13 @@ def _system(run: Run) -> str:
     return str(recorded(run.manifest.environment, "host.name") or "unknown")
 
 
-def written(run: Run, summaries: pd.DataFrame) -> str:
-    """Return a file of references that expects what this run has measured, within 10 %.
+def render_references(run: Run, summaries: pd.DataFrame) -> str:
+    """Return the text of a file of references to the values of this run, within 10 %.
 
     Raises
     ------
     UsageError
-        Where the run has no number to expect.
+        If the run has no values.
     """
     cases = {case.id: case for case in run.suite.cases}
     tables = []
@@ -255,7 +257,7 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(items) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    # For text, numbers and truth TOML's notation is JSON's.
+    # TOML and JSON have the same notation for strings, numbers and booleans.
     return json.dumps(value, ensure_ascii=False)
 
 

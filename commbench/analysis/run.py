@@ -1,4 +1,4 @@
-"""A run: its records as frames, and what is computed of them, each when it is first asked for."""
+"""A run: its records as frames, and lazily computed results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CASE_COLUMNS = ("workload", "backend")
-"""What every frame has of the cases, beside the fields of its records."""
+"""The fields of cases that every frame has as columns."""
 
 
 class Run:
     """The records of a run, one frame for each kind, and everything derived from them.
 
-    A frame is an attribute with the name that its kind of record has as ``table``: ``samples``,
-    ``transfers``, ``tasks``, …. It has the fields of the record as columns, and ``workload`` and
-    ``backend``. The texts of records in large numbers are categoricals.
+    Frames are attributes, named after the ``table`` of their kind of record: ``samples``,
+    ``transfers``, ``tasks``, …. Their columns are the fields of the record, ``workload`` and
+    ``backend``. The texts of bulk records are categoricals.
 
     Parameters
     ----------
     path
         The run's directory.
     manifest
-        What its ``run.json`` says.
+        The manifest in its ``run.json``.
     frames
-        Frames in the place of those that the directory has.
+        Frames that replace those of the directory.
     """
 
     def __init__(self, path: Path, manifest: Manifest, **frames: pd.DataFrame) -> None:
@@ -47,12 +47,12 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Return the run in a directory, also one that was cut short.
+        """Return the run in a directory; it need not be complete.
 
         Raises
         ------
         ResultsError
-            Where the directory holds no run; later, where a file of it can't be read.
+            If the directory has no run; later, if a file can't be read.
         """
         return cls(path, directory.read_manifest(path))
 
@@ -69,14 +69,14 @@ class Run:
 
     @property
     def suite(self) -> Suite:
-        """What was measured."""
+        """The suite of the run."""
         return self.manifest.suite
 
     # -- frames
 
     @cached_property
     def _lines(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-        """The fields of the records in lines, by kind, and what is wrong with the others."""
+        """The fields of the records in ``samples.jsonl``, by kind, and notes on invalid lines."""
         notes: list[str] = []
         return tables.rows(self.path, notes), notes
 
@@ -84,9 +84,9 @@ class Run:
         if not self.path.is_dir():
             raise ResultsError(f"{self.path} is gone; its files are read when they are needed")
         if kind in records.BULK:
-            frame = tables.frame_of_parts(self.path, kind)
+            frame = tables.frame_from_parts(self.path, kind)
         else:
-            frame = tables.frame_of_rows(self._lines[0].pop(kind), kind)
+            frame = tables.frame_from_rows(self._lines[0].pop(kind), kind)
         cases = {case.id: case for case in self.suite.cases}
         if others := {*frame["case_id"].unique()} - cases.keys():
             foreign = frame["case_id"].isin(others)
@@ -106,20 +106,20 @@ class Run:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What was unreadable, or is of another run."""
+        """Notes on unreadable records, and on records of other cases."""
         _ = self.frames
         return (*self._lines[1], *self._foreign.values())
 
     def launches_begun(self) -> dict[str, int]:
-        """Return by case id how many launch indices are taken, also by launches cut short."""
+        """Return the first unused launch index per case id."""
         import pandas as pd
 
         frames = (self.samples, self.transfers, self.tasks, self.idle, self.failures, self.ends)
-        taken = [frame.groupby("case_id", observed=True)["launch"].max() for frame in frames]
-        last = pd.concat([launches.rename(index=str) for launches in taken])
+        used = [frame.groupby("case_id", observed=True)["launch"].max() for frame in frames]
+        last = pd.concat([launches.rename(index=str) for launches in used])
         return {str(case_id): int(n) + 1 for case_id, n in last.groupby(level=0).max().items()}
 
-    # -- what is computed of them
+    # -- results
 
     case_labels = cached_property(stats.case_labels)
     launch_medians = cached_property(stats.launch_medians)
@@ -133,53 +133,53 @@ class Run:
 
     @property
     def pairs(self) -> pd.DataFrame:
-        """What `stats.pairs` returns, its texts as categoricals."""
+        """The result of `stats.pairs`, with categorical texts."""
         return self.pair_bandwidths.table
 
     @cached_property
     def link_bandwidths(self) -> pd.DataFrame:
-        """What `stats.link_bandwidths` returns."""
+        """The result of `stats.link_bandwidths`."""
         return stats.link_bandwidths(self, self.pair_bandwidths)
 
     @cached_property
     def slow_pairs(self) -> pd.DataFrame:
-        """What `stats.slow_pairs` returns."""
+        """The result of `stats.slow_pairs`."""
         return stats.slow_pairs(self.pairs, self)
 
     @cached_property
     def profile_shares(self) -> pd.DataFrame:
-        """What `stats.profile_shares` returns."""
+        """The result of `stats.profile_shares`."""
         return stats.profile_shares(self.worker_profiles, self)
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """By case: ``pair`` of processes, ``fetch`` of all workers, or work of a ``cluster``."""
+        """The kind of each case: ``pair`` (ping-pong), ``fetch`` (all-to-all) or ``cluster``."""
         layers = self.samples.drop_duplicates("case_id").set_index("case_id")["layer"]
         return {
-            case.id: _kind_of_case(case, str(layers.get(case.id, ""))) for case in self.suite.cases
+            case.id: _case_kind(case, str(layers.get(case.id, ""))) for case in self.suite.cases
         }
 
     @cached_property
     def pair_transports(self) -> pd.DataFrame:
-        """The first of the transports with the same pair, name and contradiction."""
+        """The first record of each case, pair, transport and contradiction."""
         return self.transports.drop_duplicates(
             ["case_id", "src", "dst", "transport", "contradiction"]
         )
 
     @cached_property
     def worker_places(self) -> pd.DataFrame:
-        """Where each worker was, in the first launch in which it was there."""
+        """The distinct locations of each worker and case."""
         return self.places.drop_duplicates([c for c in self.places if c not in ("launch", "pid")])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before the numbers."""
+        """The warnings about the run."""
         from commbench.analysis import warnings
 
         return tuple(warnings.find(self))
 
 
-def _frame_of(kind: str) -> cached_property[pd.DataFrame]:
+def _make_frame_property(kind: str) -> cached_property[pd.DataFrame]:
     def frame(run: Run) -> pd.DataFrame:
         return run._frame(kind)
 
@@ -188,14 +188,14 @@ def _frame_of(kind: str) -> cached_property[pd.DataFrame]:
 
 
 for _table, _kind in records.TABLES.items():
-    _property = _frame_of(_kind)
+    _property = _make_frame_property(_kind)
     _property.__set_name__(Run, _table)
     setattr(Run, _table, _property)
 
 
-def _kind_of_case(case: Case, layer: str) -> str:
+def _case_kind(case: Case, layer: str) -> str:
     if not layer:
-        # No sample was taken.
+        # Without samples, the workload decides.
         with suppress(CommbenchError):
             workload = registry.load("workload", case.workload)
             if issubclass(workload, PairWorkload):

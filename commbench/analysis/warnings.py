@@ -1,7 +1,7 @@
-"""What a reader must know before the numbers: what is wrong with a run, and what disturbed it.
+"""Warnings about a run: its problems and disturbances.
 
-Each warning says in one line what was seen, why it matters and what to do. What was not recorded
-makes no warning.
+Each warning says in one line what was observed, why it matters and what to do. There is no warning
+about what was not recorded.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
 MAX_STOLEN = 0.02
-"""The share of the cores' time that a hypervisor may take: what commbench allows itself to cost."""
+"""The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""
 MAX_SPREAD = 0.1
-"""pyperf calls a benchmark unstable from a standard deviation of 10 % of the mean on."""
+"""The relative standard deviation from which pyperf calls a benchmark unstable."""
 MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
-"""A drift must be improbable by chance, and change more than runs on a quiet machine differ by."""
+"""The maximum p-value and the minimum relative change of a drift."""
 MIN_CLOCK_STEPS = 100
-"""A duration of 100 steps of the clock is known to 1 %."""
+"""The steps of the clock in a duration that is known to 1 %."""
 CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
-"""Layers of which each sample is timed alone, and how many samples long the timed stretch is."""
+"""The layers whose samples are timed one by one, and the timed duration in samples."""
 LOCAL = "local"
-"""What the records call the host that the run was begun on."""
+"""The name in the records of the host on which the run was started."""
 COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
-_NAMED = 6
-"""The slow pairs of a case that are named in its warning; the table has more."""
+_MAX_NAMED = 6
+"""The maximum slow pairs of a case that its warning names."""
 
 
 def find(run: Run) -> list[str]:
@@ -150,8 +150,8 @@ def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         ["case_id", "channel"], sort=False, observed=True
     ):
         worst = next(rows.itertuples())
-        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_NAMED].itertuples()]
-        also += [f"{len(rows) - _NAMED} more"] * (len(rows) > _NAMED)
+        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_MAX_NAMED].itertuples()]
+        also += [f"{len(rows) - _MAX_NAMED} more"] * (len(rows) > _MAX_NAMED)
         yield (
             f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}:"
             f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
@@ -218,9 +218,9 @@ def _core_use(run: Run) -> pd.DataFrame:
 def _disturbed(
     use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
 ) -> str:
-    """Return in which launches more than `limit` of the cores' time was taken, if in any."""
+    """Describe the launches that lost more than `limit` of the cores' time, if there are any."""
     use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
-    # A launch on several hosts was disturbed where its most disturbed host was.
+    # The most disturbed host of a launch counts.
     use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
     above = use[use["share"] > limit]
     if above.empty:
@@ -292,8 +292,8 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     step_s = recorded(run.manifest.environment, "clock.step_s")
     if not step_s:
         return
-    # In the other modes of a ping-pong many messages are timed together.
-    alone = {c.id for c in run.suite.cases if stats.mode_of(c) in stats.LATENCY_MODES}
+    # The other modes of a ping-pong time many messages together.
+    alone = {c.id for c in run.suite.cases if stats.pingpong_mode(c) in stats.LATENCY_MODES}
     rows = run.summaries[run.summaries["case_id"].isin(alone)]
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
     source = recorded(run.manifest.environment, "cpu.clock_source")
@@ -327,11 +327,11 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _may_be_remote(case: Case) -> bool:
-    """Return whether workers need not be on this host, whose cores then say nothing of theirs."""
+    """Return whether workers may be on other hosts, with other cores."""
     try:
         return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))
     except CommbenchError:
-        # A plug-in that measured the run, and is not installed here.
+        # The launcher's package is not installed here.
         return True
 
 
@@ -339,7 +339,7 @@ def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
-        if case.id not in measured or stats.mode_of(case) != "multi-pair":
+        if case.id not in measured or stats.pingpong_mode(case) != "multi-pair":
             continue
         if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
             yield (

@@ -1,7 +1,7 @@
-"""The command line: one command for each way from a suite to a report.
+"""The command line.
 
-Exit status: 0 good; 1 a launch failed or results can't be written; 2 usage, an unavailable
-backend or unreadable results; 3 a comparison or check found a regression; 130 interrupted.
+Exit status: 0 success; 1 a launch failed or results can't be written; 2 usage, an unavailable
+backend or unreadable results; 3 a regression in a comparison or check; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _COMMANDS = {
     "report": "results:report",
     "export": "results:export",
     "model": "results:model",
-    "compare": "gates:compare",
-    "check": "gates:check",
-    "ab": "gates:ab",
+    "compare": "regressions:compare",
+    "check": "regressions:check",
+    "ab": "regressions:ab",
     "doctor": "this_machine:doctor",
     "topology": "this_machine:topology",
     "list": "main:list_",
@@ -32,13 +32,13 @@ _COMMANDS = {
 
 
 class _Complaint(click.ClickException):
-    """What the caller can put right, as one message."""
+    """The message of an error that the user can fix."""
 
     exit_code = 2
 
 
 class _Unwritten(click.ClickException):
-    """What the disk refused, as one message."""
+    """The message of an error with writing results."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Progress on standard error, drawn only when a record or a quiet tick comes by anyway."""
+"""Progress on standard error, updated only when a record or a tick arrives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Show = Callable[[Record | None], None]
 
 
 @contextmanager
-def shown(run: Manifest, n_launches: int) -> Iterator[_Show]:
-    """Give a function that takes every record of `run` and shows how far it is.
+def display(run: Manifest, n_launches: int) -> Iterator[_Show]:
+    """Yield a function that shows the progress of `run` when called with each record.
 
-    On a terminal it is a bar; elsewhere, as in a CI log, a line per launch. There are `n_launches`
-    to come, or more of them where ``run.stopping`` says so.
+    Progress is a bar on a terminal; elsewhere, as in a CI log, a line per launch. There are
+    `n_launches` to come, or more if ``run.stopping`` is set.
     """
     names = {case.id: f"{case.workload} {case.backend}" for case in run.suite.cases}
     if not sys.stderr.isatty():
@@ -39,7 +39,7 @@ def shown(run: Manifest, n_launches: int) -> Iterator[_Show]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("launches,"), TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
-    # Without the refreshing thread: it would wake up while a launch is being timed.
+    # No auto_refresh, whose thread would disturb measurements.
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     with progress:
         task = progress.add_task("starting", total=n_launches if run.stopping is None else None)

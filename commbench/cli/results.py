@@ -21,7 +21,7 @@ FORM = click.option(
     show_default=True,
 )  # fmt: skip
 _AT_ONCE = 1 << 20
-"""Characters that are printed at a time."""
+"""The characters to print at a time."""
 _ASV = "asv"
 
 
@@ -36,7 +36,7 @@ _ASV = "asv"
 )
 @click.option("--racks", type=PATH, help="Which hosts share a rack, from a file.")
 def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
-    """Report a RUN again: a run's directory, complete or not."""
+    """Report a RUN again: the directory of a run, complete or not."""
     render = registry.load("report", form)
     data = load(run)
     if min_transfer is not None:
@@ -44,7 +44,7 @@ def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -
     if racks is not None:
         data = data.replace(replace(data.manifest, racks=options.racks(racks)))
     text = render(data)
-    # Hundreds of megabytes in one piece would be there once more, encoded.
+    # Print in chunks: a report may have hundreds of megabytes, and each is encoded in a copy.
     for begin in range(0, len(text), _AT_ONCE):
         click.echo(text[begin : begin + _AT_ONCE], nl=False)
 
@@ -68,15 +68,15 @@ def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -
 @click.option(
     "--force", is_flag=True, default=None, help="asv: take uncommitted changes for the commit's."
 )
-def export(run: Path, form: str, output: Path | None, **of_asv: Any) -> None:
+def export(run: Path, form: str, output: Path | None, **asv_options: Any) -> None:
     """Write a RUN for another program: a history of asv's, pyperf, OSU's scripts, a CI server."""
     known = [*registry.names("report"), _ASV]
     if form not in known:
         raise UnknownNameError("export format", form, known)
     if form == _ASV:
-        _to_asv(run, output, **of_asv)
+        _to_asv(run, output, **asv_options)
         return
-    given = [f"--{name}" for name, value in of_asv.items() if value is not None]
+    given = [f"--{name}" for name, value in asv_options.items() if value is not None]
     if given:
         raise UsageError(f"{', '.join(given)}: only an export --to asv takes that, not {form}")
     text = registry.load("report", form)(load(run))
@@ -100,8 +100,8 @@ def _to_asv(
     written = asv.write(
         data,
         output,
-        asv.machine_of(data.manifest, machine, output),
-        asv.commit_of(data.manifest, commit, repository or Path(), force=bool(force)),
+        asv.describe_machine(data.manifest, machine, output),
+        asv.find_commit(data.manifest, commit, repository or Path(), force=bool(force)),
     )
     good = good_launches(data)
     for case in data.suite.cases:
@@ -115,9 +115,9 @@ def _to_asv(
 @click.argument("run", type=PATH)
 @FORM
 @click.option(
-    "--predict", type=BYTES, metavar="SIZE", help="Tell the time of a transfer of this size."
+    "--predict", type=BYTES, metavar="SIZE", help="Predict the time of a transfer of this size."
 )
-@click.option("--backend", help="Of a run over several backends, this one only.")
+@click.option("--backend", help="Only this backend of the run.")
 def model(run: Path, form: str, predict: int | None, backend: str | None) -> None:
     """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
     from commbench import stats

@@ -1,4 +1,4 @@
-"""``commbench run``: from a workload or a suite file to records and their report."""
+"""``commbench run``: measure a workload or a suite file, and report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _RunGroup(click.Group):
-    """``run``: every workload and every suite file is a command, with options of its own."""
+    """The group ``run``, with a command for every workload and suite file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -93,7 +93,7 @@ def _suite_command(path: Path) -> click.Command:
 
 
 def _start(suite: Suite, given: dict[str, Any]) -> int:
-    """Run `suite` from its beginning and return the exit status."""
+    """Run all launches of `suite` and return the exit status."""
     from datetime import UTC, datetime
 
     from commbench.harness import suite as suites
@@ -109,7 +109,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     suite = options.available(suite, skip=given["skip_unavailable"])
     stopping, seed = options.stopping(given), given["seed"] or 0
     if stopping is not None:
-        adaptive.check(stopping, suite)
+        adaptive.validate_stopping(stopping, suite)
     described = Manifest(
         id=directory.new_run_id(suite.name, given["output"]),
         suite=suite,
@@ -122,30 +122,30 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         racks=options.racks(given["racks"]),
     )
     store = directory.RunStore.create(given["output"], described)
-    return _carry_out(store, suites.plan(suite, seed))
+    return _execute(store, suites.plan(suite, seed))
 
 
 def _resume(path: Path) -> int:
-    """Run what is missing of the run in `path` and return the exit status."""
+    """Run the missing launches of the run in `path` and return the exit status."""
     from commbench.harness import suite as suites
     from commbench.stats.selection import good_launches
     from commbench.store import directory
     from commbench.studies import adaptive
 
     data = load(path)
-    # A file that can't be read is an error before anything is measured, not afterwards.
+    # Read all files now, so that an unreadable one is reported before measuring.
     _ = data.frames
     store = directory.RunStore.reopen(path)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
     suite = options.available(store.manifest.suite, skip=False)
     if store.manifest.stopping is not None:
-        suite = adaptive.evened(suite, done)
+        suite = adaptive.level_launches(suite, done)
     missing = suites.plan(suite, store.manifest.seed + len(data.ends), done=done)
-    return _carry_out(store, suites.shift(missing, data.launches_begun()))
+    return _execute(store, suites.shift(missing, data.launches_begun()))
 
 
-def _carry_out(store: RunStore, launches: Sequence[Launch]) -> int:
-    """Measure, store as it comes, report; return the exit status."""
+def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
+    """Measure `launches`, store their records, and report; return the exit status."""
     from contextlib import closing
 
     from commbench.cli import progress
@@ -154,10 +154,10 @@ def _carry_out(store: RunStore, launches: Sequence[Launch]) -> int:
     from commbench.studies import adaptive
 
     failed = interrupted = False
-    plan = adaptive.extended(launches, store.manifest, lambda: load(store.path))
+    plan = adaptive.extend(launches, store.manifest, lambda: load(store.path))
     with (
         interrupts.interruptible(),
-        progress.shown(store.manifest, len(launches)) as show,
+        progress.display(store.manifest, len(launches)) as show,
         closing(runner.run_plan(plan, store.path)) as records,
     ):
         try:
@@ -173,7 +173,7 @@ def _carry_out(store: RunStore, launches: Sequence[Launch]) -> int:
     _write_report(store, run)
     click.echo(registry.load("report", "terminal")(run), nl=False)
     if interrupted:
-        # Who is impatient would only cut the next lines short.
+        # A second Ctrl-C must not suppress the next lines.
         interrupts.ignore()
         click.echo(f"interrupted; to go on: commbench run --resume {store.path}", err=True)
     click.echo(store.path)
@@ -197,15 +197,15 @@ def _write_report(store: RunStore, run: Run) -> None:
 
 
 def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
-    """Print the job script of every launch as it would be submitted, one after another.
+    """Print the job script of every launch.
 
-    `output` is where the run's directory would be; ``RUN`` stands for its name. Pairs of processes
-    take no job, which is told where others do.
+    `output` is the parent of the run's directory, which is called ``RUN``. Pairs of processes have
+    no job, which is reported if other launches have one.
 
     Raises
     ------
     UsageError
-        Where a launcher submits no jobs.
+        If a launcher submits no jobs.
     """
     from commbench.backends import parse
     from commbench.harness import runner

@@ -1,4 +1,4 @@
-"""``doctor`` and ``topology``: what this machine can do, and how it is laid out."""
+"""``doctor`` and ``topology``: the capabilities and the layout of this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LISTS = (
 
 @click.command()
 def doctor() -> None:
-    """Tell what this machine can measure, why not the rest, and what would disturb it."""
+    """Show what this machine can measure, why not the rest, and what would disturb it."""
     from rich.console import Console
 
     from commbench.studies.doctor import examine
@@ -46,7 +46,7 @@ def doctor() -> None:
 
 
 def render_examination(examination: Examination, console: Console) -> None:
-    """Draw the examination on `console`; long facts wrap, none is cut."""
+    """Print the examination on `console`; long facts are wrapped."""
     _section(console, "Machine", _facts(examination))
     checks = [("backend", "device", "runs", "what it sets, or why it does not run")]
     for item in examination.backends:
@@ -74,21 +74,21 @@ def _section(console: Console, title: str, rows: Sequence[Sequence[str]]) -> Non
     for _ in rows[0]:
         table.add_column(overflow="fold")
     for row in rows:
-        # As Text, no fact is taken for markup or an emoji.
+        # Text is not parsed for markup or emojis.
         table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
     console.print(Text(f"\n{title}", "bold"))
     console.print(table)
 
 
 def _facts(examination: Examination) -> list[tuple[str, str]]:
-    from commbench.studies.doctor import worded
+    from commbench.studies.doctor import format_fact
 
     machine = examination.machine
-    of_host = machine["host"] | machine["cpu"] | machine["memory"]
-    words = {key: worded(key, value) for key, value in of_host.items()}
+    host_facts = machine["host"] | machine["cpu"] | machine["memory"]
+    words = {key: format_fact(key, value) for key, value in host_facts.items()}
     facts = [(label, template.format(**words)) for label, template in _FACTS]
     for kind, label, template in _LISTS:
-        items = [{key: worded(key, item[key]) for key in item} for item in machine[kind]]
+        items = [{key: format_fact(key, item[key]) for key in item} for item in machine[kind]]
         rows = [(label.format(**item), template.format(**item)) for item in items]
         facts += rows or [(kind, "none")]
     versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
@@ -99,7 +99,7 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
 @click.command()
 @click.option(
     "--file", type=click.Path(path_type=Path),
-    help="Instead of asking this machine, read what `nvidia-smi topo -m` wrote there.",
+    help="Read the output of `nvidia-smi topo -m` from this file instead.",
 )  # fmt: skip
 @click.option(
     "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg|png",
@@ -110,12 +110,12 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
     help="Write what `--placement auto` would bind workers to, as a file for `--placement`.",
 )  # fmt: skip
 @click.option(
-    "--workers", type=click.IntRange(1), help="For so many workers.  [default: one for each GPU]"
+    "--workers", type=click.IntRange(1), help="The number of workers.  [default: one per GPU]"
 )
 def topology(
     file: Path | None, figure: Path | None, write_placement: Path | None, workers: int | None
 ) -> None:
-    """Show NUMA nodes, GPUs and NICs, and what joins each pair of them."""
+    """Show NUMA nodes, GPUs and NICs, and the links between them."""
     from commbench.machine import topology as topologies
     from commbench.reports import host_tables, terminal
 

@@ -1,4 +1,4 @@
-"""Checks that a backend, a workload or a launcher keeps its promises, for whoever writes one.
+"""Tests for authors of backends, workloads and launchers: does a plugin keep its contract.
 
 ::
 

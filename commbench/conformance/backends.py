@@ -1,4 +1,4 @@
-"""``check_backend``."""
+"""The contract of backends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commbench import backends
 from commbench.backends.base import Backend, Unavailability
-from commbench.conformance.promises import one_line, refusal
+from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
@@ -19,33 +19,33 @@ from commbench.store.emitter import InMemory
 from commbench.workloads.base import MODES
 
 _STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")
-"""Libraries of which two can't share a process, or that take hold of a GPU."""
+"""Libraries that can't share a process, or that initialize a GPU."""
 _SIZES = (1, 100_000)
 _TIMEOUT_S = 120.0
 
 
 def check_backend(name: str, device: str = "cpu") -> set[str]:
-    """Check what the backend `name` says of itself, and messages of one launch over it.
+    """Test the attributes and methods of the backend `name`, and measure one launch over it.
 
-    The launch is a small ping-pong at every layer that the backend has here: two processes with one
-    connection, and a cluster of two workers. Every message is verified, but those of a program
-    that nobody can see into. That takes some seconds.
+    The launch is a small ping-pong at every available layer of the backend: two processes with one
+    connection, and a cluster of two workers. Every message is verified, except for those of
+    external programs. This takes some seconds.
 
     Returns
     -------
     set of str
-        What carried the messages, as the backend's ``transport`` tells it. Compare it with what
-        you expect: a transport that contradicts the name is a warning in reports, but no error.
+        The transports of the messages, as reported by the backend's ``transport``. Compare them
+        with those that you expect: a contradiction is only a warning in reports.
 
     Raises
     ------
     AssertionError
-        Where a promise is not kept.
+        If the backend violates its contract.
     UnavailableError
-        Where this machine can't run the backend; what it says of itself has been checked by then.
+        If this machine can't run the backend; its attributes have been tested by then.
     """
     backend = backends.parse(name)
-    _check_words(backend, name)
+    _check_names(backend, name)
     with tempfile.TemporaryDirectory(prefix="commbench-") as scratch:
         _check_settings(backend, device, Path(scratch))
         _check_unavailable_imports(name, device)
@@ -58,15 +58,15 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
         return _exchange_messages(backend, device, Path(scratch))
 
 
-def _check_words(backend: Backend, name: str) -> None:
+def _check_names(backend: Backend, name: str) -> None:
     head = name.partition(":")[0]
     assert backend.head == head, f"the entry point is {head!r}, but head is {backend.head!r}"
     again = backends.parse(backend.name).name
     assert again == backend.name, f"its name {backend.name!r} leads to another: {again!r}"
     assert backend.protocol, "protocol is empty; give the scheme of Dask's addresses"
-    with refusal(UsageError, "an option that nobody knows"):
+    with assert_raises(UsageError, "an unknown option"):
         type(backend)(("no-such-option",))
-    one_line("settings()", backend.settings())
+    assert_one_line("settings()", backend.settings())
     assert isinstance(backend.contradiction("no-such-transport"), str), (
         "contradiction() returns no text; return '' where nothing is wrong"
     )
@@ -131,7 +131,7 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     used = [record for record in records if isinstance(record, TransportUsed)]
     assert used, "transport() told of no connection what carries it"
     for record in used:
-        # The harness puts the layer before what the backend says.
+        # The harness adds the layer before the evidence of the backend.
         assert all((record.transport, record.evidence.partition(": ")[2])), (
             f"transport() says {record.transport!r} by the evidence {record.evidence!r}; it takes "
             "both"

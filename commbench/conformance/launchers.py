@@ -1,4 +1,4 @@
-"""``check_launcher``."""
+"""The contract of launchers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
-from commbench.conformance.promises import refusal
+from commbench.conformance.assertions import assert_raises
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.measure.cluster import measure_cluster
@@ -30,28 +30,28 @@ _FOREIGN: dict[str, Any] = {
 
 
 def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster: Any) -> None:
-    """Check that the launcher `name` makes the cluster it is asked for, and what it tells of it.
+    """Test that the launcher `name` starts the requested cluster and describes it correctly.
 
-    A cluster is started, a small workload measured on it, its result verified and its CPU time
-    compared with what a task is known to have used; then the cluster is closed.
+    A cluster is started, and a small workload is measured and verified on it. The CPU time is
+    compared with that of a task. Then the cluster is closed.
 
     Parameters
     ----------
     name
         The entry point.
     scratch
-        A folder that takes the processes' logs.
+        A folder for the processes' logs.
     backend
-        What the cluster talks over.
+        The backend of the cluster.
     **cluster
-        Of ``ClusterSpec``: what the launcher needs to know.
+        Fields of ``ClusterSpec`` that the launcher requires.
 
     Raises
     ------
     AssertionError
-        Where a promise is not kept.
+        If the launcher violates its contract.
     CommbenchError
-        Where the cluster can't be had.
+        If the cluster can't be started.
     """
     kind = registry.load("launcher", name)
     assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
@@ -59,7 +59,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     (case,) = suite.cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
     for field, value in _FOREIGN.items():
         if field not in kind.takes:
-            with refusal(UsageError, f"{field}, which {name} does not take,"):
+            with assert_raises(UsageError, f"{field}, which {name} does not take,"):
                 kind().check(ClusterSpec(launcher=name, **{field: value}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
         _check_members(running, spec, talk.protocol)
@@ -124,5 +124,5 @@ def _lives(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    # What is dead and waits for its parent to ask how it ended is at its end.
+    # Zombies have ended.
     return stat.rpartition(") ")[2][0] not in "ZX"

@@ -1,4 +1,4 @@
-"""``check_workload``."""
+"""The contract of workloads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from commbench.conformance.promises import one_line, refusal
+from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UsageError, VerificationError
 from commbench.harness import options, suite
 from commbench.model import LAYERS, registry
@@ -21,36 +21,36 @@ from commbench.workloads.base import (
 )
 
 _LEAST_COMPRESSED = 0.95
-"""What zlib may leave of a payload: random bytes grow."""
+"""The minimum compression ratio of a payload by zlib; random bytes are above 1."""
 
 
 def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
-    """Check what the workload `name` says of itself, that right results pass and wrong ones don't.
+    """Test the attributes of the workload `name`, and that it only accepts correct results.
 
-    A workload that computes is computed twice on a cluster; then one number of its result is
-    changed in the memory of a worker, which its ``check`` has to notice. Blocks and payloads that
-    are fetched or sent are made, compared, and changed by a bit. CPU memory only.
+    A computation is run twice on a cluster. Then one number of its result is changed in the memory
+    of a worker, which the workload has to detect. Blocks and payloads that are fetched or sent are
+    made, compared, and changed by one bit. All are in CPU memory.
 
     Parameters
     ----------
     name
         The entry point.
     client
-        A ``distributed.Client`` of at least two workers; without it two processes are started. No
-        other workload needs it.
+        A ``distributed.Client`` with at least two workers, for computations; by default, two
+        worker processes are started.
     **params
-        Of the workload, as small as makes sense; for example ``rows=1000``.
+        Parameters of the workload, for a small size; for example ``rows=1000``.
 
     Raises
     ------
     AssertionError
-        Where a promise is not kept.
+        If the workload violates its contract.
     UsageError
-        Where the parameters make no sense.
+        If the parameters are not valid.
     """
     kind = registry.load("workload", name)
     assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
-    one_line("summary", kind.summary)
+    assert_one_line("summary", kind.summary)
     _check_params(kind)
     filled = suite.structure(params, kind.Params, name)
 
@@ -106,15 +106,15 @@ def _check_computation(work: ClusterWorkload, client: Any) -> None:
     assert counts, f"payload_bytes is {number!r}; it must be a whole number above 0"
     work.prepare(client)
     for _ in range(2):
-        # The harness lets go of a result before it asks for the next.
+        # The harness releases a result before it computes the next.
         result = client.persist(work.build())
         wait(result)
         work.check(client, result)
     largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
     (holder, *_) = client.who_has([largest])[largest.key]
-    changed = client.run(_spoil, largest.key, workers=[holder])[holder]
+    changed = client.run(_corrupt, largest.key, workers=[holder])[holder]
     assert changed, f"the kit can't change a {largest.type}: make the result of arrays or frames"
-    with refusal(VerificationError, f"a wrong number in {largest.key}"):
+    with assert_raises(VerificationError, f"a wrong number in {largest.key}"):
         work.check(client, result)
 
 
@@ -122,8 +122,8 @@ def _nbytes(client: Any, future: Any) -> int:
     return int(client.nbytes([future.key], summary=False).get(future.key, 0))
 
 
-def _spoil(key: Any, dask_worker: Any) -> bool:
-    """Change a number of what the worker holds under `key`; runs on the worker."""
+def _corrupt(key: Any, dask_worker: Any) -> bool:
+    """Change a number in the worker's data under `key`; runs on the worker."""
     value = dask_worker.data[key]
     changed = value.copy() if hasattr(value, "copy") else value
     if hasattr(changed, "columns"):
@@ -135,7 +135,7 @@ def _spoil(key: Any, dask_worker: Any) -> bool:
     elif hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
 
-        # In any other order what reshape returns may be a copy.
+        # Otherwise reshape may return a copy.
         changed = numpy.array(changed, order="C")
         middle = changed.reshape(-1)[changed.size // 2 :][:1]
         middle[:] = 2 * middle + 1
@@ -149,15 +149,15 @@ def _check_blocks(make: Callable[[int], Any]) -> None:
     work: FetchWorkload = make(1)
     for size in work.sizes:
         block = work.block(0, size)
-        _check_bytes_of(block, size)
+        _check_random_bytes(block, size)
         assert _same(block, work.block(0, size)), f"block(0, {size}) is another at each call"
         work.check(0, size, block)
         garbled = block.copy()
         garbled[-1] ^= 1
-        with refusal(VerificationError, f"a wrong last byte of {size}"):
+        with assert_raises(VerificationError, f"a wrong last byte of {size}"):
             work.check(0, size, garbled)
     size = max(work.sizes)
-    with refusal(VerificationError, "the block of another worker"):
+    with assert_raises(VerificationError, "the block of another worker"):
         work.check(0, size, work.block(1, size))
     assert not _same(work.block(0, size), make(2).block(0, size)), (
         "the seed makes no difference to block()"
@@ -170,17 +170,17 @@ def _check_messages(make: Callable[[int], Any]) -> None:
     for size in work.sizes:
         assert work.n_samples(size, 1) >= 1, f"n_samples({size}, 1) is below 1"
         payload = work.payload(size)
-        _check_bytes_of(payload, size)
+        _check_random_bytes(payload, size)
         assert _same(payload, work.payload(size)), f"payload({size}) is another at each call"
         work.stamp(payload, 1)
         reply = payload.copy()
         work.check(payload, reply, whole=True)
         work.stamp(payload, 2)
-        with refusal(VerificationError, f"a stale reply of {size} B"):
+        with assert_raises(VerificationError, f"a stale reply of {size} B"):
             work.check(payload, reply, whole=False)
         reply = payload.copy()
         reply[-1] ^= 1
-        with refusal(VerificationError, f"a wrong last byte of {size}"):
+        with assert_raises(VerificationError, f"a wrong last byte of {size}"):
             work.check(payload, reply, whole=True)
     size = max(work.sizes)
     assert not _same(work.payload(size), make(2).payload(size)), (
@@ -188,7 +188,7 @@ def _check_messages(make: Callable[[int], Any]) -> None:
     )
 
 
-def _check_bytes_of(array: Any, size: int) -> None:
+def _check_random_bytes(array: Any, size: int) -> None:
     content = bytes(array)
     assert len(content) == size, f"of {size} B asked for {len(content)} were made"
     left = len(zlib.compress(content, 1)) / size

@@ -259,7 +259,7 @@ class GivenCluster:
         if chosen.get("launcher", spec.launcher) != spec.launcher:
             default, settings = ClusterSpec(), ClusterSpec.settings()
             own = {name: getattr(default, name) for name in settings
-                   if settings[name].of_one_launcher}  # fmt: skip
+                   if settings[name].launcher_specific}  # fmt: skip
             spec = replace(spec, **own)
         if "launcher_options" in chosen:
             chosen["launcher_options"] = {**spec.launcher_options, **chosen["launcher_options"]}

@@ -1,12 +1,12 @@
-"""The spine: what is measured, and the records that measuring leaves behind.
+"""The data model: suites and cases to measure, and the records of measurements.
 
 Data flows one way::
 
     Suite → Plan → Launch (a child process) → Record … → store → Summary → report
 
-Times are seconds, sizes bytes, and every number's name ends in its unit. Points in time
+Times are in seconds, sizes in bytes, and the name of every number ends in its unit. Points in time
 (``*_at_s``, ``start_s``, ``stop_s``) are seconds since the epoch on the measuring host's clock.
-Workers are known by name, which is the same in every launch, and not by address, which is not.
+Workers are identified by name, because their addresses differ between launches.
 """
 
 from __future__ import annotations

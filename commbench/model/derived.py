@@ -1,4 +1,4 @@
-"""What reports say of the records; always made anew from them."""
+"""Results that are derived from records, and not stored."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The samples of one case, or of one message size of it.
+    """A summary of the samples of one case and layer, or of one message size of these.
 
-    Only the ``n_launches`` that ended well count; where it is 0, all is of launches that were cut
-    short. ``median_s`` is the median over launches of each launch's median; the interval holds the
-    true median with probability ``confidence`` (one launch allows none: nan, nan and 0). The
-    percentiles are over all measured samples. ``n_warmup`` more were found to be warm-up.
-    ``cpu_s`` is nan where nobody could count it.
+    Only the ``n_launches`` successful launches count; if it is 0, the samples are of launches that
+    were cut short. ``median_s`` is the median over launches of each launch's median. The interval
+    contains the true median with probability ``confidence`` (nan, nan and 0 for one launch). The
+    percentiles are over all measured samples, without ``n_warmup`` that were detected as warm-up.
+    ``cpu_s`` is nan if it was not measured.
     """
 
     case_id: str
@@ -38,22 +38,22 @@ class Summary:
     submit_s: float
 
     @property
-    def throughput_Bps(self) -> float:  # noqa: N802 - the unit's own spelling
-        """Payload bytes per second at the median; without bytes or time there is none."""
+    def throughput_Bps(self) -> float:  # noqa: N802 - the spelling of the unit
+        """Payload bytes per second at the median; nan without bytes or time."""
         known = self.payload_bytes > 0 and self.median_s > 0
         return self.payload_bytes / self.median_s if known else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """``ratio`` = ``candidate_s`` / ``baseline_s``, the medians: below 1 the candidate is faster.
+    """A comparison of two cases at one layer and size.
 
-    ``effect`` is ``ratio`` − 1. The interval holds the true ratio with 95 %. ``p_value`` is that
+    ``ratio`` is ``candidate_s`` / ``baseline_s``, the medians: below 1, the candidate is faster.
+    ``effect`` is ``ratio`` − 1. The interval contains the true ratio with 95 %. ``p_value`` is that
     of the rank ``test``, adjusted for all pairs that were tested together; ``delta`` is Cliff's,
-    from −1 (the candidate always faster) to 1. ``n_launches`` is the smaller of the two sides'
-    numbers. The verdict is ``faster``, ``slower``, ``same`` or ``inconclusive``: see
-    ``commbench.stats.comparison``. Two cases of one workload may share a backend's name; the ids
-    tell them apart.
+    from −1 (the candidate is always faster) to 1. ``n_launches`` is the smaller number of launches
+    of the two. The verdict is ``faster``, ``slower``, ``same`` or ``inconclusive``: see
+    ``commbench.stats.comparison``. The ids distinguish cases of the same workload and backend.
     """
 
     workload: str

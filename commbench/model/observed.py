@@ -1,6 +1,7 @@
-"""What measuring leaves behind: one kind of record for each thing that is seen.
+"""The kinds of records that a launch emits.
 
-Those of which there may be millions are ``in_parts``: in a folder of the run's directory.
+Records of kinds with ``in_parts``, of which there may be millions, are in folders of the run's
+directory.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from commbench.model.plan import WorkerPlace
 class Sample:
     """One timed call, or one message of a ping-pong.
 
-    ``seconds`` is wall time from submission to the last result; ``submit_seconds`` is the part
-    of it until the scheduler had the graph; ``build_seconds`` came before it and is not in it.
-    For a ping-pong ``seconds`` and ``cpu_seconds`` are of one message (half the round trip, or the
+    ``seconds`` is the wall time from submission to the last result; ``submit_seconds`` is the part
+    of it until the scheduler had the graph; ``build_seconds`` precedes it and is not included.
+    For a ping-pong, ``seconds`` and ``cpu_seconds`` are of one message (half the round trip, or the
     window's share) and ``payload_bytes`` is its size.
-    ``cpu_seconds`` sums over all processes of the cluster, the client included; for a ping-pong
-    over both ends. It is 0 where nobody could count it.
-    ``verified`` says that what arrived was compared with what was sent. Where another program
-    exchanged the messages, which nobody could look into, it is false, and ``tool`` names that.
+    ``cpu_seconds`` sums over all processes of the cluster, including the client; for a ping-pong
+    over both ends. It is 0 if it could not be measured.
+    ``verified`` says whether received data were compared with sent data. It is false if another
+    program, the ``tool``, exchanged the messages.
     """
 
     table: ClassVar = "samples"
@@ -46,9 +47,9 @@ class Sample:
 class Region:
     """A named part of a user's code; ``iteration`` numbers the regions of a launch.
 
-    Other records refer to the innermost region by that number. The timed calls of a workload are
-    numbered likewise, and have no region. ``parent`` is the number of the enclosing region, or -1.
-    A region that raised has its ``error``, and its records are kept.
+    Other records refer to the innermost region by this number. The timed calls of a workload are
+    numbered in the same way, without regions. ``parent`` is the number of the enclosing region, or
+    -1. If a region raised, ``error`` describes the exception; its records are kept.
     """
 
     table: ClassVar = "regions"
@@ -67,10 +68,9 @@ class Region:
 class TransferRecord:
     """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
 
-    ``nbytes`` is the data's size in memory; the duration is ``stop_s - start_s``, not the log's
-    own, which is floored at 1 ms. ``channel`` is ``gather`` for what a computation made Dask
-    fetch, and for what all-to-all fetched on purpose ``alone``, with no other fetch under way,
-    or ``together``, with every other pair's at once.
+    ``nbytes`` is the data's size in memory. The duration is ``stop_s - start_s``, because the
+    duration in the log is at least 1 ms. ``channel`` is ``gather`` for fetches of computations, and
+    for those of all-to-all ``alone`` (one pair at a time) or ``together`` (all pairs at once).
     """
 
     table: ClassVar = "transfers"
@@ -90,7 +90,7 @@ class TransferRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class WireBytes:
-    """What ``src`` wrote to its comms with ``dst`` within one iteration, serialized."""
+    """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration."""
 
     table: ClassVar = "wire"
     in_parts: ClassVar = True
@@ -106,10 +106,10 @@ class WireBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class LogCount:
-    """How many fetches one worker began within one iteration, and what became of them.
+    """The number of fetches that one worker started within one iteration, and their outcomes.
 
-    ``n_started`` is the worker's own ``transfer_incoming_count_total``: what it has over the
-    other counts was lost from the log.
+    ``n_started`` is the worker's ``transfer_incoming_count_total``. Fetches in none of the other
+    counts were lost from the log.
     """
 
     table: ClassVar = "log_counts"
@@ -145,7 +145,7 @@ class TaskRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TransportUsed:
-    """The transport that carried the bytes from ``src`` to ``dst``, and how that is known."""
+    """The transport that carried the bytes from ``src`` to ``dst``, and the evidence."""
 
     table: ClassVar = "transports"
     in_parts: ClassVar = True
@@ -161,7 +161,7 @@ class TransportUsed:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAddress:
-    """Where a worker listened: its host tells which pairs of workers share one."""
+    """The address on which a worker listened."""
 
     table: ClassVar = "addresses"
 
@@ -187,7 +187,7 @@ class NetworkCounter:
 
 @dataclass(frozen=True, kw_only=True)
 class IdleCost:
-    """CPU time that a cluster with nothing to do burned in ``seconds`` of wall time."""
+    """The CPU time that an idle cluster used in ``seconds`` of wall time."""
 
     table: ClassVar = "idle"
 
@@ -200,7 +200,7 @@ class IdleCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What was streamed from one process to the other while a layer's latency was measured."""
+    """The load that was streamed between two processes while a layer's latency was measured."""
 
     table: ClassVar = "loads"
 
@@ -213,10 +213,11 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreUse:
-    """What the ``n_cores`` that a launch may use did in the ``seconds`` from its begin to its end.
+    """The use of the ``n_cores`` that a launch may use, during its ``seconds``.
 
-    CPU time is summed over these cores: ``busy`` is everybody's, ``own`` that of the launch's
-    processes, ``stolen`` what a hypervisor gave to others while a process here was ready to run.
+    CPU time is summed over these cores: ``busy`` is that of all processes, ``own`` that of the
+    processes of the launch. ``stolen`` is the time in which a process was ready to run and the
+    hypervisor ran another machine.
     """
 
     table: ClassVar = "core_use"
@@ -233,9 +234,9 @@ class CoreUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Spill:
-    """What one worker wrote to disk within one iteration because its memory was full.
+    """The data that one worker spilled to disk within one iteration.
 
-    Workers that wrote nothing have no record; ``nbytes`` is the size on disk.
+    Workers that spilled nothing have no record; ``nbytes`` is the size on disk.
     """
 
     table: ClassVar = "spills"
@@ -249,12 +250,12 @@ class Spill:
 
 
 GPU_MEMORY = "gpu.memory"
-"""The name of the setting that tells where the memory of GPUs comes from."""
+"""The name of the setting for the source of GPU memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A setting of Dask that was in effect, as live processes tell it; not what was asked for."""
+    """A setting that was in effect, as reported by live processes."""
 
     table: ClassVar = "settings"
 
@@ -266,15 +267,15 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadTime:
-    """What the operating system and the event loop counted of some threads of one process.
+    """The times of the threads of one process with the same role.
 
     ``worker`` is a worker's name, ``"scheduler"`` or ``"client"``; ``role`` is ``loop`` (the
-    thread of the event loop), ``tasks``, ``offload``, ``native`` (no thread of Python's: a UCX
-    progress thread, BLAS) or ``other``. ``seconds`` is the wall time between the two readings,
-    which lie just outside of the sample's; the threads' times are summed over the ``n_threads``:
-    ``cpu_seconds`` on a core, ``wait_seconds`` ready to run with no core free. ``n_turns``
-    counts the turns of the event loop, 0 where they can't be counted. The ``idle_*`` are the same
-    of the wall time right after the iteration in which nothing was asked of the process.
+    thread of the event loop), ``tasks``, ``offload``, ``native`` (not created by Python: a UCX
+    progress thread, BLAS) or ``other``. ``seconds`` is the wall time between two readings, just
+    before and after the sample. The threads' times are summed over ``n_threads``: ``cpu_seconds``
+    on a core, ``wait_seconds`` ready to run without a free core. ``n_turns`` counts the turns of
+    the event loop; it is 0 if they can't be counted. The ``idle_*`` fields are the same for an idle
+    period right after the iteration.
     """
 
     table: ClassVar = "threads"
@@ -297,11 +298,11 @@ class ThreadTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """One of Dask's fine performance metrics: what one worker added to it within one iteration.
+    """The increase of one of Dask's fine performance metrics on one worker within one iteration.
 
     ``context`` is ``execute``, ``gather-dep``, ``get-data`` or ``p2p``, summed over tasks and
-    spans; ``label`` is Dask's own (``thread-cpu``, ``serialize``, ``network`` …).
-    ``gil``, ``contention`` is there only where gilknocker is installed.
+    spans; ``label`` is that of Dask (``thread-cpu``, ``serialize``, ``network`` …).
+    ``gil``, ``contention`` is only recorded if gilknocker is installed.
     """
 
     table: ClassVar = "activities"
@@ -317,7 +318,7 @@ class Activity:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A launch that went wrong, at which stage and why."""
+    """The failure of a launch: its stage and a message."""
 
     table: ClassVar = "failures"
 
@@ -329,7 +330,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchEnd:
-    """A launch that ended, well or not; a run resumes after the launches that ended well."""
+    """The end of a launch; ``ok`` launches are not repeated when a run is resumed."""
 
     table: ClassVar = "ends"
 

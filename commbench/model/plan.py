@@ -1,4 +1,4 @@
-"""What is asked for: cases of a suite, and the launches that measure them."""
+"""Suites, their cases, and the launches that measure them."""
 
 from __future__ import annotations
 
@@ -13,47 +13,45 @@ SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
 FETCHES = ("alone", "together")
-"""How workers fetch from each other: one ordered pair after another, or all at once."""
+"""The layers of fetches between workers: one ordered pair at a time, or all at once."""
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
-"""Fields that are in the id of every case. Others are in it where they don't have their default:
-so ids stay when a field is added.
+"""The fields in the id of every case. Others are only included if they differ from their default,
+so that ids don't change when a field is added.
 """
 _LAST = ("workers_per_gpu", "memory_limit", "env", "dask_config")
-"""Fields that come last in labels: histories of asv and names in pyperf rest on the order."""
+"""The last fields in labels, whose order must not change: asv and pyperf use them as names."""
 
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """How a user gives a field of ``ClusterSpec``, and what it is for.
+    """The option and the meaning of a field of ``ClusterSpec``.
 
     Attributes
     ----------
     option
-        Of the command line; what a suite alone can give has none.
+        The option of the command line; empty if only suites can set the field.
     help
-        Of the option.
-    of
-        ``"size"`` and ``"launcher"`` are for cases that have a cluster, ``"gpu"`` for those that
-        work on GPUs.
+        The help of the option.
+    scope
+        ``"size"`` and ``"launcher"`` apply to cases with a cluster, ``"gpu"`` to cases on GPUs.
     metavar
-        What stands for the value in the help.
+        The placeholder of the value in the help.
     none
-        What the help says in the place of an empty default.
-    of_one_launcher
-        Whether another launcher has no use for the value.
+        The text in the help for an empty default.
+    launcher_specific
+        Whether the value is not valid for other launchers.
     is_measured
-        Whether it says what is measured; else where that is, or how patiently.
+        Whether the field affects measurements; others only affect how the cluster is started.
     shown_as, shown_by
-        The word for it in labels, if that is not the option's, and the property that has its
-        value in words.
+        The name in labels if it is not that of the option, and the property with the text.
     """
 
     option: str = ""
     help: str = ""
-    of: str = "launcher"
+    scope: str = "launcher"
     metavar: str | None = None
     none: str = ""
-    of_one_launcher: bool = False
+    launcher_specific: bool = False
     is_measured: bool = True
     shown_as: str = ""
     shown_by: str = ""
@@ -68,21 +66,22 @@ def _field(default: Any, option: str = "", help: str = "", **more: Any) -> Any: 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """The cluster that a case asks for.
+    """The cluster of a case.
 
-    Each field is said here once: options, suite files, labels, comparisons and ids follow.
-    ``device`` is ``"cpu"`` or ``"gpu"``; ``env`` and ``dask_config`` (by Dask's own keys) are set
-    in every process of the cluster, after what the backend sets. ``hosts`` are those that the
-    launcher goes to, the scheduler's first. ``scheduler`` is the address or the file of a running
-    scheduler. ``placement`` has what each worker is bound to, in the order of their names; where it
-    is empty, none is. RMM gives workers on GPUs their memory: from a pool of at first ``rmm_pool``
-    (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or managed.
-    ``memory_limit`` is that of each worker (bytes or a share of its host's memory, as text).
+    Options, suite files, labels, comparisons and ids are derived from these fields. ``device`` is
+    ``"cpu"`` or ``"gpu"``. ``env`` and ``dask_config`` (with Dask's keys) are set in every process
+    of the cluster, after the settings of the backend. ``hosts`` are those of the launcher, the
+    scheduler's first. ``scheduler`` is the address or the file of a running scheduler.
+    ``placement`` has the binding of each worker, in the order of their names; if it is empty,
+    workers are not bound. RMM allocates the memory of workers on GPUs: from a pool with the initial
+    size ``rmm_pool`` (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous
+    allocator, or as managed memory. ``memory_limit`` is that of each worker (bytes or a share of
+    its host's memory, as text).
     """
 
-    n_workers: int = _field(2, "--workers", "Worker processes.", of="size")
-    threads_per_worker: int = _field(1, "--threads", "Threads of each worker.", of="size")
-    device: str = _field("cpu", "--device", "auto: gpu where there is one and CuPy.", of="")
+    n_workers: int = _field(2, "--workers", "Worker processes.", scope="size")
+    threads_per_worker: int = _field(1, "--threads", "Threads of each worker.", scope="size")
+    device: str = _field("cpu", "--device", "auto: gpu if there is one and CuPy.", scope="")
     launcher: str = _field(
         "local", "--launcher",
         "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "
@@ -91,62 +90,62 @@ class ClusterSpec:
     hosts: tuple[str, ...] = _field(
         (), "--hosts",
         "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
-        of_one_launcher=True,
+        launcher_specific=True,
     )  # fmt: skip
     memory_limit: str = _field(
         "", "--memory-limit",
         "Memory of each worker, from which Dask derives when it spills: 4GB, or 0.5 of its host's.",
         metavar="SIZE", none="an equal share",
     )  # fmt: skip
-    env: Mapping[str, str] = _field({}, of="")
-    dask_config: Mapping[str, Any] = _field({}, of="")
+    env: Mapping[str, str] = _field({}, scope="")
+    dask_config: Mapping[str, Any] = _field({}, scope="")
     launcher_options: Mapping[str, str] = _field(
         {}, "--launcher-option",
         "For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be repeated.",
-        of_one_launcher=True,
+        launcher_specific=True,
     )  # fmt: skip
     scheduler: str = _field(
-        "", "--scheduler-address or --scheduler-file", of_one_launcher=True, is_measured=False
+        "", "--scheduler-address or --scheduler-file", launcher_specific=True, is_measured=False
     )
     start_timeout_s: float = _field(
         60.0, "--start-timeout", "Deadline for all workers to be there, in seconds.",
         is_measured=False,
     )  # fmt: skip
     placement: tuple[Placement, ...] = _field(
-        (), "--placement", of="", shown_as="placement", shown_by="placed"
+        (), "--placement", scope="", shown_as="placement", shown_by="placed"
     )
     workers_per_gpu: int = _field(
         1, "--workers-per-gpu",
-        "With --device gpu: processes that share a GPU, on machines with few.", of="gpu",
+        "With --device gpu: processes that share a GPU, on machines with few.", scope="gpu",
     )  # fmt: skip
     rmm_pool: str = _field(
         "", "--rmm-pool",
         "RMM pool of each worker: 10GB, or 0.5 of the GPU's memory (dask-cuda's --rmm-pool-size).",
-        of="gpu", metavar="SIZE", none="none", shown_as="rmm", shown_by="rmm",
+        scope="gpu", metavar="SIZE", none="none", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
     rmm_async: bool = _field(
         False, "--rmm-async", "RMM by CUDA's asynchronous allocator (dask-cuda's --rmm-async).",
-        of="gpu", shown_as="rmm", shown_by="rmm",
+        scope="gpu", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
     rmm_managed: bool = _field(
         False, "--rmm-managed", "RMM with managed memory (dask-cuda's --rmm-managed-memory).",
-        of="gpu", shown_as="rmm", shown_by="rmm",
+        scope="gpu", shown_as="rmm", shown_by="rmm",
     )  # fmt: skip
 
     @classmethod
-    def settings(cls, *of: str) -> dict[str, FieldInfo]:
-        """Return by the names of the fields how each is given; of these kinds only, if any."""
-        found = {f.name: f.metadata["info"] for f in fields(cls)}
-        return {name: setting for name, setting in found.items() if not of or setting.of in of}
+    def settings(cls, *scopes: str) -> dict[str, FieldInfo]:
+        """Return the information on each field, by name; if `scopes` are given, on theirs only."""
+        infos = {f.name: f.metadata["info"] for f in fields(cls)}
+        return {n: info for n, info in infos.items() if not scopes or info.scope in scopes}
 
     @property
     def placed(self) -> str:
-        """The placement in words; nothing where no worker is bound."""
+        """The placement as text, empty if no worker is bound."""
         return " / ".join(map(str, self.placement))
 
     @property
     def rmm(self) -> str:
-        """What RMM is asked for, in words; nothing where it is left as it is.
+        """The settings of RMM as text, empty for the defaults.
 
         Examples
         --------
@@ -158,12 +157,12 @@ class ClusterSpec:
         return " ".join(filter(None, words))
 
     def measured(self) -> dict[str, Any]:
-        """Return the fields that say what is measured."""
+        """Return the fields that affect measurements."""
         given = asdict(self)
         return {name: given[name] for name, how in self.settings().items() if how.is_measured}
 
     def identity(self) -> dict[str, Any]:
-        """Return ``measured`` without what has its default, but for the first fields of all."""
+        """Return the fields of ``measured`` in the id of the case: ``_FIRST`` and non-defaults."""
         default = type(self)().measured()
         return {
             name: value
@@ -171,27 +170,27 @@ class ClusterSpec:
             if name in _FIRST or value != default[name]
         }
 
-    def words(self) -> dict[str, Any]:
-        """Return ``identity`` in words, for labels, and what has its default as empty text."""
-        found: dict[str, Any] = {}
+    def labels(self) -> dict[str, Any]:
+        """Return the fields of ``measured`` for labels, by option; defaults are empty texts."""
+        labels: dict[str, Any] = {}
         fields_, identity = self.settings(), self.identity()
         for name in sorted(fields_, key=lambda name: _LAST.index(name) if name in _LAST else -1):
             how, value = fields_[name], getattr(self, name)
             if isinstance(value, Mapping):
-                found |= value
+                labels |= value
             elif how.is_measured:
                 word = how.option.removeprefix("--").replace("-", "_")
-                in_words = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
-                found[how.shown_as or word] = in_words
-        return found
+                text = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
+                labels[how.shown_as or word] = text
+        return labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One thing to measure: a workload with its parameters on a backend and a cluster.
+    """A workload with its parameters, a backend and a cluster to measure.
 
     ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
-    deadline of a launch as a whole.
+    deadline of a whole launch.
     """
 
     workload: str
@@ -211,10 +210,10 @@ class Case:
 
     @cached_property
     def id(self) -> str:
-        """A hash of what is measured: replication, seed and deadline don't change it.
+        """A hash of the workload, its parameters, the backend and the cluster.
 
-        Two runs thus agree on the id of a case that they measured with different numbers of
-        launches.
+        Replication, seed and deadline don't change it, so that cases of runs with different numbers
+        of launches have the same id.
         """
         content = {
             "workload": self.workload,
@@ -230,8 +229,8 @@ class Case:
 class Suite:
     """A named list of cases.
 
-    ``reproduces`` names the published figure that they are to be set beside, if any, and ``scale``
-    says which share of the full size they have.
+    ``reproduces`` is the name of the published figure to compare with, if any. ``scale`` is the
+    share of the full size.
     """
 
     name: str
@@ -244,8 +243,8 @@ class Suite:
 class Launch:
     """A fresh cluster in a fresh process: the unit of replication.
 
-    ``index`` counts the launches of its case, ``block`` the rounds in which every case has one
-    launch, and ``position`` the place that the shuffle gave it within the round.
+    ``index`` counts the launches of its case, and ``block`` the rounds in which every case has one
+    launch. ``position`` is its index in the shuffled order of the block.
     """
 
     case: Case
@@ -255,16 +254,16 @@ class Launch:
 
 
 RIGOROUS_LAUNCHES = 10
-"""The launches that ``--rigorous`` begins with."""
+"""The initial launches of ``--rigorous``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
-    """When a run that adds blocks of launches has enough of them.
+    """The conditions that stop a run which adds blocks of launches.
 
-    As soon as the interval of every median is within ``rel_ci`` of it on either side, or the
-    launches have taken ``time_budget_s`` together, or a case has had ``max_launches`` of them;
-    but not before every case has had the launches that it asks for.
+    It stops when the interval of every median is within ``rel_ci`` of it on either side, or the
+    total time of launches is ``time_budget_s``, or a case has ``max_launches``; but not before
+    every case has the launches that it requires.
     """
 
     rel_ci: float = 0.02
@@ -274,10 +273,10 @@ class Stopping:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One execution of a suite, as its ``run.json`` keeps it.
+    """The description of a run, stored as its ``run.json``.
 
-    ``stopping`` is None where the number of launches was fixed beforehand. ``racks`` has by the
-    name of each rack its hosts: their names, addresses, or patterns of these (``"node1*"``).
+    ``stopping`` is None if the number of launches is fixed. ``racks`` has the hosts of each rack,
+    by its name: their names, addresses, or patterns of these (``"node1*"``).
     """
 
     id: str
@@ -294,10 +293,10 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What one worker is bound to; what says nothing is left as it is.
+    """The binding of one worker; empty fields don't bind it.
 
-    ``cpus`` are a list as the kernel writes it (``"0-19,40-59"``), ``gpu`` is the number that
-    nvidia-smi gives, and ``nic`` what ``UCX_NET_DEVICES`` takes (``"mlx5_0:1"``, ``"eth0"``).
+    ``cpus`` is a list in the kernel's format (``"0-19,40-59"``), ``gpu`` the number that
+    nvidia-smi shows, and ``nic`` a value of ``UCX_NET_DEVICES`` (``"mlx5_0:1"``, ``"eth0"``).
     """
 
     cpus: str = ""
@@ -315,13 +314,13 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlace:
-    """Where a worker was, as its kernel and its driver tell; what they don't is empty.
+    """The location of a worker as reported by its kernel and driver; unknown fields are empty.
 
     ``host_id`` is the same for processes that share a kernel and a network: a container or a
-    namespace with a network of its own is a host of its own. ``cpus`` are those that the worker
-    may use, ``numa_nodes`` and ``sockets`` those that these CPUs are of. The GPU is told where the
-    workload's data live on it: ``gpu`` by nvidia-smi's number, and ``gpu_links`` has what joins
-    it to the others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is what ``UCX_NET_DEVICES`` names, else the
+    namespace with a separate network is a separate host. ``cpus`` are those that the worker may
+    use, ``numa_nodes`` and ``sockets`` those of these CPUs. The GPU is recorded if the workload's
+    data are in its memory: ``gpu`` is its number in nvidia-smi, ``gpu_links`` its links to the
+    others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is the value of ``UCX_NET_DEVICES``, else the
     interface on which the worker listens.
     """
 

@@ -1,7 +1,7 @@
-"""Find backends, workloads, launchers, plots, sections and reports by name, through entry points.
+"""Find backends, workloads, launchers, plots, sections and reports by name.
 
-Nothing is imported before it is asked for, and third parties add theirs by the same door: an
-entry point in the group ``commbench.<kind>s``.
+They are entry points in the groups ``commbench.<kind>s``, also of other packages, and are imported
+when they are loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commbench.errors import UnavailableError, UnknownNameError
 
 
 def names(kind: str) -> list[str]:
-    """Return the sorted names of every `kind` that is installed, without importing any.
+    """Return the sorted names of all installed plugins of a kind, without importing them.
 
     Examples
     --------
@@ -26,21 +26,21 @@ def names(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str) -> Any:
-    """Return the object that the entry point `name` of the group ``commbench.<kind>s`` names.
+    """Return the object of the entry point `name` in the group ``commbench.<kind>s``.
 
     Parameters
     ----------
     kind
         ``"backend"``, ``"workload"``, ``"launcher"``, ``"plot"``, ``"section"`` or ``"report"``.
     name
-        The entry point's name.
+        The name of the entry point.
 
     Raises
     ------
     UnknownNameError
-        Where nothing carries that name.
+        If there is no such entry point.
     UnavailableError
-        Where its module, a shared library or the object itself is not there, with which.
+        If its module, a shared library or the object is missing.
     """
     for point in _points(kind).select(name=name):
         try:

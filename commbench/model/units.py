@@ -1,7 +1,7 @@
-"""Seconds, bytes and bandwidth: parse what people write, print what they can read.
+"""Parse and format durations, sizes and bandwidths.
 
-Decimal prefixes throughout (1 MB = 10^6 B, as OSU and the network world have it); binary ones
-only where they are spelled out (1 MiB = 2^20 B).
+Prefixes are decimal (1 MB = 10^6 B, as in OSU and networking); binary ones are spelled out
+(1 MiB = 2^20 B).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: s
     if match is None or scale is None:
         known = ", ".join(unit for unit in units if unit)
         raise UsageError(f"{text!r} is not {what}; write for example {example} (units: {known})")
-    # Exact: as a float, 0.067 GB is no whole number of bytes, and 2^53 + 1 B is 2^53 B.
+    # Floats are not exact: 0.067 GB would not be a whole number of bytes, and 2^53 + 1 B 2^53 B.
     return Fraction(match[1]) * scale
 
 
@@ -44,7 +44,7 @@ def parse_bytes(text: str) -> int:
     Raises
     ------
     UsageError
-        Where `text` is not a whole number of bytes.
+        If `text` is not a whole number of bytes.
 
     Examples
     --------
@@ -58,17 +58,17 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_memory(text: str, what: str, option: str) -> int | float:
-    """Return the bytes that `text` names, or the share of a memory where that is up to 1.
+    """Return the bytes in `text`, or a share of a memory if it is a number up to 1.
 
     Parameters
     ----------
     what, option
-        What it is the size of, and how the user gave it, for the error.
+        The kind of memory and the option, for the error.
 
     Raises
     ------
     UsageError
-        Where it is neither.
+        If it is neither.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def parse_seconds(text: str) -> float:
 
 
 def _scaled(value: float, unit: str, prefixes: str) -> str:
-    # Three significant digits, chosen after rounding, so that 999.9 becomes 1.00 k and not 1000.
+    # Choose the prefix after rounding, so that 999.9 becomes 1.00 k and not 1000.
     magnitude = 0
     while magnitude < len(prefixes) - 1 and abs(float(f"{value:.3g}")) >= 1000:
         value /= 1000
@@ -123,7 +123,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_message_size(nbytes: int) -> str:
-    """Return a message size as benchmarks label their axes: binary where it is exact.
+    """Return a message size with a binary prefix if that is exact, else with a decimal one.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def format_bandwidth(bytes_per_second: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration in the unit that keeps its number between 1 and 1000.
+    """Return a duration in the unit with a number between 1 and 1000.
 
     Examples
     --------

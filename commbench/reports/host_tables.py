@@ -19,22 +19,22 @@ _LEGEND = {
     "SYS": "SYS: between NUMA nodes",
 }
 SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
-"""What a class of links is called where there is little room."""
+"""Short names of classes of links, for narrow columns."""
 _NODES = "own: the device's own NUMA node; cross: one in another socket"
 
 
 def heading(host: Host) -> str:
-    """Return one line that says how much there is."""
+    """Return a line with the numbers of NUMA nodes, GPUs and NICs."""
     counts = ((len(host.nodes), "NUMA node"), (len(host.gpus), "GPU"), (len(host.nics), "NIC"))
     said = [f"{n} {name}{'s' * (n != 1)}" for n, name in counts]
     return f"{host.name}: {', '.join(said)}"
 
 
 def tables(host: Host) -> Iterator[Table]:
-    """Yield the tables that there is something to say in."""
+    """Yield the tables that are not empty."""
     nodes = host.nodes
     if nodes:
-        yield Table.of_columns(
+        yield Table.from_columns(
             "NUMA nodes",
             {
                 "node": [str(node.number) for node in nodes],
@@ -50,7 +50,7 @@ def tables(host: Host) -> Iterator[Table]:
             text_columns={"CPUs", "GPUs", "NICs"},
         )
     if host.gpus:
-        yield _known(
+        yield _without_empty_columns(
             "GPUs",
             {
                 "GPU": [str(gpu.index) for gpu in host.gpus],
@@ -61,7 +61,7 @@ def tables(host: Host) -> Iterator[Table]:
             },
         )
     if host.nics:
-        yield _known(
+        yield _without_empty_columns(
             "NICs",
             {
                 "NIC": [nic.name for nic in host.nics],
@@ -75,10 +75,10 @@ def tables(host: Host) -> Iterator[Table]:
         yield _matrix(host)
 
 
-def _known(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
-    """Return a table of the columns in which something is known."""
+def _without_empty_columns(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
+    """Return a table of the columns that have a value."""
     kept = {name: cells for name, cells in columns.items() if any(cells)}
-    return Table.of_columns(
+    return Table.from_columns(
         title,
         {name: [cell or "—" for cell in cells] for name, cells in kept.items()},
         text_columns={"model", "PCI", "near CPUs", "kind", "interfaces"},
@@ -112,7 +112,7 @@ def placement_file(placement: Sequence[Placement], host: Host) -> str:
     lines = [f"# What the workers on {host.name!r} are bound to, by commbench topology."]
     for number, worker in enumerate(placement):
         lines += ["", f"[[worker]]  # {number}"]
-        # A string of JSON is one of TOML, whatever is in it.
+        # Every JSON string is a valid TOML string.
         lines += [f"cpus = {json.dumps(worker.cpus)}"] * bool(worker.cpus)
         lines += [f"gpu = {worker.gpu}"] * (worker.gpu is not None)
         lines += [f"nic = {json.dumps(worker.nic)}"] * bool(worker.nic)

@@ -1,6 +1,6 @@
-"""``json``: the stable machine interface, in base units; a number that is unknown is null.
+"""``json``: the stable machine interface, in base units; unknown numbers are null.
 
-Pairs of workers, which may be a million, stand on a line each.
+Each pair of workers has one line, because there may be a million pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CHUNK = 10_000
-"""Rows that are Python objects at a time."""
+"""The rows to convert to Python objects at a time."""
 
 
 def render(run: Run) -> str:
@@ -64,11 +64,11 @@ def render(run: Run) -> str:
         "comparisons": [dataclasses.asdict(c) for c in run.comparisons],
         "published": [
             {
-                **vars(beside),
-                "value": beside.value and vars(beside.value),
-                "comparable": beside.comparable,
+                **vars(comparison),
+                "value": comparison.value and vars(comparison.value),
+                "comparable": comparison.comparable,
             }
-            for beside in stats.beside_published(run, run.costs, run.pairs)
+            for comparison in stats.published_comparisons(run, run.costs, run.pairs)
         ],
         "transports": run.pair_transports,
         "places": run.worker_places,
@@ -85,7 +85,7 @@ def dumps(value: Any) -> str:
 
 
 def _parts(report: dict[str, Any]) -> Iterator[str]:
-    """Yield the JSON text part by part: the whole may be as large as all records together."""
+    """Yield the JSON text in parts."""
     opening = "{\n"
     for name, section in report.items():
         yield f'{opening} "{name}": '
@@ -110,7 +110,7 @@ def _text(section: Any) -> Iterator[str]:
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    # Whole columns at a time: row by row, a million pairs would take a minute.
+    # Column by column: row by row, a million pairs take a minute.
     names = [str(name) for name in table.columns]
     columns = (_cells(table[name]) for name in table.columns)
     return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
@@ -130,5 +130,5 @@ def _finite(value: Any) -> Any:
         return [_finite(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    # NumPy's scalars know their Python equals.
+    # NumPy's scalars have a Python equivalent.
     return _finite(value.item()) if hasattr(value, "item") else value

@@ -1,7 +1,7 @@
 """``junit``: whether each case of a run could be measured, for continuous integration.
 
-A test case is a case of the suite; it has an error where one of its launches failed, and is
-skipped where none was made. Whether its times are good is for ``commbench check --junit`` to say.
+A test case is a case of the suite. It has an error if one of its launches failed, and is skipped
+if it has no launch. ``commbench check --junit`` compares times with references instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def render(run: Run) -> str:
 
 
 def document(run: Manifest, cases: Sequence[ElementTree.Element]) -> str:
-    """Return the text of a test suite that is named after `run`."""
+    """Return the XML of a test suite named after `run`."""
     kinds = ("failure", "error", "skipped")
     n_failures, n_errors, n_skipped = (
         str(sum(case.find(kind) is not None for case in cases)) for kind in kinds
@@ -37,15 +37,15 @@ def document(run: Manifest, cases: Sequence[ElementTree.Element]) -> str:
 
 
 def case(name: str, workload: str, seconds: float = 0) -> ElementTree.Element:
-    """Return a test case; `seconds` is how long the test itself took."""
+    """Return a test case; `seconds` is the duration of the test."""
     return ElementTree.Element(
         "testcase", name=printable(name), classname=printable(f"commbench.{workload}"),
         time=f"{seconds:g}",
     )  # fmt: skip
 
 
-def tell(case: ElementTree.Element, kind: str, text: str, **attributes: str) -> None:
-    """Add to `case` an element of this `kind` with a text that a server can show."""
+def add_element(case: ElementTree.Element, kind: str, text: str, **attributes: str) -> None:
+    """Add an element of this `kind` to `case`, with printable text."""
     shown = {name: printable(value) for name, value in attributes.items()}
     ElementTree.SubElement(case, kind, shown).text = printable(text)
 
@@ -62,14 +62,14 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
         lines = [
             f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()
         ]
-        tell(
+        add_element(
             element, "error", "\n".join(lines), type="launch",
             message=f"{n_failed} of {len(ends)} launches failed: {first}".splitlines()[0],
         )  # fmt: skip
     elif ends.empty:
-        tell(element, "skipped", "", message="no launch has ended")
+        add_element(element, "skipped", "", message="no launch has ended")
     if len(summaries):
-        tell(element, "system-out", "\n".join(map(_median, summaries.itertuples())))
+        add_element(element, "system-out", "\n".join(map(_median, summaries.itertuples())))
     return element
 
 

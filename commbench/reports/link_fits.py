@@ -1,4 +1,4 @@
-"""What ``commbench model`` says of latency and bandwidth, for people and for programs."""
+"""The output of ``commbench model``: fitted latencies and bandwidths as tables and JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from commbench.stats.link_model import LinkModel
 _MAX_PAIRS = 24
 _CHANNELS = {
     "alone": "fetches with no other under way (all-to-all, one pair at a time)",
-    "gather": "fetches of running computations, with other fetches and tasks beside them",
+    "gather": "fetches of running computations, concurrent with other fetches and tasks",
     "together": "fetches of all pairs at once (all-to-all)",
 }
-"""What a model was fitted to, by channel."""
+"""The fetches that a model was fitted to, by channel."""
 
 
 def tables(
@@ -29,11 +29,11 @@ def tables(
     Parameters
     ----------
     models
-        What ``stats.link_models`` returns.
+        The result of ``stats.link_models``.
     tasks
-        By case id, what was measured.
+        The label of each case, by its id.
     predict
-        The size of a transfer in bytes whose time is told, too.
+        The size in bytes of a transfer whose time is predicted.
     """
     for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
         mine = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
@@ -68,7 +68,7 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
         columns[f"{format_message_size(predict)}\ntakes"] = [
             _prediction(model, predict) for model in models
         ]
-    return Table.of_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
+    return Table.from_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
 
 
 def _name(model: LinkModel) -> str:
@@ -81,7 +81,7 @@ def _prediction(model: LinkModel, nbytes: int) -> str:
 
 
 def _within(low: float, value: float, high: float) -> str:
-    """Return how far the farther end of an interval is from its middle, `value`."""
+    """Return the distance from `value` to the farther end of its interval, in percent."""
     return percent(max(value - low, high - value) / value if value > 0 else math.nan)
 
 
@@ -105,7 +105,7 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
 
 
 def document(run: Manifest, models: Sequence[LinkModel], predict: int | None) -> str:
-    """Return the models as a JSON object, in base units; what is unknown is null."""
+    """Return the models as a JSON object, in base units; unknown numbers are null."""
     rows = [
         {
             **dataclasses.asdict(model),

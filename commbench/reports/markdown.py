@@ -1,4 +1,4 @@
-"""``markdown``: for issues and pull requests; GitHub's tables."""
+"""``markdown``: GitHub's tables, for issues and pull requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _escape(text: str, end: str = " ") -> str:
-    # A results file may come from anywhere: nothing in it may become markup.
+    # Results files may be from anyone: escape all markup.
     text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(text))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return end.join(text.splitlines())

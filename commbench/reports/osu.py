@@ -1,7 +1,7 @@
-"""``osu``: ping-pongs in the columns of the OSU Micro-Benchmarks, for the scripts that read those.
+"""``osu``: ping-pongs in the format of the OSU Micro-Benchmarks.
 
-A line that begins with ``#`` is a comment; every other one is a size in bytes and its numbers: µs
-for ``osu_latency``, MB/s with MB = 10⁶ B for ``osu_bw`` and ``osu_bibw``, and MB/s and messages per
+A line that begins with ``#`` is a comment. All others are a size in bytes and its numbers: µs for
+``osu_latency``, MB/s with MB = 10⁶ B for ``osu_bw`` and ``osu_bibw``, and MB/s and messages per
 second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians over launches.
 """
 
@@ -41,26 +41,26 @@ def render(run: Run) -> str:
     Raises
     ------
     UsageError
-        Where the run has no ping-pong.
+        If the run has no ping-pong.
     """
     table = run.costs[run.costs["layer"].isin(LAYERS)]
     if table.empty:
         raise UsageError(
-            f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for those; "
-            "commbench report RUN --format csv has all there is"
+            f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for ping-pongs; "
+            "commbench report RUN --format csv has all samples"
         )
     cases = {case.id: case for case in run.suite.cases}
     depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     blocks = [
         "\n".join(_block(run, cases[str(case_id)], group))
-        for case_id, of_case in table.groupby("case_id", sort=False)
-        for _, group in of_case.groupby(depth, dropna=False)
+        for case_id, rows in table.groupby("case_id", sort=False)
+        for _, group in rows.groupby(depth, dropna=False)
     ]
     return "\n\n".join(blocks) + "\n"
 
 
 def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
-    first, mode = next(group.itertuples()), stats.mode_of(case)
+    first, mode = next(group.itertuples()), stats.pingpong_mode(case)
     test, columns = _HEADS[mode]
     yield f"# OSU MPI {test}: its format, measured by commbench"
     yield (
@@ -70,7 +70,7 @@ def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
     if mode == "loaded-latency":
         yield f"# under load: messages of {case.params['load_size']} B stream to the peer meanwhile"
     if mode == "multi-pair":
-        # As OSU prints it.
+        # The format of OSU.
         yield f"# [ pairs: {case.params['pairs']} ] [ window size: {case.params['window']} ]"
     yield columns
     for row in group.sort_values("payload_bytes").itertuples():

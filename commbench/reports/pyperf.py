@@ -1,9 +1,9 @@
-"""``pyperf``: pyperf's own JSON, for ``python -m pyperf stats`` or ``compare_to``.
+"""``pyperf``: the JSON of pyperf, for ``python -m pyperf stats`` or ``compare_to``.
 
-A benchmark is what was measured at one layer and size, with all its settings in its name, so that
-pyperf compares nothing else under one name. Its runs are the launches that ended well, their values
-the samples that count, their warm-ups those that don't; a sample that the clock was too coarse for
-is left out, since pyperf takes no value of 0. The format is version 1.0, as pyperf 1 and 2 read it.
+A benchmark is one layer and size of a case, with all settings in its name, because pyperf compares
+benchmarks of the same name. Its runs are the successful launches. Their values are the samples
+that count, their warm-ups all others. Samples of 0, below the resolution of the clock, are
+omitted, because pyperf rejects them. The format is version 1.0, which pyperf 1 and 2 read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
 from commbench.model.units import format_message_size
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, settings_of
+from commbench.stats.selection import (
+    GROUP,
+    describe_settings,
+    good_launches,
+    in_suite_order,
+    measured,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +37,7 @@ _METADATA = {
     "cpu_model_name": ("cpu", "model"),
     "cpu_count": ("cpu", "logical_cores"),
 }
-"""What pyperf calls what stands in a run's provenance."""
+"""The names of pyperf for the fields of a run's provenance."""
 
 
 def render(run: Run) -> str:
@@ -40,7 +46,7 @@ def render(run: Run) -> str:
     Raises
     ------
     UsageError
-        Where no launch ended well.
+        If no launch ended well.
     """
     benchmarks = list(_benchmarks(run))
     if not benchmarks:
@@ -61,7 +67,7 @@ def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _labelled(run: Run) -> pd.DataFrame:
-    """Return the samples of good launches, of which ``counts`` says whether they are measured."""
+    """Return the samples of successful launches; ``counts`` says whether a sample counts."""
     values = measured(run)
     samples, launch = run.samples, ["case_id", "launch"]
     in_good = samples.set_index(launch).index.isin(values.set_index(launch).index)
@@ -85,7 +91,7 @@ def _run(launch: pd.DataFrame) -> dict[str, Any]:
 
 def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
     at = "" if layer == "workload" else f" {layer} {format_message_size(size)}"
-    settings = settings_of(case)
+    settings = describe_settings(case)
     return {
         "name": f"{case.workload} over {case.backend}{at} ({settings})",
         "workload": case.workload,
@@ -106,7 +112,7 @@ def _machine(run: Run) -> dict[str, Any]:
     metadata |= {"python_implementation": implementation.lower(), "python_version": version}
     packages = known.get("packages") or {}
     metadata |= {f"{name}_version": packages.get(name) for name in ("commbench", "distributed")}
-    # pyperf refuses what is empty, and lines.
+    # pyperf rejects empty texts and line breaks.
     texts = {
         name: re.sub(r"\s+", " ", value) if isinstance(value, str) else value
         for name, value in metadata.items()

@@ -1,4 +1,4 @@
-"""``terminal``: coloured where the terminal is, and as wide as it is."""
+"""``terminal``: tables that fit the width of the terminal, coloured if it has colours."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from commbench.analysis.run import Run
 from commbench.reports.sections import Table, heading, printable, tables
 
 _GAP = 2
-"""Columns of text between two columns of the table."""
+"""The characters between two columns."""
 _NAME, _TITLE, _PROSE = 12, 9, 16
-"""The least widths of the first column, of a folded title and of a column of prose."""
+"""The minimum widths of the first column, of a folded title and of a column of prose."""
 
 
 def render(run: Run) -> str:
-    """Return the report for the terminal that standard output is, or for 80 columns of text."""
+    """Return the report for the terminal at standard output, or for 80 columns without one."""
     return page(heading(run), run.warnings, tables(run))
 
 
 def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
-    """Return a title, warnings and tables as ``render`` shows them."""
+    """Return a title, warnings and tables as text for a terminal."""
     out = io.StringIO()
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     console = Console(
@@ -66,7 +66,7 @@ def _print(console: Console, table: Table) -> None:
         grid.add_row(*map(Text, row))
     console.print(Text(printable(table.title), style="bold"))
     width, console.width = console.width, max(console.width, needed)
-    # Rich crops without a trace what has no room: 12.3 GB would become 12.
+    # Otherwise Rich crops cells without a mark: 12.3 GB would become 12.
     console.print(grid, crop=False)
     console.width = width
     if table.note:
@@ -74,9 +74,9 @@ def _print(console: Console, table: Table) -> None:
 
 
 def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
-    """Return titles, rows and the width of a table that has room for all of its numbers.
+    """Return the titles, the rows and the width of a table that shows all numbers.
 
-    Where the page is too narrow, titles and the first column are folded; prose wraps by itself.
+    If the page is too narrow, titles and the first column are folded; Rich wraps prose.
     """
     names, rows = list(table.columns), [[printable(cell) for cell in row] for row in table.rows]
     prose = [name in table.text_columns for name in names]
@@ -103,7 +103,7 @@ def _widest(cells: Iterable[str]) -> int:
 
 
 def _fold(text: str, width: int) -> str:
-    r"""Return `text` on lines of at most `width` characters, broken after a space, + or colon.
+    r"""Return `text` in lines of at most `width` characters, broken after a space, + or colon.
 
     Examples
     --------

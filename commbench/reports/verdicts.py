@@ -1,4 +1,4 @@
-"""What ``compare``, ``ab`` and ``check`` say: whether a run is slower, or out of its bounds."""
+"""The output of ``compare``, ``ab`` and ``check``: is a run slower, or out of its limits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def comparison_text(
 def comparison_json(
     baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
 ) -> str:
-    """Return the comparison as one JSON object; a number that is unknown is null."""
+    """Return the comparison as one JSON object; unknown numbers are null."""
     return json.dumps(
         {
             "baseline": baseline.manifest.id,
@@ -120,17 +120,17 @@ def check_text(run: Manifest, checks: Sequence[Check]) -> str:
 
 
 def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
-    """Return the checks as a JUnit test suite, one test case a check."""
+    """Return the checks as a JUnit test suite with one test case per check."""
     cases = []
     for check in checks:
         reference = check.reference
         case = junit.case(reference.name, reference.workload)
         result = f"{_quantity(check, check.value)}, allowed {_limits(check)}"
         if check.ok:
-            junit.tell(case, "system-out", result)
+            junit.add_element(case, "system-out", result)
         else:
             why = f"{reference.name} in {run.id}: {result}"
-            junit.tell(case, "failure", why, message=result, type="reference")
+            junit.add_element(case, "failure", why, message=result, type="reference")
         cases.append(case)
     return junit.document(run, cases)
 

@@ -1,4 +1,4 @@
-"""From records to summaries: pure functions of a run's frames."""
+"""The statistics of a run: pure functions of its frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commbench.stats.layers import (
     LATENCY_MODES,
     additions,
     load_bandwidths,
-    mode_of,
+    pingpong_mode,
     shown_sizes,
 )
 from commbench.stats.link_model import link_models
@@ -28,10 +28,10 @@ from commbench.stats.pairs import (
     slow_pairs,
 )
 from commbench.stats.published import (
-    Beside,
-    beside_published,
+    PublishedComparison,
     machine,
     measured_quantities,
+    published_comparisons,
     ratios,
     reproduced,
 )
@@ -53,10 +53,9 @@ __all__ = [
     "LATENCY_MODES",
     "MIN_EFFECT",
     "MIN_LAUNCHES",
-    "Beside",
     "PairBandwidths",
+    "PublishedComparison",
     "additions",
-    "beside_published",
     "between",
     "case_labels",
     "comparisons",
@@ -74,10 +73,11 @@ __all__ = [
     "machine",
     "measured_quantities",
     "median_interval",
-    "mode_of",
     "pair_bandwidths",
     "pairs",
+    "pingpong_mode",
     "profile_shares",
+    "published_comparisons",
     "ratios",
     "regressions",
     "reproduced",

@@ -1,13 +1,13 @@
-"""Two or more sets of launches side by side: how much apart, how surely, and what to call it.
+"""Compare sets of launches: ratio, confidence interval, test and verdict.
 
-The verdict is ``faster`` or ``slower`` where all of these agree: the ratio of the medians is
-further from 1 than ``min_effect``, its interval excludes 1, the rank test of the launches' medians
-(Holm's correction for the pairs tested together) rejects that both are alike, and, of more than
-two backends, the test that all are. It is ``same`` where the whole interval lies within
-1/(1 + ``min_effect``) and 1 + ``min_effect``. All else is ``inconclusive``.
+The verdict is ``faster`` or ``slower`` if the ratio of the medians is further from 1 than
+``min_effect``, its interval excludes 1, the rank test of the launches' medians (with Holm's
+correction for the pairs tested together) is significant, and so is, for more than two backends,
+the test that all are alike. It is ``same`` if the whole interval is between 1/(1 + ``min_effect``)
+and 1 + ``min_effect``, and ``inconclusive`` otherwise.
 
-Backends that ran in the same blocks are paired by them, so that what a block's launches suffered
-together counts for neither side.
+Backends that ran in the same blocks are paired by them, so that a disturbance of a whole block
+counts for neither side.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 MIN_EFFECT = 0.05
-"""Below this a difference is not called one, however sure: other settings move more."""
+"""The smallest relative difference that matters: changes of other settings cause more."""
 MIN_LAUNCHES = 6
-"""Fewer allow no 95 % interval of a median, whatever the distribution."""
+"""The fewest values that have a distribution-free 95 % interval of the median."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Side:
 
 
 def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
-    """Return every case, layer and size of which a launch ended well, in the suite's order.
+    """Return every case, layer and size with a successful launch, in the suite's order.
 
-    Two runs need a `name` of their own, or their resamples would share their luck; and a name of
-    their `blocks`, too, unless these ran side by side.
+    `name` and `blocks` seed the resampling. Two runs need different values of `name` for
+    independent resamples, and different values of `blocks` unless their blocks are paired.
     """
     cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     samples = in_suite_order(measured(run), run)
@@ -74,23 +74,23 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
             int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        every.append(side_of(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
+        every.append(make_side(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
     return every
 
 
-def side_of(
+def make_side(
     case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]],
     name: str = "", blocks: str = "",
 ) -> Side:  # fmt: skip
-    """Return what the samples of some `launches` make, which are given by their block."""
+    """Return the side of a comparison with these samples, given by the block of their launch."""
     import numpy as np
 
     from commbench.stats.inference import resampled_medians
 
     numbers = tuple(sorted(launches))
     samples = [launches[number] for number in numbers]
-    # The seeds follow from the names, so that a report can be made again. All sides draw the same
-    # blocks, so that a ratio of two keeps what their launches have in common.
+    # Seeds depend on the names only, so that reports are reproducible. All sides draw the same
+    # blocks, so that effects of a block cancel in their ratio.
     seeds = (f"{blocks} {layer} {size}", f"{name} {layer} {size} {case.id}")
     return Side(
         case=case,
@@ -107,23 +107,25 @@ def side_of(
 def comparisons(run: Run) -> list[Comparison]:
     """Compare the backends of every task, layer and size with each other.
 
-    In every pair the baseline is the one that comes first in the suite.
+    The baseline of a pair is the backend that comes first in the suite.
     """
     from commbench.stats import inference
 
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        # What two cases must share to be compared: everything but the backend.
+        # Cases are compared if they differ in the backend only.
         case = side.case
         task = case.workload, repr(sorted(case.params.items())), repr(case.cluster)
         groups.setdefault((*task, side.layer, side.payload_bytes), []).append(side)
-    judged = []
+    results = []
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        judged += judge(list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired)
-    return judged
+        results += compare_pairs(
+            list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired
+        )
+    return results
 
 
 def between(
@@ -135,10 +137,9 @@ def between(
     Parameters
     ----------
     same
-        By the id of a case in `baseline` the id of the case in `candidate` to set against it.
+        The id of the case in `candidate` to compare, by the id of the case in `baseline`.
     interleaved
-        Whether blocks of the same number ran side by side, as those of ``commbench ab``: then they
-        are paired. Otherwise they have nothing in common, for the runs are apart.
+        Whether blocks of the same number ran in turns, as in ``commbench ab``, and are paired.
     """
     old, new = ("", "") if interleaved else ("old", "new")
     candidates = {
@@ -151,10 +152,10 @@ def between(
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
-    return judge(pairs, min_effect, paired=paired)
+    return compare_pairs(pairs, min_effect, paired=paired)
 
 
-def judge(
+def compare_pairs(
     pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
     paired: bool = False,
 ) -> list[Comparison]:  # fmt: skip
@@ -163,10 +164,10 @@ def judge(
     Parameters
     ----------
     alike
-        The p-value of the test that all of them are alike: no pair is surer than that.
+        The p-value of the test that all sides are alike, a lower limit of each pair's.
     paired
-        Whether the launches of both sides belong together block by block. They are tested
-        like that where so many blocks can give a verdict at all, once it is paid for the pairs.
+        Whether the launches of both sides are paired by block. The paired test is used only if
+        its smallest p-value for this number of blocks and pairs is significant.
     """
     from commbench.stats import inference
 
@@ -189,7 +190,7 @@ def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: s
 
     n_launches = min(len(one.medians), len(two.medians))
     ratio = low = high = math.nan
-    # What a clock was too coarse for is neither divided by nor beaten.
+    # Medians of 0, below the resolution of a clock, have no ratio.
     if one.median_s > 0 and two.median_s > 0:
         ratio = two.median_s / one.median_s
     if n_launches >= MIN_LAUNCHES and min(one.resampled.min(), two.resampled.min()) > 0:
@@ -220,7 +221,7 @@ def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: s
 def _verdict(
     ratio: float, low: float, high: float, p_value: float, min_effect: float, n_launches: int
 ) -> str:
-    # An unknown number is neither above nor below anything.
+    # Comparisons with nan are false.
     if n_launches < MIN_LAUNCHES:
         return "inconclusive"
     limit = 1 + min_effect
@@ -233,7 +234,7 @@ def _verdict(
 
 
 def least_launches(n_pairs: int) -> int:
-    """Return how many launches of each case it takes to tell any of `n_pairs` pairs apart.
+    """Return the fewest launches per case with which one of `n_pairs` pairs can be significant.
 
     The exact test's smallest p-value for n launches on each side is 2 / (2n over n), and the
     first step of Holm's correction multiplies it by the number of pairs.
@@ -249,6 +250,6 @@ def least_launches(n_pairs: int) -> int:
     return n
 
 
-def regressions(judged: Iterable[Comparison]) -> list[Comparison]:
-    """Return those in which the candidate is slower."""
-    return [comparison for comparison in judged if comparison.verdict == "slower"]
+def regressions(results: Iterable[Comparison]) -> list[Comparison]:
+    """Return the comparisons in which the candidate is slower."""
+    return [comparison for comparison in results if comparison.verdict == "slower"]

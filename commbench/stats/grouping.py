@@ -1,7 +1,7 @@
-"""Rows in groups, without a Python object per row or group: time and memory linear in the rows.
+"""Operations on grouped rows as NumPy arrays, without a Python object per row or group.
 
-Groups are numbered, and rows sorted by number. DuckDB and polars take several times as long for
-what `commbench.stats.pairs` asks for; docs/scale.md has the figures.
+Rows are sorted by the number of their group. DuckDB and polars take several times as long for the
+statistics of ``commbench.stats.pairs``; docs/scale.md has the figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sort_order(group: _Array) -> _Array:
     n_bits = len(group).bit_length()
     if len(group) and int(group.max()).bit_length() + n_bits > 63:
         group = np.unique(group, return_inverse=True)[1]
-    # Group and row in one integer: to sort these takes half as long as argsort.
+    # Sorting integers of group and row takes half as long as argsort.
     packed = np.left_shift(group, n_bits, dtype=np.int64)
     packed |= np.arange(len(group))
     packed.sort()
@@ -44,15 +44,15 @@ def sorted_within(values: _Array, group: _Array) -> _Array:
     Parameters
     ----------
     group
-        The number of each row's group; rows of a group lie side by side, in increasing order.
+        The number of each row's group, in ascending order.
 
     Examples
     --------
     >>> sorted_within(np.array([3.0, 1.0, np.nan, 0.0]), np.array([4, 4, 9, 9]))
     array([ 1.,  3.,  0., inf])
     """
-    # Complex numbers are sorted by their real part, then by the other. Of rows that are in the
-    # order of their groups, the stable sort takes a tenth of the time of two argsorts.
+    # Complex numbers are sorted by their real part first. Because rows are already in the order of
+    # their groups, the stable sort takes a tenth of the time of two argsorts.
     both = np.empty(len(values), dtype=complex)
     both.real = group
     both.imag = values
@@ -62,7 +62,7 @@ def sorted_within(values: _Array, group: _Array) -> _Array:
 
 
 def starts(group: _Array) -> _Array:
-    """Return where each group starts, where rows of a group lie side by side.
+    """Return the first row of each group; rows of a group must be contiguous.
 
     Examples
     --------
@@ -73,17 +73,18 @@ def starts(group: _Array) -> _Array:
 
 
 def quantiles(values: _Array, group: _Array, q: Sequence[float]) -> _Array:
-    """Return quantiles of each group's values, without those that are nan; nan where all are.
+    """Return quantiles of each group's values, ignoring nan.
 
     They are definition 7 of R. J. Hyndman and Y. Fan, Sample quantiles in statistical packages,
-    The American Statistician 50 (1996) 361, which NumPy and pandas use by default.
+    The American Statistician 50 (1996) 361, which NumPy and pandas use by default. The quantiles
+    of a group of nothing but nan are nan.
 
     Parameters
     ----------
     values
         Shape (n,).
     group
-        The number of each row's group; rows of a group lie side by side.
+        The number of each row's group; rows of a group must be contiguous.
     q
         The quantiles, from 0 to 1.
 
@@ -102,26 +103,26 @@ def quantiles(values: _Array, group: _Array, q: Sequence[float]) -> _Array:
     first = starts(group)
     ordered = sorted_within(values, group)
     last = np.maximum(0, np.add.reduceat(~np.isnan(values), first, dtype=int) - 1)
-    values_of_q = np.empty((len(q), len(first)))
+    result = np.empty((len(q), len(first)))
     for number, share in enumerate(q):
         rank = share * last
         below = np.floor(rank).astype(np.int64)
         low, high = ordered[first + below], ordered[first + np.minimum(below + 1, last)]
-        # Of a group of which none is known both are infinite, and the quantile is nan.
+        # Both are infinite in a group of nothing but nan, and the quantile is nan.
         with np.errstate(invalid="ignore"):
-            values_of_q[number] = low + (high - low) * (rank - below)
-    return values_of_q
+            result[number] = low + (high - low) * (rank - below)
+    return result
 
 
 def union_lengths(start: _Array, stop: _Array, group: _Array) -> _Array:
-    """Return for each group the length of the union of its intervals.
+    """Return the length of the union of each group's intervals.
 
     Parameters
     ----------
     start, stop
-        Shape (n,); an interval that stops before it starts is none.
+        Shape (n,); an interval that stops before it starts is empty.
     group
-        The number of each row's group; rows of a group lie side by side.
+        The number of each row's group; rows of a group must be contiguous.
 
     Examples
     --------
@@ -129,7 +130,7 @@ def union_lengths(start: _Array, stop: _Array, group: _Array) -> _Array:
     >>> union_lengths(start, stop, np.array([0, 0, 1]))
     array([3., 2.])
     """
-    # None is under way where as many have stopped as have started: each is sorted by itself.
+    # There is a gap after the k-th stop if it precedes start k + 1; so each is sorted separately.
     stop = sorted_within(np.maximum(start, stop), group)
     start = sorted_within(start, group)
     first = starts(group)

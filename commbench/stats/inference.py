@@ -1,4 +1,4 @@
-"""Statistics of launches as arrays: medians resampled, and rank tests, all of which are scipy's."""
+"""Resampled medians of launches, and rank tests of their medians, which are SciPy's."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def resampled_medians(
     Parameters
     ----------
     launches
-        For each launch the seconds of its samples, at least one.
+        For each launch, the seconds of its samples, at least one.
     between, within
-        What draws the launches, and what draws the samples within them.
+        The generators that draw the launches, and the samples within them.
 
     Notes
     -----
     The k-th smallest of n values drawn from a sorted sample x is x[⌊nU⌋], where U is the k-th
-    smallest of n uniform numbers, which is Beta(k, n − k + 1): so a launch of a thousand samples
-    costs as little as one of three. The bootstrap in two levels is that of A. C. Davison and
-    D. V. Hinkley, Bootstrap Methods and their Application, section 3.8.
+    smallest of n uniform numbers, which is Beta(k, n − k + 1); so the cost does not depend on the
+    number of samples. The two-level bootstrap is that of A. C. Davison and D. V. Hinkley,
+    Bootstrap Methods and their Application, section 3.8.
     """
     n = len(launches)
     chosen = between.integers(n, size=(N_RESAMPLES, n))
@@ -49,7 +49,7 @@ def _medians_within(values: Array, size: int, rng: np.random.Generator) -> Array
     k = (n + 1) // 2
     low = high = rng.beta(k, n - k + 1, size)
     if n % 2 == 0:
-        # The next larger of the n - k uniform numbers that are left above the k-th.
+        # The smallest of the n - k uniform numbers above the k-th.
         high = low + (1 - low) * (1 - rng.random(size) ** (1 / (n - k)))
     return (_at(values, low) + _at(values, high)) / 2
 
@@ -64,9 +64,9 @@ def interval(resampled: Array, confidence: float) -> tuple[float, float]:
 
     Notes
     -----
-    For ratios of medians of six launches and more it holds what it says: a median's resamples lie
-    further apart than the sample's own luck, the more so as iterations are drawn anew as well.
-    ``tests/stats/test_verdict_rates.py`` measures it.
+    For ratios of medians of at least six launches its coverage is at least `confidence`, because
+    resampled medians, with iterations resampled as well, vary more than the medians.
+    ``tests/stats/test_verdict_rates.py`` measures the coverage.
 
     Examples
     --------
@@ -88,16 +88,15 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
     Parameters
     ----------
     test
-        ``MANN_WHITNEY``, or ``SIGNED_RANK`` of the logarithms of the ratios where the medians
-        belong together in pairs.
+        ``MANN_WHITNEY``, or for paired medians ``SIGNED_RANK`` of the logarithms of their ratios.
 
     Notes
     -----
-    Exact, because launches are few: six on each side can't get below 2/924, six pairs not below
-    2/64. Brunner and Munzel's test leans on a t distribution that is too optimistic for so few, and
-    has no variance to divide by where two backends don't overlap at all. Equal values are counted
-    by halves, and the distribution for distinct ones then errs on the safe side. H. B. Mann and
-    D. R. Whitney, Ann. Math. Statist. 18 (1947); F. Wilcoxon, Biometrics Bulletin 1 (1945).
+    Exact, because launches are few: the smallest p-value of six on each side is 2/924, of six pairs
+    2/64. Brunner and Munzel's test relies on a t distribution that is too optimistic for so few,
+    and its variance is 0 if two backends don't overlap. Equal values count half, for which the
+    distribution for distinct values is conservative. H. B. Mann and D. R. Whitney, Ann. Math.
+    Statist. 18 (1947); F. Wilcoxon, Biometrics Bulletin 1 (1945).
 
     Examples
     --------
@@ -114,19 +113,19 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
 
 
 def cliffs_delta(baseline: Array, candidate: Array) -> float:
-    """Return the share of pairs in which the candidate took longer, less that in which it didn't.
+    """Return Cliff's delta: the share of pairs with a slower candidate minus that of faster ones.
 
-    Every launch of the one is set against every launch of the other; from -1, the candidate was
-    always faster, to 1. N. Cliff, Psychological Bulletin 114 (1993).
+    Every launch of the candidate is compared with every launch of the baseline. The result is
+    between -1 (always faster) and 1. N. Cliff, Psychological Bulletin 114 (1993).
     """
     above = scipy.stats.mannwhitneyu(candidate, baseline, method="asymptotic").statistic
     return 2 * float(above) / (len(baseline) * len(candidate)) - 1
 
 
 def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
-    """Return the p-value of the Kruskal–Wallis test, or of Friedman's where groups are paired.
+    """Return the p-value of the Kruskal–Wallis test, or of Friedman's if groups are paired.
 
-    Where every value is the same, or in every block of paired ones, there is nothing to test: 1.
+    It is 1 if all values, or all values of each paired block, are equal.
     """
     if len(np.unique(np.concatenate(groups))) == 1:
         return 1.0
@@ -138,7 +137,7 @@ def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number: S. Holm, Scand. J. Statist. 6 (1979).
+    """Return p-values with Holm's correction: S. Holm, Scand. J. Statist. 6 (1979).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What each layer of the software adds to the one below it."""
+"""The time that each layer of the software adds to the layer below it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 LATENCY_MODES = ("latency", "loaded-latency")
-"""Those in which one message is under way at a time on its connection."""
+"""The modes in which a connection has one message under way at a time."""
 
 
-def mode_of(case: Case) -> str:
-    """Return a ping-pong's mode; a workload without modes measures the latency."""
+def pingpong_mode(case: Case) -> str:
+    """Return a ping-pong's mode; workloads without modes measure latency."""
     return str(case.params.get("mode", "latency"))
 
 
 def load_bandwidths(run: Run) -> pd.Series[float]:
-    """Return what streamed beside the latencies under load, in B/s.
+    """Return the bandwidth of the load that streamed during latencies under load, in B/s.
 
     Returns
     -------
@@ -35,24 +35,24 @@ def load_bandwidths(run: Run) -> pd.Series[float]:
 
 
 def additions(run: Run, summaries: pd.DataFrame) -> pd.DataFrame:
-    """Return the summaries of latency at the known layers, from the wire up, with their additions.
+    """Return the summaries of latency per layer with the time that each layer adds.
 
     Returns
     -------
     DataFrame
-        The rows of `summaries` whose case and size have at least two layers, and besides
-        ``below``, the layer below among those measured (none for the lowest), ``added_s``, the
-        median minus that layer's, below 0 where this layer is the faster one (nan for the lowest),
-        and ``apart``, whether the two medians' intervals are disjoint.
+        The rows of `summaries` whose case and size have at least two layers, from the wire up,
+        with ``below``, the next lower measured layer (empty for the lowest); ``added_s``, the
+        median minus that layer's (nan for the lowest; negative if this layer is faster); and
+        ``apart``, whether the two medians' intervals are disjoint.
     """
-    latency = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
+    latency = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
     table = summaries[summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency)]
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
     depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     table = table.assign(depth=depth).sort_values("depth", kind="stable")
     below = table.groupby(key)[["layer", "median_s", "ci_low_s", "ci_high_s"]].shift()
-    # A comparison with an interval that does not exist is false.
+    # A comparison with nan, for a missing interval, is false.
     apart = (table["ci_low_s"] > below["ci_high_s"]) | (table["ci_high_s"] < below["ci_low_s"])
     return table.assign(
         below=below["layer"].fillna(""),
@@ -62,7 +62,7 @@ def additions(run: Run, summaries: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_sizes(sizes: list[int], n_most: int) -> list[int]:
-    """Return at most `n_most` of the `sizes`: the first, the last, and some evenly between.
+    """Return at most `n_most` of the `sizes`, evenly spaced from the first to the last.
 
     Examples
     --------

@@ -1,14 +1,14 @@
-"""The time of a transfer as latency and bandwidth: t = α + n / β for n bytes.
+"""A model of the time of a transfer of n bytes by latency and bandwidth: t = α + n / β.
 
 The model is Hockney's. It is fitted to the single transfers of a pair, or of all pairs on one
-class of link, with ``scipy.optimize.least_squares`` on ``ln(α + n / β) - ln t``: the relative
-error counts, and as much at 1 KiB as at 16 MiB. The loss is soft-l1, linear where a transfer is
-far off (beyond 10 %), so that a few that were held up don't bend the line; α ≥ 0 and 1 / β > 0.
+class of link, with ``scipy.optimize.least_squares`` on ``ln(α + n / β) - ln t``, so that relative
+errors have the same weight at 1 KiB as at 16 MiB. The loss is soft-l1, linear for errors beyond
+10 %, so that a few delayed transfers don't affect the line; α ≥ 0 and 1 / β > 0.
 
-Each launch is fitted by itself. α and 1 / β are the medians over the launches' fits, with the
-interval of ``commbench.stats.median_interval``; the error is that of predicting each launch's
-transfers by the medians of the other launches. A run of one launch is divided by iterations
-instead, which gives an error but, since iterations are not independent, no interval.
+Each launch is fitted separately. α and 1 / β are the medians over the launches' fits, with the
+interval of ``commbench.stats.median_interval``. The error is from cross-validation: each launch's
+transfers are predicted by the medians of the other launches. A run of one launch is divided by
+iterations instead; since these are not independent, it has an error but no interval.
 
 Source: R. W. Hockney, The communication challenge for MPP: Intel Paragon and Meiko CS-2, Parallel
 Computing 20 (1994) 389-398, whose half-performance length n½ = αβ is ``half_bytes`` here.
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 MIN_SIZES = 3
 MIN_SPREAD = 10
-"""How many times the smallest size the largest must be: else α and β can't be told apart."""
+"""The minimum ratio of the largest to the smallest size, to distinguish α from β."""
 MIN_SHARE = 0.5
-"""The part of the largest transfer's time that must be bandwidth's: else β is hidden by α."""
+"""The minimum share of n / β in the time of the largest transfer, to determine β."""
 _OUTLIER = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkModel:
-    """What was fitted to one pair, or where ``src`` and ``dst`` are empty to a class of links.
+    """The fit of one pair, or of a class of links if ``src`` and ``dst`` are empty.
 
-    ``reason`` says why nothing could be fitted: then α, β and all that follows from them are nan.
-    ``n`` transfers were used, ``n_untimed`` had no duration; they come from ``n_parts``
-    launches or iterations, as ``parts`` says. ``error_median`` and ``error_p90`` are quantiles of
-    |predicted / measured - 1| over transfers that had no part in the prediction.
+    If there is no fit, ``reason`` says why, and α, β and all that follows from them are nan.
+    ``n`` transfers were used, ``n_untimed`` had no duration; they are of ``n_parts`` launches or
+    iterations (``parts``). ``error_median`` and ``error_p90`` are quantiles of
+    |predicted / measured - 1|, from cross-validation.
     """
 
     case_id: str
@@ -66,7 +66,7 @@ class LinkModel:
     alpha_s: float = float("nan")
     alpha_low_s: float = float("nan")
     alpha_high_s: float = float("nan")
-    beta_Bps: float = float("nan")  # noqa: N815 - the unit's own spelling
+    beta_Bps: float = float("nan")  # noqa: N815 - the spelling of the unit
     beta_low_Bps: float = float("nan")  # noqa: N815
     beta_high_Bps: float = float("nan")  # noqa: N815
     confidence: float = 0.0
@@ -84,12 +84,12 @@ class LinkModel:
 
 
 def link_models(run: Run) -> list[LinkModel]:
-    """Fit every class of links and every pair of `run`, apart by case and channel.
+    """Fit every class of links and every pair of each case and channel.
 
     Returns
     -------
     list of LinkModel
-        In the order of the suite's cases, the classes of a channel before its pairs.
+        In the order of the suite's cases; the classes of a channel precede its pairs.
     """
     log = counted(run.transfers, run)
     log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
@@ -121,10 +121,10 @@ def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
     }  # fmt: skip
     if not len(usable):
         return LinkModel(**known, n_parts=0, reason=f"none of {len(log)} has a duration")
-    if reason := _unfit(nbytes):
+    if reason := _reason_not_to_fit(nbytes):
         return LinkModel(**known, n_parts=0, reason=reason)
     every = [usable[parts].to_numpy() == part for part in np.unique(usable[parts])]
-    members = [member for member in every if not _unfit(nbytes[member])]
+    members = [member for member in every if not _reason_not_to_fit(nbytes[member])]
     known["n_parts"] = len(members)
     if not members:
         return LinkModel(**known, reason=f"no {parts} by itself has sizes enough")
@@ -134,7 +134,9 @@ def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
     if longest_s < MIN_SHARE * (alpha_s + longest_s):
         reason = "latency takes most of the time of even the largest size; fetch larger ones"
         return LinkModel(**known, reason=reason)
-    errors = np.concatenate([np.empty(0), *_held_out(fits, members, nbytes, seconds)])
+    errors = np.concatenate(
+        [np.empty(0), *_cross_validation_errors(fits, members, nbytes, seconds)]
+    )
     if parts == "launch":
         known |= _interval(fits)
     return LinkModel(
@@ -146,8 +148,8 @@ def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
     )
 
 
-def _unfit(nbytes: np.ndarray[Any, Any]) -> str:
-    """Return why nothing can be fitted to transfers of these sizes, or nothing."""
+def _reason_not_to_fit(nbytes: np.ndarray[Any, Any]) -> str:
+    """Return why transfers of these sizes can't be fitted, or an empty string."""
     import numpy as np
 
     sizes = np.unique(nbytes)
@@ -163,7 +165,7 @@ def _unfit(nbytes: np.ndarray[Any, Any]) -> str:
 
 
 def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return latency and seconds per byte of transfers, by the robust fit of the module.
+    """Return the latency and the seconds per byte of a robust fit.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     import numpy as np
     from scipy.optimize import least_squares
 
-    # Both parameters in units in which they are near 1.
+    # Scale both parameters to be near 1.
     scale = np.array([np.quantile(seconds, 0.1), np.median(seconds / nbytes)])
     terms = np.column_stack([np.ones_like(nbytes), nbytes]) * scale
     logs = np.log(seconds)
@@ -195,10 +197,10 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     return float(alpha_s), float(seconds_per_byte)
 
 
-def _held_out(
+def _cross_validation_errors(
     fits: Any, members: list[Any], nbytes: Any, seconds: Any
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the relative errors of each part's transfers, predicted by the other parts."""
+    """Yield the relative errors of predicting each part's transfers by the other parts."""
     import numpy as np
 
     for number, member in enumerate(members if len(members) > 1 else ()):

@@ -32,27 +32,27 @@ PRIOR_NOISE = 0.15
 PRIOR_PAIRS = 2
 MIN_SLOWDOWN = 1.5
 MIN_PAIRS = 4
-"""Of two there is no telling which is the odd one, and of three hardly."""
+"""Among fewer pairs a test can't say which one is the exception."""
 
 
 @dataclass(frozen=True)
 class PairBandwidths:
-    """The ``table`` that ``pairs`` returns, its texts as categoricals, and what it is made of.
+    """The ``table`` of ``pairs``, with categorical texts, and the transfers behind it.
 
     ``single_Bps`` has the bandwidth of each transfer that counts, pair after pair in the order of
-    the table, and nan for one without a duration.
+    the table; it is nan for a transfer without a duration.
     """
 
     table: pd.DataFrame
-    single_Bps: _Array  # noqa: N815 - the unit's own spelling
+    single_Bps: _Array  # noqa: N815 - the spelling of the unit
 
 
 def pairs(run: Run) -> pd.DataFrame:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
-    Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count:
-    a small one's duration is latency, not bandwidth. Of the sizes that all-to-all goes through,
-    the largest counts.
+    Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count,
+    because the duration of a small one is latency. Of the sizes of all-to-all, only the largest
+    counts.
 
     Returns
     -------
@@ -60,15 +60,15 @@ def pairs(run: Run) -> pd.DataFrame:
         One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
         quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
-        transfer of the pair was under way; ``concurrency`` = Σ duration / that time. The
-        ``n_untimed`` transfers whose clock stood or went back are in no bandwidth. ``link`` is the
-        class of the pair's link.
+        transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
+        transfers had no positive duration and are in no bandwidth. ``link`` is the class of the
+        pair's link.
     """
     return run.pairs.astype(dict.fromkeys([*_NAMES, "link"], "str"))
 
 
 def pair_bandwidths(run: Run) -> PairBandwidths:
-    """Return what ``pairs`` does, with the bandwidth of each transfer besides."""
+    """Return the table of ``pairs`` and the bandwidth of each transfer."""
     import numpy as np
     import pandas as pd
 
@@ -77,7 +77,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
-    # In the order in which pairs are shown.
+    # The order in which reports show pairs.
     names = {
         "case_id": pd.Index([case.id for case in run.suite.cases]),
         "channel": log["channel"].cat.categories.sort_values(),
@@ -88,11 +88,11 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     for name, texts in names.items():
         pair *= len(texts)
         pair += log[name].cat.set_categories(texts).cat.codes.to_numpy()
-    # Two launches may not share a clock: the time of each is apart.
+    # Launches may have different clocks, so intervals of different launches are not merged.
     launches = np.sort(log["launch"].unique())
     window = pair * max(1, len(launches)) + np.searchsorted(launches, log["launch"])
     order = grouping.sort_order(window)
-    measured, single_Bps = _measured(  # noqa: N806 - the unit's own spelling
+    measured, single_Bps = _measured(  # noqa: N806 - the spelling of the unit
         pair[order], window[order], *(log[name].to_numpy()[order] for name in _TIMED)
     )
     pair = measured.pop("pair")
@@ -101,11 +101,11 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         pair, code = np.divmod(pair, max(1, len(texts)))
         columns[name] = pd.Categorical.from_codes(code, texts)
     case_id = pd.Series(columns.pop("case_id"))
-    of_case = {
+    case_columns = {
         name: tables.renamed(case_id, {case.id: getattr(case, name) for case in run.suite.cases})
         for name in ("workload", "backend")
     }
-    texts = {"case_id": case_id, **of_case, **{name: columns[name] for name in _PAIR[1:]}}
+    texts = {"case_id": case_id, **case_columns, **{name: columns[name] for name in _PAIR[1:]}}
     table = pd.DataFrame(texts | measured, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
@@ -113,14 +113,14 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
 def _measured(
     pair: _Array, window: _Array, nbytes: _Array, start_s: _Array, stop_s: _Array
 ) -> tuple[dict[str, _Array], _Array]:
-    """Return what is known of pairs, by number (``pair``), and the bandwidth of each transfer.
+    """Return the columns of ``pairs``, by pair number, and the bandwidth of each transfer.
 
     Parameters
     ----------
     pair, window
-        The numbers of each transfer's pair, and of its pair and launch; both increase.
+        The number of each transfer's pair, and of its pair and launch; both in ascending order.
     nbytes, start_s, stop_s
-        Of each transfer.
+        The size and the times of each transfer.
     """
     import numpy as np
 
@@ -132,13 +132,13 @@ def _measured(
     seconds = stop_s - start_s
     timed = seconds > 0
     seconds[~timed] = 0
-    single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the unit's own spelling
+    single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the spelling of the unit
     np.divide(nbytes, seconds, out=single_Bps, where=timed)
     q25, q50, q75 = grouping.quantiles(single_Bps, pair, [0.25, 0.5, 0.75])
     n = np.diff(first, append=len(nbytes))
     timed_bytes = np.add.reduceat(nbytes * timed, first)
     total_s = np.add.reduceat(seconds, first)
-    # Where nothing was timed, the bandwidth is unknown: neither 0 nor infinite.
+    # If no transfer was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
     return {
         "pair": pair[first],
@@ -155,7 +155,7 @@ def _measured(
 
 
 def _counting(run: Run) -> _Array:
-    """Return which transfers count for the bandwidth of pairs."""
+    """Return a mask of the transfers that count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
     swept = log["channel"] != "gather"
@@ -167,17 +167,17 @@ def _counting(run: Run) -> _Array:
 
 
 def coverage(run: Run) -> pd.DataFrame:
-    """Return how much of the traffic between workers the transfer logs saw, per case.
+    """Return how much of the traffic between workers the transfer logs contain, per case.
 
     Returns
     -------
     DataFrame
-        ``logged_bytes`` (in memory) and ``wire_bytes`` (serialized, counted where the comms write
-        them, between different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers
-        sent to themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo``
-        meanwhile; ``n_started`` fetches, of which ``n_logged``, ``n_busy``
-        (the sender asked to come later), ``n_failed``, and ``n_lost`` that no count explains.
-        Measured iterations only; cases without a record of any of it have no row.
+        ``logged_bytes`` (in memory) and ``wire_bytes`` (serialized, counted by the comms, between
+        different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
+        themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time;
+        ``n_started`` fetches, of which ``n_logged``, ``n_busy`` (postponed by a busy sender),
+        ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Measured iterations only;
+        cases without any of these records have no row.
     """
     import pandas as pd
 
@@ -221,15 +221,15 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
     Parameters
     ----------
     bandwidths
-        What ``stats.pair_bandwidths`` returned of `run`.
+        The result of ``stats.pair_bandwidths`` for `run`.
 
     Returns
     -------
     DataFrame
         One row per case, channel and class, from the nearest to the farthest: ``n_pairs``, their
         ``n`` transfers and ``bytes``, and the quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of
-        bytes / duration over single transfers, whichever pair they are of. ``slowest_Bps`` and
-        ``fastest_Bps`` are the least and the largest of the pairs' medians.
+        bytes / duration over the single transfers of all pairs. ``slowest_Bps`` and
+        ``fastest_Bps`` are the smallest and the largest of the pairs' medians.
     """
     import numpy as np
 
@@ -245,9 +245,9 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
         slowest_Bps=("q50_Bps", "min"),
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
-    class_of = np.repeat(by_class.ngroup().to_numpy(), bandwidths.table["n"])
-    order = grouping.sort_order(class_of)
-    quartiles = grouping.quantiles(bandwidths.single_Bps[order], class_of[order], [0.25, 0.5, 0.75])
+    classes = np.repeat(by_class.ngroup().to_numpy(), bandwidths.table["n"])
+    order = grouping.sort_order(classes)
+    quartiles = grouping.quantiles(bandwidths.single_Bps[order], classes[order], [0.25, 0.5, 0.75])
     table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
@@ -255,7 +255,7 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
 
 
 def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the slow ones of the `pairs` that ``stats.pairs`` found, the slowest first.
+    """Return the slow pairs of the table of ``stats.pairs``, the slowest first.
 
     Pairs are compared with those of the same case, channel and class of link.
 
@@ -263,31 +263,29 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
     -------
     DataFrame
         The case's and pair's names, ``link``, the pair's ``q50_Bps``, the ``typical_Bps`` of its
-        ``n_pairs`` peers, itself included, ``slowdown`` = typical / its own, and ``score``: by how
-        many times the spread of the ordinary pairs it is behind their mean, in logarithms. In
-        the order of the suite's cases, then by channel.
+        ``n_pairs`` peers (including itself), ``slowdown`` = typical_Bps / q50_Bps, and ``score``:
+        its distance below the mean of the ordinary pairs in units of their spread, in logarithms.
+        In the order of the suite's cases, then by channel.
 
     Notes
     -----
-    The test is Rosner's for several outliers (generalised ESD): each pair is compared with those
-    alone that are more ordinary than it, so that slow pairs don't hide one another. Of the
-    logarithms x of the median bandwidths those n that are nearest to median(x) have a mean and a
-    spread ::
+    The test is Rosner's for several outliers (generalised ESD): each pair is only compared with
+    more ordinary ones, so that slow pairs don't mask one another. Of the logarithms x of the median
+    bandwidths, the n nearest to median(x) have a mean and a spread ::
 
         s² = (sum((x - mean)²) + PRIOR_PAIRS * PRIOR_NOISE²) / (n - 1 + PRIOR_PAIRS)
 
-    and the next one after them, if it is lower, is slow where ::
+    and the next one, if it is lower, is slow if ::
 
         (mean - x) / s > sqrt(1 + 1 / n) * t(1 - ALPHA / (n + 1), n - 1 + PRIOR_PAIRS)
 
     with t the quantile of Student's distribution, and if it is at least 1.5 times slower than the
-    typical pair, exp(median(x)). So are all that are slower. The smallest n above half of the pairs
-    for which that holds decides: where half of them are slow, slow is what is typical, and none is
-    named.
+    typical pair, exp(median(x)). All that are slower are slow, too. The smallest such n above half
+    of the pairs decides: if half of the pairs are slow, that is typical, and no pair is slow.
 
-    Four or five pairs hardly tell how far equal pairs lie apart, and may agree well by chance. The
-    spread is therefore moderated as in Smyth's t: it counts two more pairs whose noise is a usual
-    one. docs/measurements.md says how often the test errs with these constants.
+    Four or five pairs are a poor estimate of the spread, and may agree well by chance. The spread
+    is therefore moderated as in Smyth's t, by two further pairs with the usual noise.
+    docs/measurements.md gives the error rates of the test with these constants.
 
     Sources: B. Rosner, Percentage Points for a Generalized ESD Many-Outlier Procedure,
     Technometrics 25, 1983, 165-172, one-sided; G. K. Smyth, Linear Models and Empirical Bayes
@@ -300,7 +298,7 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
     names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
     groups: list[pd.DataFrame] = []
     peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
-    for _, bandwidths_Bps in peers:  # noqa: N806 - the unit's own spelling
+    for _, bandwidths_Bps in peers:  # noqa: N806 - the spelling of the unit
         if len(bandwidths_Bps) < MIN_PAIRS:
             continue
         typical_Bps, slow, slowdown, score = _compare(bandwidths_Bps.to_numpy())  # noqa: N806
@@ -312,15 +310,15 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
             groups.append(group)
     if not groups:
         return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
-    order_of = {case.id: number for number, case in enumerate(run.suite.cases)}
+    case_order = {case.id: number for number, case in enumerate(run.suite.cases)}
     table = pd.concat(groups, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
-    keys = [table["case_id"].map(order_of), table["channel"], -table["slowdown"]]
+    keys = [table["case_id"].map(case_order), table["channel"], -table["slowdown"]]
     order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index
     return table.loc[order].reset_index(drop=True)
 
 
-def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 - the unit's own spelling
-    """Return the typical bandwidth, and of each if it is slow, its slowdown and its score."""
+def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 - the spelling of the unit
+    """Return the typical bandwidth; per pair, whether it is slow, its slowdown and its score."""
     import numpy as np
     from scipy.special import stdtrit
 

@@ -1,8 +1,8 @@
-"""What a run measured beside what was published of the same thing.
+"""Compare a run with the published figure that its suite reproduces.
 
-A run whose suite reproduces a published figure is reduced to the quantities that papers and posts
-print; each published value is set beside the same quantity of this run, with whatever keeps the two
-from being comparable. ``docs/suites.md`` defines the quantities.
+The run is reduced to the quantities that papers and posts print. Each published value is compared
+with the same quantity of the run, and the reasons not to compare them are listed.
+``docs/suites.md`` defines the quantities.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
-from commbench.stats.layers import mode_of
+from commbench.stats.layers import pingpong_mode
 from commbench.stats.links import hosts
 from commbench.stats.selection import counted, in_suite_order
-from commbench.stats.summary import interval_of
+from commbench.stats.summary import launches_interval
 from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ _QUANTITY_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """A published value, and what the run has of the same quantity, or either alone.
+class PublishedComparison:
+    """A published value and the run's value of the same quantity, or one of them alone.
 
-    ``backend`` to ``n_workers`` say what was measured, as far as it is one thing (0: several, or
-    a pair of processes). ``here`` lies between ``here_low`` and ``here_high``, all nan where
-    nothing was measured; of a ratio it is the geometric mean over the ``n_points`` numbers of
-    workers or message sizes, and they are the least and the largest of them. ``differences`` are
-    the reasons not to compare the two.
+    ``backend`` to ``n_workers`` describe the measurement (``n_workers`` is 0 for a pair of
+    processes, or if it is not a single number). ``here`` lies between ``here_low`` and
+    ``here_high``; all are nan if nothing was measured. For a ratio, ``here`` is the geometric mean
+    over ``n_points`` numbers of workers or message sizes, and the limits are the smallest and the
+    largest ratio. ``differences`` are the reasons not to compare the two values.
     """
 
     quantity: str
@@ -59,50 +59,52 @@ class Beside:
 
     @property
     def comparable(self) -> bool:
-        """Whether both are known and differ, as far as is known, in the hardware alone."""
+        """Whether both values are known and no difference but the hardware is."""
         return self.value is not None and not math.isnan(self.here) and not self.differences
 
 
 def reproduced(run: Run) -> Figure | None:
-    """Return the published figure that the run's suite reproduces; None without a known one."""
+    """Return the published figure that the run's suite reproduces, or None."""
     name = run.suite.reproduces
     return published.figure(name) if name in published.names() else None
 
 
-def beside_published(run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame) -> list[Beside]:
-    """Return every value of the figure that the run's suite reproduces, beside the run's own.
+def published_comparisons(
+    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame
+) -> list[PublishedComparison]:
+    """Compare the run with every value of the figure that its suite reproduces.
 
-    Absolute values of backends that nobody published follow, without a ``value``.
+    Absolute values of backends that have no published value follow, without a ``value``.
 
     Parameters
     ----------
     summaries, pairs
-        What the functions of these names return of the run.
+        The results of the functions of these names for the run.
     """
     figure = reproduced(run)
     if figure is None:
         return []
     table = measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
-    rows: list[Beside] = []
+    rows: list[PublishedComparison] = []
     shown: set[int] = set()
     for value in figure.values:
         if value.over:
-            rows_of_value = list(_ratio_beside(run, figure, value, table))
+            comparisons = list(_ratio_comparisons(run, figure, value, table))
         else:
-            mine = _of(value, table)
+            mine = _matching(value, table)
             shown |= set(mine.index)
-            rows_of_value = [
+            comparisons = [
                 _alone(row, value, tuple(_differences(run, figure, value, row.device, row.layer)))
                 for row in mine.itertuples()
             ]
-        rows += rows_of_value or [_not_measured(value)]
+        rows += comparisons or [_not_measured(value)]
     quantities_shown = {value.quantity for value in figure.values if not value.over}
     rest = table[table["quantity"].isin(quantities_shown) & ~table.index.isin(shown)]
     return rows + [_alone(row) for row in rest.itertuples()]
 
 
 def machine(run: Manifest) -> str:
-    """Return on what a run was measured, in a few words."""
+    """Describe the CPU and the GPUs of the machine that a run was measured on."""
     cpu, gpus = run.environment.get("cpu") or {}, run.environment.get("gpus") or []
     words = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
     names = Counter(str(gpu.get("name")) for gpu in gpus)
@@ -110,16 +112,16 @@ def machine(run: Manifest) -> str:
 
 
 def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:
-    """Return how many times better ``value.backend`` is here, wherever both were measured.
+    """Return how many times better ``value.backend`` is than ``value.over`` in this run.
 
     Returns
     -------
     DataFrame
-        A row per workload, layer, device, number of workers and message size, with ``ratio``;
-        below 1 ``value.backend`` is the worse one. Where either is 0 there is no row.
+        One row per workload, layer, device, number of workers and message size for which both
+        backends have a value above 0, with ``ratio``: below 1, ``value.backend`` is worse.
     """
     key = ["workload", "layer", "device", "n_workers", "message_bytes"]
-    mine = _of(value, table)
+    mine = _matching(value, table)
     base = table[(table["quantity"] == value.quantity) & (table["backend"] == value.over)]
     both = mine.merge(base[[*key, "mid"]], on=key, suffixes=("", "_over"))
     better, worse = both["mid"], both["mid_over"]
@@ -129,7 +131,7 @@ def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:
     return both[key].assign(ratio=better / worse)[sound]
 
 
-def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
+def _matching(value: Value, table: pd.DataFrame) -> pd.DataFrame:
     keep = (table["quantity"] == value.quantity) & (table["backend"] == value.backend)
     if value.workload:
         keep &= table["workload"] == value.workload
@@ -140,12 +142,14 @@ def _of(value: Value, table: pd.DataFrame) -> pd.DataFrame:
     return table[keep]
 
 
-def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -> Iterator[Beside]:
+def _ratio_comparisons(
+    run: Run, figure: Figure, value: Value, table: pd.DataFrame
+) -> Iterator[PublishedComparison]:
     measured = ratios(table, value)
     for (workload, layer, device), group in measured.groupby(
         ["workload", "layer", "device"], sort=False
     ):
-        yield Beside(
+        yield PublishedComparison(
             quantity=value.quantity, unit=value.unit, workload=workload, backend=value.backend,
             layer=layer, device=device, n_workers=0, value=value,
             here=math.exp(sum(map(math.log, group["ratio"])) / len(group)),
@@ -157,8 +161,10 @@ def _ratio_beside(run: Run, figure: Figure, value: Value, table: pd.DataFrame) -
         )  # fmt: skip
 
 
-def _alone(row: Any, value: Value | None = None, differences: tuple[str, ...] = ()) -> Beside:
-    return Beside(
+def _alone(
+    row: Any, value: Value | None = None, differences: tuple[str, ...] = ()
+) -> PublishedComparison:
+    return PublishedComparison(
         quantity=row.quantity, unit=published.UNITS[row.quantity], workload=row.workload,
         backend=row.backend, layer=row.layer, device=row.device, n_workers=row.n_workers,
         value=value, here=row.mid, here_low=row.low, here_high=row.high, n_points=1,
@@ -166,8 +172,8 @@ def _alone(row: Any, value: Value | None = None, differences: tuple[str, ...] = 
     )  # fmt: skip
 
 
-def _not_measured(value: Value) -> Beside:
-    return Beside(
+def _not_measured(value: Value) -> PublishedComparison:
+    return PublishedComparison(
         quantity=value.quantity, unit=value.unit, workload=value.workload, backend=value.backend,
         layer="", device=value.device, n_workers=value.workers[0] if len(value.workers) == 1 else 0,
         value=value,
@@ -209,20 +215,20 @@ def measured_quantities(
     Parameters
     ----------
     summaries, pairs
-        What the functions of these names return of the run.
+        The results of the functions of these names for the run.
     wanted
-        Of the names in ``published.UNITS``.
+        Names in ``published.UNITS``.
 
     Returns
     -------
     DataFrame
-        One row per case and quantity, for a ping-pong per layer and ``message_bytes`` too (0 for
-        other workloads, whose ``n_workers`` is 0 for a ping-pong), in the order of the suite:
-        ``mid`` and what it lies between.
-        For ``time``, ``throughput``, ``communication time``, ``transfer throughput``, ``latency``
-        and ``bandwidth`` that is the median and its interval, nan where there is none; for
-        ``pair bandwidth`` the median, the least and the largest of the medians of the ordered
-        pairs; for ``transfer time`` the median and the quartiles of single transfers.
+        One row per case and quantity, for a ping-pong also per layer and ``message_bytes``, in the
+        order of the suite. ``message_bytes`` is 0 for other workloads, ``n_workers`` for a
+        ping-pong. ``low``, ``mid`` and ``high`` are: for ``time``, ``throughput``,
+        ``communication time``, ``transfer throughput``, ``latency`` and ``bandwidth`` the median
+        and its interval, nan without one; for ``pair bandwidth`` the median of the ordered pairs'
+        medians, the smallest and the largest of them; for ``transfer time`` the median and the
+        quartiles of single transfers.
     """
     import pandas as pd
 
@@ -247,7 +253,7 @@ def measured_quantities(
 
 
 _Measured = tuple[Any, str, int, tuple[float, float, float]]
-"""Of a case, layer and message size the lower limit, the middle and the upper limit."""
+"""A case, layer and message size with the lower limit, the middle and the upper limit."""
 
 
 def _measured(
@@ -263,29 +269,29 @@ def _measured(
         for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:
             yield case_id, "workload", 0, tuple(seconds.quantile([0.25, 0.5, 0.75]))
     elif quantity in ("communication time", "transfer throughput"):
-        for case_id, medians in _of_launches(quantity, run).groupby(level="case_id"):
-            low, high, _ = interval_of(medians.tolist())
+        for case_id, medians in _launch_values(quantity, run).groupby(level="case_id"):
+            low, high, _ = launches_interval(medians.tolist())
             yield case_id, "workload", 0, (low, float(medians.median()), high)
     else:
         raise KeyError(quantity)
 
 
 def _summarized(quantity: str, run: Run, summaries: pd.DataFrame) -> Iterator[_Measured]:
-    of_messages = quantity in ("latency", "bandwidth")
-    in_latency_mode = [case.id for case in run.suite.cases if mode_of(case) == "latency"]
+    per_message = quantity in ("latency", "bandwidth")
+    latency_cases = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
     keep = summaries["layer"] == "workload"
-    if of_messages:
-        keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(in_latency_mode)
+    if per_message:
+        keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency_cases)
     for row in summaries[keep & (summaries["median_s"] > 0)].itertuples():
         low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
         if quantity in ("throughput", "bandwidth"):
             low, mid, high = (
                 row.payload_bytes / seconds if seconds else math.inf for seconds in (high, mid, low)
             )
-        yield row.case_id, row.layer, row.payload_bytes if of_messages else 0, (low, mid, high)
+        yield row.case_id, row.layer, row.payload_bytes if per_message else 0, (low, mid, high)
 
 
-def _of_launches(quantity: str, run: Run) -> pd.Series[float]:
+def _launch_values(quantity: str, run: Run) -> pd.Series[float]:
     """Return the communication time or the transfer throughput of each launch."""
     if quantity == "communication time":
         times = worker_times(run)

@@ -1,10 +1,10 @@
-"""Which records count, and in which order they are shown.
+"""Select the records that count, and sort and label them for reports.
 
-A launch may still warm up after the planned warm-ups: the samples at its begin that are slower are
-left out. Two windows are compared, the first samples and the second half of the launch. The first
-one is warm-up if its median is longer by more than ``_FLOOR`` and a one-sided Mann–Whitney test
-finds it slower at ``_ALPHA``; then the next window takes its place. A launch that is still slow
-when its first half is over never got warm: that is drift, and nothing is taken from it.
+A launch may still warm up after the planned warm-ups; its slower first samples are excluded. The
+first window of samples is compared with the second half of the launch. It is warm-up if its median
+is longer by more than ``_FLOOR`` and a one-sided Mann–Whitney test is significant at ``_ALPHA``;
+then the next window is tested. If all windows of the first half are slow, that is drift rather
+than warm-up, and no sample is excluded.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
 GROUP = ["case_id", "layer", "payload_bytes"]
-"""What one summary is of."""
+"""The columns that identify a summary."""
 _SWEPT = ("layers", "sizes")
-"""Parameters of which every sample has one value of its own."""
+"""Parameters that are lists in a case; every sample has one value of them."""
 _WINDOW = 10
-"""The least samples in a window; of long launches it is a twentieth."""
+"""The minimum samples in a window; in long launches, a window is a twentieth of the samples."""
 _FLOOR = 0.05
-"""What is slower by less than this share is not called warm-up, however sure it is."""
+"""The relative slowdown below which samples are never called warm-up."""
 _ALPHA = 0.01
 
 
 def counted(table: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the rows of `table` that count: of measured iterations and launches that ended well.
+    """Return the rows of `table` that are of measured iterations and of successful launches.
 
-    A launch that was cut short has told of its first iterations only, and the fast ones come
-    first. Where no launch of a case ended well, all of its rows count, and no interval does.
+    A launch that was cut short has recorded its first iterations only, and fast ones come first.
+    If no launch of a case succeeded, all of its rows count, but it gets no interval.
     """
     keep = counts(table, run)
     return table if keep.all() else table[keep]
 
 
 def counts(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
-    """Return of each row of `table` whether ``counted`` keeps it."""
+    """Return a mask of the rows of `table` that ``counted`` keeps."""
     keep = table["iteration"] >= 0
     for case_id, launches in good_launches(run).items():
-        # Of millions of rows many comparisons take less time than one isin.
+        # For millions of rows, many comparisons take less time than one isin.
         good = reduce(or_, (table["launch"] == launch for launch in launches))
         keep &= (table["case_id"] != case_id) | good
     return keep
 
 
 def measured(run: Run) -> pd.DataFrame:
-    """Return the samples that count: those of ``timed`` but for what was found to be warm-up."""
+    """Return the samples of ``timed`` without those detected as warm-up."""
     samples = timed(run)
-    return samples[~_is_warmup(samples)]
+    return samples[~_warmup_mask(samples)]
 
 
 def timed(run: Run) -> pd.DataFrame:
-    """Return the samples of ``counted`` iterations that were verified, and no planned warm-up.
+    """Return the verified samples of ``counted`` iterations, without planned warm-ups.
 
-    What another program measured can't be verified; it counts, and names the ``tool``. A clock
-    that went back gave no duration: what is negative is left out.
+    Samples of another program, which name their ``tool``, count although they can't be verified.
+    Negative durations, from a clock that was set back, are excluded.
     """
     samples = counted(run.samples, run)
     planned = samples["warmup"].astype(bool)
@@ -76,8 +76,7 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     Parameters
     ----------
     seconds
-        Shape (n,): the samples in the order in which they were taken. Of fewer than
-        four windows none is warm-up.
+        Shape (n,), in the order of measurement. Fewer than four windows have no warm-up.
 
     Examples
     --------
@@ -105,21 +104,21 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     return 0
 
 
-def _is_warmup(samples: pd.DataFrame) -> pd.Series[bool]:
-    """Return for each of the measured `samples` whether it is warm-up, by their index."""
+def _warmup_mask(samples: pd.DataFrame) -> pd.Series[bool]:
+    """Return a mask of the `samples` that are warm-up, with their index."""
     import pandas as pd
 
     flags = pd.Series(data=False, index=samples.index)
     ordered = samples.sort_values("iteration", kind="stable")
     seconds = ordered["seconds"].to_numpy()
-    for places in ordered.groupby([*GROUP, "launch"], sort=False).indices.values():
-        if n := n_warmup(seconds[places]):
-            flags.loc[ordered.index[places[:n]]] = True
+    for rows in ordered.groupby([*GROUP, "launch"], sort=False).indices.values():
+        if n := n_warmup(seconds[rows]):
+            flags.loc[ordered.index[rows[:n]]] = True
     return flags
 
 
 def good_launches(run: Run) -> dict[str, list[int]]:
-    """Return by case id the launches that ended well; a case without any is not there."""
+    """Return the successful launches per case id; cases without any are missing."""
     ends = run.ends[run.ends["ok"].astype(bool)]
     return {str(case_id): list(group) for case_id, group in ends.groupby("case_id")["launch"]}
 
@@ -129,17 +128,17 @@ def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None)
     order = {case.id: number for number, case in enumerate(run.suite.cases)}
     keys = [name for name in (then or ["layer", "payload_bytes", "launch"]) if name in table]
     return (
-        table.assign(_place=table["case_id"].map(order))
-        .sort_values(["_place", *keys], kind="stable")
-        .drop(columns="_place")
+        table.assign(_case_number=table["case_id"].map(order))
+        .sort_values(["_case_number", *keys], kind="stable")
+        .drop(columns="_case_number")
         .reset_index(drop=True)
     )
 
 
 def case_labels(run: Run) -> dict[str, str]:
-    """Return by case id the workload, and the settings that set it apart from others of its kind.
+    """Return per case id the workload and the settings that differ between its cases.
 
-    Cases of the same task differ in their backend only.
+    Cases that differ in their backend only have the same label.
     """
     cases = run.suite.cases
     settings = {case.id: _settings(case) for case in cases}
@@ -155,15 +154,16 @@ def case_labels(run: Run) -> dict[str, str]:
     return labels
 
 
-def settings_of(case: Case) -> str:
-    """Return in a line all that a case's times depend on but workload, backend, layer and size.
+def describe_settings(case: Case) -> str:
+    """Describe a case in one line, without its workload, backend, layers and sizes.
 
-    Cases of two runs that agree in it are those that ``commbench compare`` takes for the same;
-    what ``case_labels`` returns is shorter, and keeps the cases of one run apart only.
+    ``commbench compare`` matches cases of two runs by this text. ``case_labels`` is shorter, but
+    only distinguishes the cases of one run.
 
     Examples
     --------
-    >>> settings_of(Case(workload="pingpong", backend="tcp", params={"sizes": (1, 8), "pairs": 2}))
+    >>> params = {"sizes": (1, 8), "pairs": 2}
+    >>> describe_settings(Case(workload="pingpong", backend="tcp", params=params))
     'pairs=2, workers=2, threads=1, device=cpu, launcher=local, iterations=3, warmups=1'
     """
     settings = {**_settings(case), "iterations": case.iterations, "warmups": case.warmups}
@@ -175,7 +175,7 @@ def settings_of(case: Case) -> str:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    return {**case.params, **case.cluster.words()}
+    return {**case.params, **case.cluster.labels()}
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""How far samples spread within a launch and between launches, and whether they drift.
+"""The spread of samples within and between launches, and their drift.
 
-Spread is measured by quartiles, which an outlier does not move, and told as the standard deviation
-that a normal distribution with these quartiles has, relative to the median.
+Spread is measured by quartiles, which are robust against outliers, and given as the standard
+deviation of a normal distribution with these quartiles, relative to the median.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
 MIN_SAMPLES, MIN_LAUNCHES = 3, 4
-"""How many samples of a launch, and launches of a case, have quartiles worth the name."""
-MIN_LAUNCHES_OF_DRIFT = 6
-"""With fewer launches not even a steady rise has a probability below 1 % by chance."""
+"""The minimum samples of a launch, and launches of a case, for quartiles."""
+MIN_DRIFT_LAUNCHES = 6
+"""With fewer launches, even a monotonic rise has a p-value above 1 %."""
 _SIGMA = 1.3489795
 """Standard deviations from the lower to the upper quartile of a normal distribution."""
 
@@ -28,7 +28,7 @@ def relative_spread(values: np.ndarray[Any, Any]) -> float:
     """Return (upper − lower quartile) / 1.349 / median.
 
     The quartiles are definition 8 of R. J. Hyndman and Y. Fan, Sample quantiles in statistical
-    packages, The American Statistician 50 (1996) 361, which does not favour few samples.
+    packages, The American Statistician 50 (1996) 361, which is not biased for few samples.
 
     Examples
     --------
@@ -43,14 +43,14 @@ def relative_spread(values: np.ndarray[Any, Any]) -> float:
 
 
 def spreads(run: Run) -> pd.DataFrame:
-    """Return how far the samples of each case, layer and payload size spread.
+    """Return the relative spread of the samples of each case, layer and payload size.
 
     Returns
     -------
     DataFrame
         Columns case_id, layer, payload_bytes; ``within``, the median over launches of the relative
-        spread of a launch's samples; ``between``, that of the launches' medians. Nan where there
-        are too few.
+        spread of a launch's samples; ``between``, the relative spread of the launches' medians.
+        Nan if there are too few samples or launches.
     """
     import numpy as np
 
@@ -64,17 +64,17 @@ def spreads(run: Run) -> pd.DataFrame:
 
 
 def drifts(run: Run) -> pd.DataFrame:
-    """Return how the launches of each case changed in the course of the run.
+    """Return the drift of each case: the change of its launches in the course of the run.
 
-    A launch counts by the median over its sizes of its median over that size's usual one.
+    The value of a launch is the median over sizes of its median relative to that of all launches.
 
     Returns
     -------
     DataFrame
-        Columns case_id, n_launches; ``change``, from the first to the last launch, relative, along
-        the line of Theil and Sen (the median slope of all pairs of launches); ``p_value`` of
-        Kendall's τ against the order of launches, exact where there are few: how probable such an
-        order is by chance. Cases with fewer launches than 6 have no row.
+        Columns case_id, n_launches; ``change``, the relative change from the first to the last
+        launch along the Theil–Sen line (the median slope of all pairs of launches); ``p_value`` of
+        Kendall's τ against the order of launches, exact if there are few. Cases with fewer than 6
+        launches have no row.
     """
     import pandas as pd
     import scipy
@@ -89,7 +89,7 @@ def drifts(run: Run) -> pd.DataFrame:
         course = mine.groupby("launch")["relative"].median()
         course.index = course.index.map(blocks[~blocks.index.duplicated(keep="last")])
         course = course[course.index.notna()].sort_index()
-        if len(course) < MIN_LAUNCHES_OF_DRIFT:
+        if len(course) < MIN_DRIFT_LAUNCHES:
             continue
         positions = range(len(course))
         slope = float(scipy.stats.theilslopes(course.to_numpy(), positions).slope)

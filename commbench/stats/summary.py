@@ -1,7 +1,7 @@
-"""Medians and their intervals, and when a run that adds launches has enough of them.
+"""Medians and their intervals, and the condition that stops a run which adds launches.
 
 The launch is the unit of replication: samples of one launch share a cluster, its memory layout
-and its place in time, so they are not independent. Medians are taken within each launch first;
+and its period of time, so they are not independent. Medians are taken within each launch first;
 the interval is that of the launches' medians.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]:
-    """Return the order statistics that enclose a median of `n` independent values.
+    """Return the order statistics that are a confidence interval of the median of `n` values.
 
     Returns
     -------
     (k, level)
-        With the values sorted, the interval from the k-th smallest to the k-th largest
-        (k from 1) holds the median of the distribution, whatever its shape, with probability
-        `level`: the narrowest that reaches `confidence`, or else the widest that there is.
+        The interval from the k-th smallest to the k-th largest value (k from 1) contains the
+        median of any distribution with probability `level`. It is the narrowest that reaches
+        `confidence`, or else the widest.
 
     Notes
     -----
@@ -49,10 +49,10 @@ def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]
     return k, max(0.0, float(1 - 2 * bdtr(k - 1, n, 0.5)))
 
 
-def interval_of(medians: Sequence[float]) -> tuple[float, float, float]:
-    """Return the limits that ``median_interval`` gives for some launches' medians, and its level.
+def launches_interval(medians: Sequence[float]) -> tuple[float, float, float]:
+    """Return the limits and the level of ``median_interval`` for the launches' medians.
 
-    Without a level the limits are nan.
+    The limits are nan if the level is 0.
     """
     values = sorted(medians)
     k, level = median_interval(len(values))
@@ -74,13 +74,13 @@ def launch_medians(run: Run) -> pd.DataFrame:
 
 
 def summaries(run: Run) -> pd.DataFrame:
-    """Return one row per case, layer and payload size: ``Summary``'s fields, with the names.
+    """Return a summary of each case, layer and payload size.
 
     Returns
     -------
     DataFrame
-        The fields of ``Summary``, ``throughput_Bps``, ``workload`` and ``backend``, in the order
-        of the suite's cases.
+        One row per summary, in the order of the suite's cases: the fields of ``Summary``,
+        ``throughput_Bps``, ``workload`` and ``backend``.
     """
     import pandas as pd
 
@@ -103,7 +103,7 @@ def _summarize(
     import numpy as np
 
     case_id, layer, payload_bytes = key
-    low, high, level = interval_of(medians.tolist() if n_good else [])
+    low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
     p5, p25, p75, p95, p99 = np.quantile(seconds, [0.05, 0.25, 0.75, 0.95, 0.99]).tolist()
     return Summary(
@@ -127,7 +127,7 @@ def _summarize(
 
 
 def idle_cores(run: Run) -> pd.DataFrame:
-    """Return the cores that an idle cluster burns, per case: the median over launches."""
+    """Return the cores that an idle cluster uses, per case: the median over launches."""
     seconds = run.idle["seconds"].where(run.idle["seconds"] > 0)
     table = run.idle.assign(idle_cores=run.idle["cpu_seconds"] / seconds)
     grouped = table.groupby(["case_id", "workload", "backend"])
@@ -136,17 +136,17 @@ def idle_cores(run: Run) -> pd.DataFrame:
 
 
 def costs(run: Run) -> pd.DataFrame:
-    """Return the summaries with what they cost in CPU time.
+    """Return the summaries with their cost in CPU time.
 
     Returns
     -------
     DataFrame
-        As ``summaries`` returns it, with ``cpu_s_per_GB``, the CPU seconds of a sample over the
-        bytes that it moved between processes, and ``idle_cores``.
+        The table of ``summaries`` with ``cpu_s_per_GB``, the CPU seconds of a sample per gigabyte
+        moved between processes, and ``idle_cores``.
     """
     summaries, coverage = run.summaries, run.coverage
     idle = idle_cores(run).set_index("case_id")["idle_cores"]
-    # The bytes of iterations that were found to be warm-up were counted, too.
+    # The bytes include those of iterations that were detected as warm-up.
     n_iterations = (summaries["n_samples"] + summaries["n_warmup"]).groupby(summaries["case_id"])
     moved = summaries["payload_bytes"] * 1.0
     wire = coverage.set_index("case_id")["wire_bytes"] / n_iterations.sum()
@@ -159,23 +159,23 @@ def costs(run: Run) -> pd.DataFrame:
 
 
 def relative_half_widths(table: pd.DataFrame) -> pd.Series[float]:
-    """Return of each of ``summaries`` the half of its interval over its median.
+    """Return half the width of the interval over the median, for each row of ``summaries``.
 
-    Infinite where the interval doesn't reach 95 %, or the median is 0.
+    Infinite if the level of the interval is below 95 %, or if the median is 0.
     """
-    sure = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
+    sufficient = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
     half = (table["ci_high_s"] - table["ci_low_s"]) / 2 / table["median_s"]
-    return half.where(sure, float("inf"))
+    return half.where(sufficient, float("inf"))
 
 
 def ended_by(run: Run) -> str:
-    """Return which condition of ``run.manifest.stopping`` is met; an empty string where none is.
+    """Return the condition of ``run.manifest.stopping`` that is met, or an empty string.
 
     Returns
     -------
     str
-        ``"precision"``, ``"launches"`` or ``"time"``, the first of them that holds; a case
-        without a good launch can't become precise and is not waited for.
+        ``"precision"``, ``"launches"`` or ``"time"``: the first that is met. Cases without a
+        successful launch are not required to be precise.
     """
     rule = run.manifest.stopping
     if rule is None:
@@ -193,7 +193,7 @@ def ended_by(run: Run) -> str:
 
 
 def widest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the one of ``summaries`` with the widest interval, with its ``half_width``."""
+    """Return the row of ``summaries`` with the widest relative interval, and its ``half_width``."""
     table = table[table["n_launches"] > 0]
     widths = relative_half_widths(table)
     return table.assign(half_width=widths).nlargest(1, "half_width")

@@ -1,8 +1,8 @@
-"""How the wall time of an iteration divides, per worker: its task threads and its event loop.
+"""Divide the wall time of an iteration, per worker: its task threads and its event loop.
 
-The two run side by side, so each has an account of its own that adds up to the wall time. Each
-part is capped by what is left of its account when its turn comes, the best known first, so that
-none is negative; what nobody claims is the last one.
+The two run concurrently, so each has a separate account that adds up to the wall time. The parts of
+an account are subtracted in order, the most accurate first. Each is limited to the time that is
+left, so that none is negative, and the last part is the remainder.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         ``client``), with ``workload``, ``backend``, ``wall_s`` and seconds of it:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
-          task, ``other_cpu_s`` on a core besides, ``queue_s`` ready but without a core,
-          ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task while
-          a fetch was under way, ``idle_s`` the rest;
-        - of the event loop's thread: ``serialize_s`` and ``deserialize_s``, ``poll_s`` turns at
-          the price of an idle turn (nan where turns can't be counted), ``messages_s`` the rest
-          of its time on a core, ``loop_queue_s`` ready but without a core, ``asleep_s`` the rest;
+          task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
+          ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task during
+          a fetch, ``idle_s`` the remainder;
+        - of the event loop's thread: ``serialize_s`` and ``deserialize_s``; ``poll_s``, its turns
+          at the cost of an idle turn (nan if turns can't be counted); ``messages_s``, the rest of
+          its time on a core; ``loop_queue_s`` ready but without a core; ``asleep_s`` the remainder;
         - ``other_threads_s``: time on a core of all other threads of the process; ``gil_s``:
-          time in which a thread that asked for the GIL would have waited (nan without gilknocker).
+          time in which a request for the GIL would have waited (nan without gilknocker).
     """
     windows = measured(run).drop_duplicates(_KEY[:3])
     processes = run.threads[_KEY].drop_duplicates().merge(
@@ -63,15 +63,18 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(profiles.index)
         for role, table in run.threads.groupby("role")
     }
-    # A role that nobody has is nan throughout.
-    nobody = run.threads[:0].set_index(_KEY).reindex(profiles.index)
+    # All values of a missing role are nan.
+    no_threads = run.threads[:0].set_index(_KEY).reindex(profiles.index)
     metrics = _metrics(run.activities).reindex(profiles.index)
     others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]
     others_s = others.groupby(_KEY)["cpu_seconds"].sum()
     profiles = profiles.assign(
-        **_task_accounts(profiles, threads.get("tasks", nobody), metrics, run),
+        **_task_accounts(profiles, threads.get("tasks", no_threads), metrics, run),
         **_loop_accounts(
-            profiles.wall_s, threads.get("loop", nobody), threads.get("offload", nobody), metrics
+            profiles.wall_s,
+            threads.get("loop", no_threads),
+            threads.get("offload", no_threads),
+            metrics,
         ),
         other_threads_s=others_s.reindex(profiles.index, fill_value=0.0),
         gil_s=metrics["gil_s"],
@@ -81,19 +84,19 @@ def worker_profiles(run: Run) -> pd.DataFrame:
 
 
 def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return what share of the wall time each part has, per case and kind of process.
+    """Return the share of each part in the wall time, per case and kind of process.
 
     Parameters
     ----------
     profiles
-        What ``worker_profiles`` returns.
+        The result of ``worker_profiles``.
 
     Returns
     -------
     DataFrame
         One row per case and ``process`` (``workers``, ``scheduler`` or ``client``) with
-        ``workload``, ``backend``, ``n_iterations`` (of one process each) and for every part
-        Σ part / Σ wall time, without the ``_s`` of its name. Shares of one account add up to 1.
+        ``workload``, ``backend``, ``n_iterations`` (summed over processes) and for every part
+        Σ part / Σ wall time, named without ``_s``. The shares of an account add up to 1.
     """
     parts = [*TASK_PARTS, *LOOP_PARTS, *_EXTRA]
     process = profiles["worker"].where(profiles["worker"].isin(_NO_TASKS), "workers")
@@ -107,19 +110,19 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
 
 
 def worker_times(run: Run) -> pd.DataFrame:
-    """Divide the wall time of every iteration, per worker, by what the worker was doing.
+    """Divide the wall time of every iteration, per worker, into transfer and computation.
 
     Returns
     -------
     DataFrame
         One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
         to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
-        ``compute_only_s`` (at least one task), ``neither_s``.
+        ``compute_only_s`` (at least one task and no fetch), ``neither_s``.
     """
     import pandas as pd
 
     fetches, tasks = _fetches_and_tasks(run)
-    # Every worker has a count in every iteration, whatever it did.
+    # Every worker has a count in every iteration, even one without fetches or tasks.
     samples = measured(run)
     windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
     rows = []
@@ -133,11 +136,11 @@ def worker_times(run: Run) -> pd.DataFrame:
 
 
 def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
-    """Return per process the seconds of the metrics that count; nan where there was none."""
+    """Return the seconds of the metrics that are used, per process; nan if not recorded."""
     context, label = activities["context"], activities["label"]
     on_loop = context.isin(_LOOP_CONTEXTS)
     counts = {
-        # thread-cpu, and the P2P shuffle's own, which Dask takes out of it.
+        # thread-cpu, and the metrics of the P2P shuffle, which Dask subtracts from it.
         "compute_s": (context == "execute") & label.str.endswith("-cpu"),
         "gil_s": (context == "gil") & (label == "contention"),
         **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
@@ -155,7 +158,7 @@ def _task_accounts(
     n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
     compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
     spans = _spans(processes[n.notna()], run).reindex(processes.index)
-    parts = _shared_out(
+    parts = _allocate(
         n * processes["wall_s"],
         {
             "compute_s": compute_s,
@@ -170,12 +173,12 @@ def _task_accounts(
 
 
 def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return per process the seconds of all tasks, of any fetch, and of tasks during a fetch."""
+    """Return the seconds of all tasks, of any fetch, and of tasks during a fetch, per process."""
     import pandas as pd
 
     columns = ["in_tasks_s", "fetching_s", "both_s"]
     if processes.empty:
-        # The transfers of a run without a profile may be millions.
+        # A run without a profile may have millions of transfers.
         return pd.DataFrame(index=processes.index, columns=columns, dtype=float)
     fetches, tasks = _fetches_and_tasks(run)
     rows = []
@@ -186,7 +189,7 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
         )
         fetching_s = divide(process.wall_s, fetched, computed[:0])[0]
         in_tasks_s = (computed[:, 1] - computed[:, 0]).sum()
-        rows.append((in_tasks_s, fetching_s, shared(fetched, computed)))
+        rows.append((in_tasks_s, fetching_s, overlap_length(fetched, computed)))
     return pd.DataFrame(rows, index=processes.index, columns=columns, dtype=float)
 
 
@@ -201,38 +204,38 @@ def _loop_accounts(
     import numpy as np
 
     coding = {name: metrics[name].fillna(0.0) for name in _LABELS}
-    # Dask serializes large messages in a thread of their own; which ones is not told.
+    # Dask serializes large messages in the offload thread, but doesn't record which ones.
     both = coding["serialize_s"] + coding["deserialize_s"]
     on_loop = ((both - offload["cpu_seconds"].fillna(0.0)).clip(lower=0.0) / both).fillna(0.0)
     polled_s = _polling(wall_s, loop)
-    on_core = _shared_out(
+    on_core = _allocate(
         np.minimum(loop["cpu_seconds"], wall_s),
         {**{name: part * on_loop for name, part in coding.items()}, "poll_s": polled_s.fillna(0.0)},
         "messages_s",
     )
     left_s = (wall_s - sum(on_core.values())).clip(lower=0.0)
-    parts = on_core | _shared_out(left_s, {"loop_queue_s": loop["wait_seconds"]}, "asleep_s")
+    parts = on_core | _allocate(left_s, {"loop_queue_s": loop["wait_seconds"]}, "asleep_s")
     return parts | {"poll_s": parts["poll_s"].where(polled_s.notna())}
 
 
 def _polling(wall_s: pd.Series[float], loop: pd.DataFrame) -> pd.Series[float]:
-    """Return the CPU time of as many idle turns as each loop made, nan where that is unknown.
+    """Return the turns of each loop times the CPU time of an idle turn; nan if that is unknown.
 
-    No more than what the idle loop asks for in that time: a loop that sleeps when idle does not
-    poll, however many turns its messages take.
+    The limit is the time on a core that the idle loop would want in this time: a loop that sleeps
+    when idle does not poll, regardless of the turns that messages take.
     """
     import numpy as np
 
     known = (loop["idle_n_turns"] > 0) & (loop["idle_seconds"] > 0)
     turn_s = loop["idle_cpu_seconds"] / loop["idle_n_turns"]
-    asked = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
-    return np.minimum(loop["n_turns"] * turn_s, asked * wall_s).where(known)
+    demand = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
+    return np.minimum(loop["n_turns"] * turn_s, demand * wall_s).where(known)
 
 
-def _shared_out(
+def _allocate(
     total_s: pd.Series[float], claims: Mapping[str, pd.Series[float]], rest: str
 ) -> dict[str, pd.Series[float]]:
-    """Give each claim what it asks for, as far as `total_s` goes, and the rest to `rest`."""
+    """Allocate `total_s` to the claims in their order, and the remainder to `rest`."""
     import numpy as np
 
     parts = {}
@@ -243,14 +246,14 @@ def _shared_out(
 
 
 class Spans:
-    """The spans of many processes and iterations, found again by their key.
+    """The spans of many processes and iterations, indexed by their key.
 
     Parameters
     ----------
     table
         A row per span, with ``start_s`` and ``stop_s``.
     key
-        The columns that tell the groups apart.
+        The columns that identify a group of spans.
     """
 
     def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
@@ -261,10 +264,10 @@ class Spans:
         self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
         first = grouping.starts(group[order])
         names = table[key].iloc[order[first]].itertuples(index=False, name=None)
-        self._at = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
+        self._bounds = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
 
     def within(self, key: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
-        """Return what of the spans of `key` lies in a window, in seconds from its begin.
+        """Return the spans of `key`, clipped to a window, in seconds since its start.
 
         Returns
         -------
@@ -273,7 +276,7 @@ class Spans:
         """
         import numpy as np
 
-        begin, end = self._at.get(key, (0, 0))
+        begin, end = self._bounds.get(key, (0, 0))
         spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
         return np.asarray(spans[spans[:, 1] > spans[:, 0]])
 
@@ -284,7 +287,7 @@ def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float,
     Parameters
     ----------
     seconds
-        The length of the window: what the four parts add up to, none of them negative.
+        The length of the window, and the sum of the four parts.
     first, second
         Spans of positive length within [0, `seconds`], shape (n, 2).
 
@@ -303,18 +306,18 @@ def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float,
     return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
 
 
-def shared(first: _Array, second: _Array) -> float:
-    """Return the length of every span in `second`, summed, as far as spans in `first` cover it.
+def overlap_length(first: _Array, second: _Array) -> float:
+    """Return the total length of the spans in `second` that spans in `first` cover.
 
     Parameters
     ----------
     first, second
-        Spans of positive length, shape (n, 2); those of `second` count each for itself.
+        Spans of positive length, shape (n, 2). Overlapping spans in `second` all count.
 
     Examples
     --------
     >>> import numpy as np
-    >>> shared(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
+    >>> overlap_length(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
     3.0
     """
     import numpy as np
@@ -328,7 +331,7 @@ def shared(first: _Array, second: _Array) -> float:
 
 
 def _cover(spans: _Array, at: _Array) -> _Array:
-    """Return whether any of `spans` is under way from each of these times on."""
+    """Return whether any of `spans` covers the time just after each of these times."""
     import numpy as np
 
     begun, ended = (np.searchsorted(np.sort(ends), at, side="right") for ends in spans.T)

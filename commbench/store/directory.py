@@ -1,8 +1,8 @@
-"""The only reader and writer of results.
+"""Read and write the directory of a run.
 
-``<run>/run.json`` holds what was asked and where; ``<run>/samples.jsonl`` the records, one JSON
-object a line, flushed one by one. Those of which there are many lie in parts
-(`commbench.store.parts`), which become one when the run ends.
+``<run>/run.json`` has the manifest; ``<run>/samples.jsonl`` the records, one JSON object per line,
+each flushed. Bulk records are in parts (`commbench.store.parts`), which are merged when the run
+ends.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ __all__ = ["RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_
 
 
 class RunStore:
-    """The writer of one run's directory, for as long as the run goes on.
+    """The writer of the directory of a run.
 
     Raises
     ------
     ResultsError
-        From every method, where the disk does not take what it is given; what was written
-        before is kept and readable.
+        From every method, if writing fails; earlier records stay readable.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -44,7 +43,7 @@ class RunStore:
 
     @classmethod
     def create(cls, output: Path, manifest: Manifest) -> RunStore:
-        """Create ``output/manifest.id`` and write what is known before anything is measured."""
+        """Create ``output/manifest.id`` and write the manifest."""
         path = output / manifest.id
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -59,11 +58,11 @@ class RunStore:
 
     @classmethod
     def reopen(cls, path: Path) -> RunStore:
-        """Go on with a run that was interrupted."""
+        """Return the store of an interrupted run, to continue it."""
         return cls(path, read_manifest(path))
 
     def append(self, record: Record) -> None:
-        """Write `record` and hand it to the operating system before returning."""
+        """Write `record` and flush the file."""
         path = self.path / "samples.jsonl"
         try:
             with writing(self.path, path):
@@ -76,13 +75,13 @@ class RunStore:
             raise
 
     def parts(self, name: str) -> Parts:
-        """Return a writer of parts whose names begin with `name`."""
+        """Return a writer of parts with the prefix `name`."""
         return Parts(self.path, name)
 
     def close(self) -> None:
         """Close the file; ``append`` opens it again."""
         if self._file is not None:
-            # Every record was flushed; what is left is one that the disk has refused.
+            # Every record was flushed; only a record that could not be written may be left.
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
@@ -104,7 +103,7 @@ class RunStore:
                 (folder / f"{name}.{suffix}").write_bytes(image)
 
     def finish(self) -> None:
-        """Close the file, and make one part of all of a kind."""
+        """Close the file, and merge the parts of each kind."""
         self.close()
         for kind in records.BULK:
             parts.merge(self.path, kind)
@@ -115,7 +114,7 @@ def _open_for_append(path: Path) -> IO[str]:
     if file.tell():
         with path.open("rb") as written:
             written.seek(-1, os.SEEK_END)
-            # A line that a crash cut short must not swallow the first one that follows it.
+            # A line that was cut short by a crash must not be joined with the next record.
             if written.read() != b"\n":
                 file.write("\n")
     return file
@@ -134,7 +133,7 @@ def _not_made(path: Path, error: OSError) -> UnwritableError:
 
 
 def new_run_id(name: str, output: Path) -> str:
-    """Claim a directory in `output`, named after the time in UTC and the suite; return its name."""
+    """Create a directory named after the time in UTC and the suite; return its name."""
     stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
     number = 1
     while True:
@@ -150,12 +149,12 @@ def new_run_id(name: str, output: Path) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what ``path/run.json`` says.
+    """Return the manifest in ``path/run.json``.
 
     Raises
     ------
     ResultsError
-        Where there is none, or it is damaged, foreign or of another schema version.
+        If it is missing, damaged, not a manifest or of another schema version.
     """
     import cattrs
 

@@ -1,4 +1,4 @@
-"""How records leave a launch: few as lines through a pipe, many as parts of files."""
+"""The output of a launch: records through a pipe, and bulk records as parts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Emit = Callable[[Record | Batch], None]
 
 
 class Emitter(Protocol):
-    """What takes the records of a launch."""
+    """A sink for the records of a launch."""
 
     def __call__(self, record: Record | Batch, /) -> None:
-        """Let `record` leave, at the latest before the next that is no batch."""
+        """Write `record`; a batch may be buffered until the next single record."""
 
     def region(self) -> AbstractContextManager[Emit]:
-        """Give what buffers records until the block ends well, and drops them if it fails."""
+        """Buffer records; write them only if the block succeeds."""
 
 
 class Recorder:
-    """Writes records to the runner's pipe, and those of `records.BULK` to parts.
+    """An emitter that writes records to the runner's pipe, and bulk records to parts.
 
-    Records may come from any thread, those of a region from one at a time.
+    Threads may emit records concurrently, but not those of the same region.
 
     Parameters
     ----------
     descriptor
-        The pipe.
+        The file descriptor of the pipe.
     run
         The run's directory.
     name
-        What the names of the parts begin with.
+        The prefix of the names of parts.
     """
 
     def __init__(self, descriptor: int, run: Path, name: str) -> None:
@@ -48,7 +48,7 @@ class Recorder:
         self._parts = Parts(run, name)
 
     def __call__(self, record: Record | Batch, /) -> None:
-        """Write `record` and hand it to the operating system; a batch before the next record."""
+        """Write and flush `record`; a batch may be buffered until the next single record."""
         with self._lock:
             if (single := _add(record, self._parts)) is not None:
                 self._parts.close()
@@ -74,7 +74,7 @@ class Recorder:
             self._write(record)
 
     def close(self) -> None:
-        """Write the batches that no record has followed."""
+        """Write the buffered batches."""
         with self._lock:
             self._parts.close()
 
@@ -86,21 +86,25 @@ class Recorder:
 
 
 def _add(record: Record | Batch, parts: Parts) -> Record | None:
-    """Add `record` to `parts` if it belongs there; else return it."""
+    """Add `record` to `parts` if it is a bulk record, else return it."""
     if isinstance(record, Batch):
         parts.add(record)
     elif type(record).__name__ in records.BULK:
-        parts.add(Batch.of(type(record), **{name: [value] for name, value in vars(record).items()}))
+        parts.add(
+            Batch.from_columns(
+                type(record), **{name: [value] for name, value in vars(record).items()}
+            )
+        )
     else:
         return record
     return None
 
 
 class InMemory(list[Record]):
-    """Keeps records, for who measures without a runner."""
+    """An emitter that keeps records in memory, to measure without a runner."""
 
     def __call__(self, record: Record | Batch, /) -> None:
-        """Append `record`, or each of a batch."""
+        """Append `record`, or each record of a batch."""
         self.extend(record.records() if isinstance(record, Batch) else [record])
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Files that somebody has named, for other programs to read."""
+"""Write files that the user has named."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from commbench.errors import UnwritableError
 
 
 def write(path: Path, text: str) -> None:
-    """Write `text` to `path`, in a folder that exists.
+    """Write `text` to `path`, in an existing folder.
 
     Raises
     ------
     UnwritableError
-        Where the disk doesn't take it, with the file's name.
+        If writing fails.
     """
     try:
         path.write_text(text, encoding="utf-8")

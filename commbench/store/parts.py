@@ -1,8 +1,8 @@
-"""Records in large numbers, in parts: Parquet files that a launch writes into its run's directory.
+"""Bulk records in parts: Parquet files that a launch writes into its run's directory.
 
-Each kind of these records has a folder. The name of a part ends in its state: ``.open.parquet``
-until what it is about has been verified, then ``.parquet``, or ``.failed.parquet`` where it was
-wrong. Only closed parts are read; `merge` makes one of those of a kind.
+Each kind of these records has a folder. The suffix of a part is its state: ``.open.parquet`` until
+the result of the measurement is verified, then ``.parquet``, or ``.failed.parquet`` if it was
+wrong. Only closed parts are read; `merge` merges those of a kind.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
-    "Batch", "Parts", "all_records", "closed", "damage_named", "merge", "read", "schema",
+    "Batch", "Parts", "all_records", "closed", "damage_reported", "merge", "read", "schema",
     "texts", "writing",
 ]  # fmt: skip
 
 FLUSH_ROWS = 50_000
 FLUSH_SECONDS = 10.0
-"""Rows, and seconds since the last ones, after which a part is written."""
+"""The rows, and the seconds since the last flush, after which a part is written."""
 _MERGED_ROWS = 1_000_000
-"""Rows of a merged part that are in memory together."""
+"""The rows to have in memory when parts are merged."""
 _OPEN, _CLOSED, _FAILED = ".open.parquet", ".parquet", ".failed.parquet"
 _MERGED = "merged"
 _REPLACES = b"commbench.replaces"
-"""The key of a merged part's metadata for the names of the parts that it was made of."""
+"""The key in the metadata of a merged part for the names of the parts that it replaces."""
 
 
 def schema(kind: str) -> pa.Schema:
-    """Return the names and types of the columns of a table of records of this `kind`.
+    """Return the columns of a table of records of this `kind`.
 
-    The texts of pairs of workers are kept once each, but for the evidence.
+    Texts in records of pairs of workers are dictionary-encoded, except for the evidence.
     """
     import pyarrow as pa
 
@@ -54,7 +54,7 @@ def schema(kind: str) -> pa.Schema:
 
 
 def texts(columns: pa.Schema) -> list[str]:
-    """Return the names of the columns whose texts are kept once each."""
+    """Return the names of the dictionary-encoded columns."""
     import pyarrow as pa
 
     return [field.name for field in columns if pa.types.is_dictionary(field.type)]
@@ -62,13 +62,13 @@ def texts(columns: pa.Schema) -> list[str]:
 
 @dataclass(frozen=True)
 class Batch:
-    """Records of one `kind`: by the name of each field one value, or the list of their values.
+    """Records of one `kind`: per field, a constant or a list with one value per record.
 
     Examples
     --------
     >>> from commbench.model import WireBytes
-    >>> batch = Batch.of(WireBytes, case_id="c", launch=0, iteration=1, src="a", dst=["b", "c"],
-    ...                  nbytes=[5, 6], n_messages=1)
+    >>> batch = Batch.from_columns(WireBytes, case_id="c", launch=0, iteration=1, src="a",
+    ...                            dst=["b", "c"], nbytes=[5, 6], n_messages=1)
     >>> [(record.dst, record.nbytes) for record in batch.records()]
     [('b', 5), ('c', 6)]
     """
@@ -77,8 +77,8 @@ class Batch:
     columns: Mapping[str, Any]
 
     @classmethod
-    def of(cls, kind: type[Any], **columns: Any) -> Batch:
-        """Return a batch with these columns."""
+    def from_columns(cls, kind: type[Any], **columns: Any) -> Batch:
+        """Return a batch of records of this kind."""
         return cls(kind.__name__, columns)
 
     def table(self) -> pa.Table:
@@ -87,7 +87,7 @@ class Batch:
         Raises
         ------
         ValueError
-            Where a value does not fit, or the lists are not of one length.
+            If a value does not fit, or the lists differ in length.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -106,7 +106,7 @@ class Batch:
         return _checked(table, wanted)
 
     def records(self) -> Iterator[Record]:
-        """Yield the records themselves."""
+        """Yield the records."""
         for row in self.table().to_pylist():
             yield KINDS[self.kind](**row)
 
@@ -115,7 +115,7 @@ def _array(values: Any, n_rows: int, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind):
-        # Half of a surrogate pair, as a file name can have it, is no text to anybody else.
+        # Surrogates, which file names can contain, can't be encoded.
         several = isinstance(values, list)
         texts = list(dict.fromkeys(values)) if several else [values]
         numbers = dict(zip(texts, range(len(texts)), strict=True))
@@ -124,36 +124,36 @@ def _array(values: Any, n_rows: int, kind: pa.DataType) -> pa.Array:
         array = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(sound, "str"))
         return array.cast(kind)
     array = pa.array(values if isinstance(values, list) else [values] * n_rows)
-    # Arrow would cut a float down to an int, and take a bool or digits for one.
+    # Arrow would truncate floats to ints, and convert bools and digits.
     fits = array.type == kind or (pa.types.is_floating(kind) and pa.types.is_integer(array.type))
     if not fits and len(array):
         raise ValueError(f"{array.type} where {kind} should be")
     return array.cast(kind)
 
 
-def _checked(found: Any, wanted: pa.Schema) -> Any:
-    """Return rows from a file, a table or a batch of one, with the columns of `wanted`."""
-    found.validate(full=True)
-    rows = found.select(wanted.names).cast(wanted)
+def _checked(table: Any, wanted: pa.Schema) -> Any:
+    """Return `table` with the columns of `wanted`, after validating it."""
+    table.validate(full=True)
+    rows = table.select(wanted.names).cast(wanted)
     if any(column.null_count for column in rows.columns):
         raise ValueError("it has rows that lack a value")
     return rows
 
 
 class Parts:
-    """Writes the records of one region of a launch.
+    """A writer of the bulk records of one region of a launch.
 
     Parameters
     ----------
     run
         The run's directory.
     name
-        What the names of the parts begin with.
+        The prefix of the names of parts.
 
     Raises
     ------
     UnwritableError
-        From every method, where the disk refuses a part.
+        From every method, if a part can't be written.
     """
 
     def __init__(self, run: Path, name: str) -> None:
@@ -164,11 +164,11 @@ class Parts:
         self._written: list[Path] = []
 
     def add(self, batch: Batch) -> None:
-        """Take records, and write a part once there are many, or the last one is old."""
+        """Add records, and flush if there are many, or the last flush was long ago."""
         self.add_table(batch.kind, batch.table())
 
     def add_table(self, kind: str, table: pa.Table) -> None:
-        """Take the records in a table with the `schema` of their kind."""
+        """Add the records in a table with the `schema` of their kind."""
         self._tables.setdefault(kind, []).append(table)
         self._n_rows += len(table)
         late = time.monotonic() - self._flushed_at > FLUSH_SECONDS
@@ -176,14 +176,14 @@ class Parts:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was taken as open parts."""
+        """Write the buffered records as open parts."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        taken, self._tables = self._tables, {}
-        for kind, tables in taken.items():
+        buffered, self._tables = self._tables, {}
+        for kind, tables in buffered.items():
             folder = self._run / BULK[kind]
-            # A name that comes again would pass for a part that was merged.
+            # Names must be unique, because merged parts refer to those that they replace.
             path = folder / f"{self._name}-{time.time_ns()}{_OPEN}"
             with writing(self._run, folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -197,12 +197,12 @@ class Parts:
         self._flushed_at = time.monotonic()
 
     def close(self) -> None:
-        """Write what is left; what all parts are about has been verified."""
+        """Write the buffered records, and close all parts as verified."""
         self.flush()
         self._end(_CLOSED)
 
     def fail(self) -> None:
-        """Write what is left, if the disk takes it; what all parts are about is wrong."""
+        """Write the buffered records, and mark all parts as failed; ignore failures to write."""
         with suppress(UnwritableError):
             self.flush()
             self._end(_FAILED)
@@ -216,7 +216,7 @@ class Parts:
 
 @contextmanager
 def writing(run: Path, path: Path) -> Iterator[None]:
-    """Raise UnwritableError where the disk refuses `path`, a file of the run in `run`."""
+    """Raise UnwritableError if writing `path`, a file of the run in `run`, fails."""
     try:
         yield
     except OSError as error:
@@ -232,7 +232,7 @@ def closed(run: Path, kind: str) -> list[Path]:
     Raises
     ------
     ResultsError
-        Where a merged part can't be read.
+        If a merged part can't be read.
     """
     parts = _on_disk(run, kind)
     merged = [path for path in parts if path.name.startswith(_MERGED)]
@@ -241,14 +241,14 @@ def closed(run: Path, kind: str) -> list[Path]:
 
 
 def _on_disk(run: Path, kind: str) -> list[Path]:
-    found = sorted((run / BULK[kind]).glob(f"*{_CLOSED}"))
-    return [path for path in found if not path.name.endswith((_OPEN, _FAILED))]
+    paths = sorted((run / BULK[kind]).glob(f"*{_CLOSED}"))
+    return [path for path in paths if not path.name.endswith((_OPEN, _FAILED))]
 
 
 def _replaces(path: Path) -> list[str]:
     import pyarrow.parquet as pq
 
-    with damage_named(path):
+    with damage_reported(path):
         replaced = json.loads((pq.read_schema(path).metadata or {}).get(_REPLACES, b"[]"))
         if not isinstance(replaced, list) or path.name in replaced:
             raise ValueError(f"it replaces {str(replaced)[:40]}, which are no other parts")
@@ -256,8 +256,8 @@ def _replaces(path: Path) -> list[str]:
 
 
 @contextmanager
-def damage_named(path: Path) -> Iterator[None]:
-    """Raise ResultsError for whatever goes wrong where a file is damaged."""
+def damage_reported(path: Path) -> Iterator[None]:
+    """Raise ResultsError for any exception that a damaged file may cause."""
     import pyarrow as pa
 
     damage = (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
@@ -273,14 +273,14 @@ def read(path: Path, kind: str) -> pa.Table:
     Raises
     ------
     ResultsError
-        Where it can't be read.
+        If it can't be read.
     """
     wanted = schema(kind)
-    with damage_named(path), _opened(path, wanted) as file:
+    with damage_reported(path), _opened(path, wanted) as file:
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)
             columns = map(group.column, range(group.num_columns))
-            # Arrow reads as many rows as are said to be there, and ignores the rest.
+            # Arrow reads as many rows as the metadata say, and ignores the rest.
             if {each.num_values for each in columns if each.path_in_schema in wanted.names} != {
                 group.num_rows
             }:
@@ -309,39 +309,39 @@ def all_records(run: Path) -> Iterator[Record]:
 
 
 def merge(run: Path, kind: str) -> None:
-    """Make one part of all closed ones of a kind, unless one of them is damaged.
+    """Merge the closed parts of a kind, unless one of them is damaged.
 
     Raises
     ------
     UnwritableError
-        Where the disk refuses it.
+        If the merged part can't be written.
     """
     try:
-        found = closed(run, kind)
-        merged = [_merged(run, kind, found)] if len(found) > 1 else found
+        paths = closed(run, kind)
+        merged = [_write_merged(run, kind, paths)] if len(paths) > 1 else paths
     except UnwritableError:
         raise
     except ResultsError:
         return
-    # A crash before the end of this does not make a record count twice.
+    # After a crash in this loop, records still count once: `closed` excludes replaced parts.
     for path in {*_on_disk(run, kind)} - {*merged}:
         with writing(run, path):
             path.unlink()
 
 
-def _merged(run: Path, kind: str, found: list[Path]) -> Path:
-    """Write one part of the `found` ones, and return its path."""
+def _write_merged(run: Path, kind: str, paths: list[Path]) -> Path:
+    """Merge the parts at `paths` and return the path of the merged part."""
     import pyarrow.parquet as pq
 
-    merged = [path.stem for path in found if path.name.startswith(_MERGED)]
+    merged = [path.stem for path in paths if path.name.startswith(_MERGED)]
     last = max((int(stem.removeprefix(f"{_MERGED}-")) for stem in merged), default=0)
     path: Path = run / BULK[kind] / f"{_MERGED}-{last + 1}{_CLOSED}"
     temporary = path.with_suffix(".part")
-    wanted = schema(kind).with_metadata({_REPLACES: json.dumps([part.name for part in found])})
+    wanted = schema(kind).with_metadata({_REPLACES: json.dumps([part.name for part in paths])})
     with writing(run, temporary):
         try:
             with pq.ParquetWriter(temporary, wanted) as file:
-                for table in _together(read(part, kind) for part in found):
+                for table in _rebatch(read(part, kind) for part in paths):
                     file.write_table(table.cast(wanted))
             temporary.replace(path)
         finally:
@@ -349,8 +349,8 @@ def _merged(run: Path, kind: str, found: list[Path]) -> Path:
     return path
 
 
-def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows of `tables` in tables of at least ``_MERGED_ROWS``, but for the last."""
+def _rebatch(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of `tables` in tables of at least ``_MERGED_ROWS``, except for the last."""
     import pyarrow as pa
 
     some: list[pa.Table] = []

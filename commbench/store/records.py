@@ -1,4 +1,4 @@
-"""Records as lines of JSON, on their way through a pipe or in a file."""
+"""Records as lines of JSON, in a pipe or a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
 """The kind of the records in each table of a run."""
 BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
-"""The kinds of which there may be millions, and the folder of each (`commbench.store.parts`)."""
+"""The kinds of bulk records, of which there may be millions, and their folders."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _MAX_NOTES = 5
@@ -40,17 +40,17 @@ _NOUNS = {"int": "an int", "float": "a finite number", "bool": "a bool", "str": 
 
 
 def encode(record: Record) -> str:
-    """Return `record` as one line of JSON, its kind first."""
+    """Return `record` as a line of JSON that begins with its kind."""
     return _JSON.encode({"record": type(record).__name__, **vars(record)})
 
 
 def decode(line: str | bytes) -> Record:
-    """Return the record that ``encode`` made a line of.
+    """Return the record in a line of ``encode``.
 
     Raises
     ------
     ValueError
-        Where the line is anything else.
+        If the line is not a valid record.
     """
     fields = parse(line)
     record: Record = KINDS[fields.pop("record")](**fields)
@@ -58,7 +58,7 @@ def decode(line: str | bytes) -> Record:
 
 
 def decode_launch(content: Any) -> model.Launch:
-    """Return the launch that ``dataclasses.asdict`` took apart."""
+    """Return the launch from the result of ``dataclasses.asdict``."""
     import cattrs
 
     return cattrs.Converter(forbid_extra_keys=True).structure(content, model.Launch)
@@ -72,7 +72,7 @@ def parse(line: str | bytes) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        Where the line is anything else, or a value is not of its field's type.
+        If the line is not a record, or a value is not of its field's type.
     """
     try:
         fields: Any = json.loads(line)
@@ -89,25 +89,25 @@ def parse(line: str | bytes) -> dict[str, Any]:
         if not _FITS[wanted](value):
             raise ValueError(f"{name} is {_short(value)}, not {_NOUNS[wanted]}")
         if wanted == "str" and not value.isascii():
-            # Half of a surrogate pair, as a file name can have it, is no text to anybody else.
+            # Surrogates, which file names can contain, can't be encoded.
             fields[name] = value.encode(errors="replace").decode()
     return dict(fields)
 
 
 def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """Return the fields of the records in the file `path`, as ``parse`` does.
+    """Return the fields of each record in the file `path`.
 
     Parameters
     ----------
     notes
-        Takes a sentence about each line that is left out.
+        A list to which a sentence is added for each invalid line.
 
     Raises
     ------
     ResultsError
-        Where the file exists but can't be read.
+        If the file exists but can't be read.
     """
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     bad = _BadLines(path.name)
     try:
         with path.open("rb") as file:
@@ -118,8 +118,8 @@ def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
                     try:
                         fields = parse(line)
                         if fields["record"] in BULK:
-                            raise ValueError(f"a {fields['record']} has no place here")
-                        found.append(fields)
+                            raise ValueError(f"a {fields['record']} does not belong here")
+                        records.append(fields)
                     except ValueError as error:
                         bad.add(number, error)
     except FileNotFoundError:
@@ -127,11 +127,11 @@ def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     except OSError as error:
         raise ResultsError(f"can't read {path}: {error}") from error
     notes += bad.notes()
-    return found
+    return records
 
 
 class _BadLines:
-    """The lines of a file that are left out, of which the first few are described."""
+    """The invalid lines of a file, of which the first few are described."""
 
     def __init__(self, name: str) -> None:
         self.ends_cut = False

@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DTYPES = {"int": "int64", "float": "float64", "bool": "bool", "str": "str"}
-"""The types of a frame's columns, by the types of the records' fields."""
+"""The type of a column, by the type of the field."""
 _WORKERS = ("src", "dst")
 
 
 def rows(run: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the fields of the records in lines, by kind, from the directory of a run.
+    """Return the fields of the records in ``samples.jsonl``, by kind.
 
     Parameters
     ----------
     notes
-        Takes a sentence about each line that is left out.
+        A list to which a sentence is added for each invalid line.
 
     Raises
     ------
     ResultsError
-        Where the file exists but can't be read.
+        If the file exists but can't be read.
     """
-    found: dict[str, list[dict[str, Any]]] = {
+    rows_by_kind: dict[str, list[dict[str, Any]]] = {
         kind: [] for kind in records.KINDS if kind not in records.BULK
     }
     for fields in records.read(run / "samples.jsonl", notes):
-        found[fields.pop("record")].append(fields)
-    return found
+        rows_by_kind[fields.pop("record")].append(fields)
+    return rows_by_kind
 
 
-def frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
-    """Return the records in the closed parts of a kind; texts that repeat are categoricals."""
+def frame_from_parts(run: Path, kind: str) -> pd.DataFrame:
+    """Return the records in the closed parts of a kind; repeated texts are categoricals."""
     import pandas as pd
     import pyarrow as pa
 
@@ -49,29 +49,29 @@ def frame_of_parts(run: Path, kind: str) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     del table
     texts = parts.texts(wanted)
-    # Senders and receivers have the same categories, so that they can be compared.
+    # Senders and receivers need the same categories to be compared.
     workers = {
         name for column in _WORKERS if column in texts for name in frame[column].cat.categories
     }
     for name in texts:
         words = sorted(workers if name in _WORKERS else frame[name].cat.categories)
         frame[name] = frame[name].cat.set_categories(pd.Index(words, dtype="str"))
-    # What reading took beyond the result is kept otherwise.
+    # Otherwise Arrow keeps the memory that was only needed for reading.
     pa.default_memory_pool().release_unused()
     return frame
 
 
-def frame_of_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
-    """Return records of one kind, as their fields, as a frame."""
+def frame_from_rows(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
+    """Return a frame of the records of one kind with these fields."""
     import pandas as pd
 
-    # An empty frame must have the types of a full one, or what is computed from it fails.
+    # Computations need the right types in an empty frame, too.
     dtypes = {name: _DTYPES[wanted] for name, wanted in records.FIELDS[kind].items()}
     return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 
 def renamed(texts: pd.Series[Any], names: Mapping[str, str]) -> Any:
-    """Return what `names` has for each of `texts`; categories stay categories, fewer maybe."""
+    """Return `texts` mapped by `names`; categoricals stay categoricals."""
     import pandas as pd
 
     if not isinstance(texts.dtype, pd.CategoricalDtype):

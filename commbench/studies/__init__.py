@@ -1,1 +1,1 @@
-"""What runs and analyses in turns."""
+"""Studies: adaptive runs, A/B comparisons, the history of asv, and ``commbench doctor``."""

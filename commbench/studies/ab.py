@@ -1,8 +1,8 @@
-"""Two environments measured block by block, in an order that is shuffled anew for each block.
+"""Measure two environments block by block, in a random order within each block.
 
-A block is one ``commbench run`` of one launch per case in each environment, by that environment's
-own commbench and Python. What the blocks of a side have measured becomes one run, whose block
-numbers are those of the other side's: the two can be compared pair by pair.
+A block is one ``commbench run`` with one launch per case in each environment, with the commbench
+and the Python of that environment. The blocks of a side are merged into one run. Both runs have the
+same block numbers, so that their launches are paired.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SIDES = ("base", "head")
 
 @dataclass(frozen=True)
 class Block:
-    """One side's part of a block that has been measured, and the run that it was added to.
+    """One side of a measured block, and the run that it was added to.
 
-    ``ok`` says whether all of its launches ended well, ``notes`` what of it couldn't be read.
+    ``ok`` says whether all of its launches succeeded; ``notes`` are about unreadable records.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be measured: ``pythons`` by side, and the arguments of ``commbench run``."""
+    """The ``pythons`` to compare, by side, and the arguments of ``commbench run``."""
 
     pythons: Mapping[str, Path]
     arguments: tuple[str, ...]
@@ -54,16 +54,16 @@ class Experiment:
 
 
 def measure(experiment: Experiment) -> Generator[Block]:
-    """Measure block by block and yield each side's part as it has been added to the side's run.
+    """Measure block by block, and yield each side after adding it to the side's run.
 
-    What is running ends when the iterator is interrupted; both runs are complete by then.
+    If the iterator is interrupted, the running measurement is stopped and both runs are finished.
 
     Raises
     ------
     UsageError
-        Where an environment can't measure at all, with what its commbench said.
+        If an environment can't measure, with the error of its commbench.
     UnwritableError
-        Where the output can't be written.
+        If the output can't be written.
     """
     for side, python in experiment.pythons.items():
         if not os.access(python, os.X_OK) or python.is_dir():
@@ -103,12 +103,12 @@ def _order(experiment: Experiment) -> Iterator[tuple[int, str]]:
 
 
 def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
-    """Run one block's part and return its run."""
+    """Run one side of a block and return the path of its run."""
     command: list[str | Path] = [
         experiment.pythons[side], "-m", "commbench.cli", "run", *experiment.arguments,
         "--launches", "1", "--seed", str(experiment.seed + number), "--output", output,
     ]  # fmt: skip
-    # What lies in the current folder or on PYTHONPATH would be measured on both sides.
+    # Packages in the current folder or on PYTHONPATH would be imported on both sides.
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
@@ -134,9 +134,9 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
 
 
 def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunStore:
-    """Return the store of all blocks of a side, described as its first block is."""
+    """Return the store of all blocks of a side, with the manifest of its first block."""
     cases = tuple(replace(case, launches=experiment.launches) for case in first.suite.cases)
-    # Both sides are started from one folder: whose commit it has, nobody knows.
+    # Both sides have the same working directory, so its commit may be of neither.
     git = {**(first.environment.get("git") or {}), "working_directory": None}
     name = f"{first.suite.name}-{side}"
     run = replace(
@@ -151,7 +151,7 @@ def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunS
 
 
 def _add(path: Path, into: directory.RunStore, number: int) -> tuple[bool, list[str]]:
-    """Add the records of the run in `path` as those of one block; return whether all is well."""
+    """Add the records of the run in `path` as a block; return whether it succeeded, and notes."""
     notes: list[str] = []
     ok = True
     for fields in records.read(path / "samples.jsonl", notes):
@@ -175,13 +175,13 @@ def _add(path: Path, into: directory.RunStore, number: int) -> tuple[bool, list[
     return ok, notes
 
 
-def arguments_of(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of ``commbench run``, unless they make no sense within a block.
+def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments of ``commbench run`` if they are valid for a block.
 
     Raises
     ------
     UsageError
-        For an option that is about launches: how many there are, an A/B decides.
+        For options that the A/B comparison sets, such as ``--launches``.
     """
     for option in ("--resume", "--rigorous", "--output", "--launches", "--seed"):
         if any(text == option or text.startswith(f"{option}=") for text in given):

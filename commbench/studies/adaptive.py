@@ -1,4 +1,4 @@
-"""Blocks of launches until the run is precise enough, or its time or patience is spent."""
+"""Add blocks of launches until a run is precise enough, or its time or launches are used up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
 
-def check(rule: Stopping, suite: Suite) -> None:
-    """Refuse limits that make no sense for `suite`.
+def validate_stopping(rule: Stopping, suite: Suite) -> None:
+    """Raise an error if the limits are not valid for `suite`.
 
     Raises
     ------
@@ -41,31 +41,31 @@ def check(rule: Stopping, suite: Suite) -> None:
         )
 
 
-def evened(suite: Suite, done: Mapping[str, int]) -> Suite:
-    """Return `suite` with as many launches for every case as the case with the most has `done`.
+def level_launches(suite: Suite, done: Mapping[str, int]) -> Suite:
+    """Return `suite` with at least as many launches of every case as the maximum in `done`.
 
-    A run that was interrupted within a block goes on with the rest of that block.
+    So a run that was interrupted within a block continues with the rest of this block.
     """
     most = max(done.values(), default=0)
     cases = (replace(case, launches=max(case.launches, most)) for case in suite.cases)
     return replace(suite, cases=tuple(cases))
 
 
-def extended(
+def extend(
     launches: Iterable[Launch], manifest: Manifest, read: Callable[[], Run]
 ) -> Iterator[Launch]:
-    """Yield `launches`, then complete blocks of them until ``ended_by`` says enough.
+    """Yield `launches`, then complete blocks of launches until a stopping condition is met.
 
     Parameters
     ----------
     read
-        Returns the run as it is on disk; called between blocks only, when nothing is measured.
+        Returns the run from disk; only called between blocks, when nothing is measured.
     """
     yield from launches
     if manifest.stopping is None:
         return
     suite = manifest.suite
-    last_of_each = {case.id: case.launches - 1 for case in suite.cases}
+    last_launches = {case.id: case.launches - 1 for case in suite.cases}
     while not (data := read()).ended_by:
-        block = suites.plan(suite, manifest.seed + len(data.ends), done=last_of_each)
+        block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
         yield from suites.shift(block, data.launches_begun())

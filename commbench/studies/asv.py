@@ -1,9 +1,9 @@
-"""asv's own files: what a run adds to the history that ``asv publish`` shows.
+"""Write results of a run in the format of asv, for ``asv publish``.
 
-In asv's terms a workload is a benchmark, ``workloads.track_<workload>``, with four parameters:
-``backend``, ``layer``, ``payload_bytes`` (None where it follows from the settings) and
-``settings``. Its samples are the medians of the launches, in seconds; its value is their median.
-The benchmarks in ``suites/asv`` have the same names and parameters.
+In asv's terms, a workload is a benchmark, ``workloads.track_<workload>``, with four parameters:
+``backend``, ``layer``, ``payload_bytes`` (None if it depends on the settings) and ``settings``.
+Its samples are the medians of the launches, in seconds; its value is their median. The benchmarks
+in ``suites/asv`` have the same names and parameters.
 
 The files are those of asv 0.6: version 2 of results and benchmarks, version 1 of machines.
 """
@@ -24,7 +24,7 @@ from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
-from commbench.stats.selection import GROUP, good_launches, settings_of
+from commbench.stats.selection import GROUP, describe_settings, good_launches
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 PARAM_NAMES = ("backend", "layer", "payload_bytes", "settings")
 UNIT = "seconds"
-"""Lower is always better to asv, so it is times that are tracked, never bandwidths."""
+"""The unit of all benchmarks; for asv lower is always better, so bandwidths are not tracked."""
 VERSION = "1"
-"""Of every benchmark: asv drops results of another one, and takes a hash of the code without."""
+"""The version of all benchmarks; asv discards results of other versions."""
 
 Key = tuple[str, str, int | None, str]
 """The values of a benchmark's parameters."""
 Medians = dict[str, dict[Key, list[float]]]
-"""By benchmark and parameters the medians of the launches, in seconds."""
+"""The medians of the launches in seconds, by benchmark and parameters."""
 
 _CONFIDENCE = 0.99
 _CELLS = (
@@ -54,26 +54,28 @@ _GIT_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the project whose history it is; the date is the author's, as asv takes it."""
+    """A commit of the measured project, with the author's date."""
 
     hash: str
     date_ms: int
 
 
-def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool = False) -> Commit:
-    """Return the commit that `run` belongs to in the project's `repository`.
+def find_commit(
+    run: Manifest, name: str | None, repository: Path, *, force: bool = False
+) -> Commit:
+    """Return the commit in `repository` that `run` has measured.
 
     Parameters
     ----------
     name
-        A commit as git takes it; None for that of the checkout in which the run was started.
+        A revision of git; None for that of the checkout in which the run was started.
     force
-        Whether a run that was measured with uncommitted changes may pass for its commit.
+        Whether to accept a run that was measured with uncommitted changes.
 
     Raises
     ------
     UsageError
-        Where the commit isn't known, isn't in the repository, or wasn't what was measured.
+        If the commit isn't known, isn't in the repository, or had uncommitted changes.
     """
     commit, dirty = (
         recorded(run.environment, f"git.working_directory.{key}") for key in ("commit", "dirty")
@@ -83,15 +85,25 @@ def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool 
             f"{run.id} doesn't say of which commit it is: it was not started in a git checkout. "
             "Name the commit: --commit COMMIT"
         )
-    asked = name or str(commit)
+    revision = name or str(commit)
     said, problem = environment.ask(
-        ("git", "-C", repository, "log", "-1", "--format=%H %at", "--end-of-options", asked, "--"),
+        (
+            "git",
+            "-C",
+            repository,
+            "log",
+            "-1",
+            "--format=%H %at",
+            "--end-of-options",
+            revision,
+            "--",
+        ),
         _GIT_TIMEOUT_S,
     )
     match = re.fullmatch(r"([0-9a-f]{40,64}) ([0-9]+)\s*", said)
     if match is None:
         raise UsageError(
-            f"{repository} has no commit {asked!r} ({problem or 'git told nothing'}); name the "
+            f"{repository} has no commit {revision!r} ({problem or 'git told nothing'}); name the "
             "project's checkout with --repository, fetch what it lacks, or name another --commit"
         )
     if commit == match[1] and dirty and not force:
@@ -103,13 +115,13 @@ def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool 
     return Commit(match[1], int(match[2]) * 1000)
 
 
-def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]:
-    """Return what asv says of the machine: what stands in `results`, else what the run tells.
+def describe_machine(run: Manifest, name: str | None, results: Path) -> dict[str, str]:
+    """Return asv's description of the machine, from `results` or else from the run.
 
     Raises
     ------
     UsageError
-        Where the machine has no name that a folder could have.
+        If the name of the machine is missing, or not valid for a folder.
     """
     name = name or recorded(run.environment, "host.name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
@@ -135,7 +147,7 @@ def machine_of(run: Manifest, name: str | None, results: Path) -> dict[str, str]
 
 
 def benchmark(workload: str) -> str:
-    """Return the name that asv knows a workload by.
+    """Return the name of a workload's benchmark.
 
     Examples
     --------
@@ -146,33 +158,32 @@ def benchmark(workload: str) -> str:
 
 
 def medians(run: Run) -> Medians:
-    """Return the medians of the launches of `run` that ended well."""
+    """Return the medians of the successful launches of `run`."""
     cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     table = run.launch_medians
     table = table[table["case_id"].isin(list(good))]
     by_benchmark: Medians = {}
     for (case_id, layer, size), group in table.groupby(GROUP, sort=False):
         case = cases[str(case_id)]
-        # On a cluster the size follows from the settings, and nobody knows it beforehand.
+        # On a cluster, the size depends on the settings, and is only known after measuring.
         size = None if layer == "workload" else int(size)
-        key = (case.backend, str(layer), size, settings_of(case))
+        key = (case.backend, str(layer), size, describe_settings(case))
         launches = by_benchmark.setdefault(benchmark(case.workload), {}).setdefault(key, [])
         launches += group["median_s"].tolist()
     return by_benchmark
 
 
 def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -> Path:
-    """Add the medians of `run` to asv's `results` and return the file of the commit's.
+    """Add the medians of `run` to asv's `results` and return the file of the commit.
 
-    What the file has of other parameters and benchmarks stays, what it has of the same is
-    replaced: to export a run again changes nothing.
+    Results of the same benchmarks and parameters in the file are replaced; others are kept.
 
     Raises
     ------
     UsageError
-        Where no launch ended well, or another benchmark has the name.
+        If no launch ended well, or the name belongs to another benchmark.
     ResultsError
-        Where asv's files can't be read or written.
+        If asv's files can't be read or written.
     """
     by_benchmark = medians(run)
     if not by_benchmark:
@@ -213,9 +224,9 @@ def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -
 
 
 def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
-    """Add `benchmarks` to ``benchmarks.json``; of one that is there the parameters are united.
+    """Add `benchmarks` to ``benchmarks.json``, merging the parameters of existing ones.
 
-    ``asv publish`` shows what that file lists.
+    ``asv publish`` shows the benchmarks in that file.
     """
     file = results / "benchmarks.json"
     listed = _read(file) if file.exists() else {}
@@ -230,7 +241,7 @@ def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
                     f"{file} has another benchmark {name}: its {key} is {old.get(key)}, not "
                     f"{entry[key]}; give another --output, or remove it there"
                 )
-        # Theirs may well be told better than ours.
+        # Other fields, such as a description, are kept.
         both = zip(old["params"], entry["params"], strict=True)
         listed[name] = {**old, "params": [list(dict.fromkeys([*a, *b])) for a, b in both]}
     _write(file, {**listed, "version": 2})
@@ -268,25 +279,25 @@ def _rows(stored: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _cells(row: Mapping[str, Any]) -> _Cells:
-    """Return by parameters what a row of a result file has for each of their combinations."""
-    places = list(itertools.product(*row["params"]))
-    columns = {name: row.get(name) or [None] * len(places) for name in _CELLS}
+    """Return the cells of a row of a result file for each combination of parameters."""
+    combinations = list(itertools.product(*row["params"]))
+    columns = {name: row.get(name) or [None] * len(combinations) for name in _CELLS}
     return {
         params: {name: columns[name][number] for name in _CELLS}
-        for number, params in enumerate(places)
+        for number, params in enumerate(combinations)
         if isinstance(value := columns["result"][number], int | float) and not math.isnan(value)
     }
 
 
 def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
-    """Return a benchmark's row; what was not measured is nan, which asv shows as ``n/a``."""
+    """Return a benchmark's row; unmeasured values are nan, which asv shows as ``n/a``."""
     nothing = {"result": math.nan}
-    # The values of each parameter, in the order in which they occur.
+    # The distinct values of each parameter.
     axes = [list(dict.fromkeys(values)) for values in zip(*cells, strict=True)]
-    places = [cells.get(params, nothing) for params in itertools.product(*axes)]
+    ordered = [cells.get(params, nothing) for params in itertools.product(*axes)]
     mine = run.ends[run.ends["workload"].map(benchmark) == name]
     return {
-        **{column: [cell.get(column) for cell in places] for column in _CELLS},
+        **{column: [cell.get(column) for cell in ordered] for column in _CELLS},
         "params": axes,
         "version": VERSION,
         "started_at": int(datetime.fromisoformat(run.manifest.started_at).timestamp() * 1000),
@@ -295,12 +306,12 @@ def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return what `file` holds.
+    """Return the JSON object in `file`.
 
     Raises
     ------
     ResultsError
-        Where it can't be read, or holds anything but an object.
+        If it can't be read, or is not a JSON object.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -312,12 +323,12 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write `file` as a whole, with the folders that it takes.
+    """Write `file` atomically, and create its folders.
 
     Raises
     ------
     UnwritableError
-        Where the disk doesn't take it.
+        If writing fails.
     """
     temporary = file.with_name(file.name + ".part")
     try:

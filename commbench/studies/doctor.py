@@ -1,4 +1,4 @@
-"""What this machine can measure, what it can't and why, and what would spoil its numbers."""
+"""Find out what this machine can measure, and what would disturb measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIN_CORES = 4  # scheduler, client and two workers
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _UCX_TCP_DEFAULT_BPS = 100e6 / 8
 _GPU_PACKAGES = ("cudf", "dask_cudf", "dask_cuda")
-# In a process of its own: MPI and UCX, which other commands need, can't share one.
+# Run in a separate process, because MPI and UCX can't share one.
 _ASK_MPI = (
     "from commbench.mpi import device, runtime\n"
     "print(runtime.runtime().library)\n"
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class Advice(NamedTuple):
-    """``severity`` is ``warning``, for what spoils numbers, or ``note``."""
+    """A recommendation; ``severity`` is ``warning`` if measurements are affected, else ``note``."""
 
     severity: str
     text: str
@@ -48,7 +48,7 @@ _warning, _note = partial(Advice, "warning"), partial(Advice, "note")
 
 @dataclass(frozen=True, kw_only=True)
 class BackendCheck:
-    """Whether a backend can run on a device; ``reason`` is empty where it can."""
+    """The availability of a backend on a device; ``reason`` is empty if it can run."""
 
     name: str
     device: str
@@ -64,18 +64,21 @@ class BackendCheck:
 
 @dataclass(frozen=True)
 class UcxTransport:
-    """A way that UCX offers, with what it assumes, and has not measured, of its speed."""
+    """A transport of UCX; its bandwidth and latency are assumed by UCX, not measured."""
 
     name: str
     device: str
     kind: str
-    bandwidth_Bps: float | None  # noqa: N815 - the unit's own spelling
+    bandwidth_Bps: float | None  # noqa: N815 - the spelling of the unit
     latency_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """``machine`` is what `commbench.machine.environment.collect` returns; warnings come first."""
+    """The result of ``examine``.
+
+    ``machine`` is the result of `commbench.machine.environment.collect`. Warnings precede notes.
+    """
 
     machine: Mapping[str, Any]
     backends: tuple[BackendCheck, ...] = ()
@@ -87,7 +90,7 @@ class Examination:
 
 
 def examine() -> Examination:
-    """Look at the machine, the software and every backend; nothing is measured or changed."""
+    """Examine the machine, the software and every backend, without measuring."""
     machine = environment.collect()
     devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
     names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
@@ -95,7 +98,7 @@ def examine() -> Examination:
     transports, ucx_error = ucx_transports()
     examination = Examination(
         machine=machine,
-        backends=tuple(check(name, device) for name in names for device in devices),
+        backends=tuple(probe_backend(name, device) for name in names for device in devices),
         transports=transports,
         ucx_error=ucx_error,
         mpiexec=mpiexec,
@@ -105,8 +108,8 @@ def examine() -> Examination:
     return replace(examination, advice=tuple(advice))
 
 
-def check(name: str, device: str) -> BackendCheck:
-    """Return whether the backend `name` can run on `device`, whatever it raises when asked."""
+def probe_backend(name: str, device: str) -> BackendCheck:
+    """Return whether the backend `name` can run on `device`; exceptions become its ``reason``."""
     answer = BackendCheck(name=name, device=device)
     try:
         backend = backends.parse(name)
@@ -123,7 +126,7 @@ def check(name: str, device: str) -> BackendCheck:
 
 
 def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
-    """Return what the wheel's ``ucx_info -d`` lists, and why nothing where it failed."""
+    """Return the transports that the wheel's ``ucx_info -d`` lists, and an error if it failed."""
     tools = environment.ucx_tools()
     if tools is None:
         return (), ""
@@ -142,7 +145,7 @@ def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
         fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
         rates = _NUMBER.findall(fields.get("bandwidth", ""))[:2]
         delays = _NUMBER.findall(fields.get("latency", ""))[:1]
-        # What a host's processes share, and what each has; UCX's MB is 2^20 bytes.
+        # The sum of the shared and the dedicated bandwidth; UCX's MB is 2^20 bytes.
         bandwidth = sum(map(float, rates)) * 2**20 if rates else None
         latency = float(delays[0]) * 1e-9 if delays else None
         device, kind = fields.get("Device", ""), fields.get("Type", "")
@@ -152,7 +155,7 @@ def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
 
 
 def gpu_memory() -> Iterator[tuple[str, str]]:
-    """Yield what is known of GPU memory: driver, packages and whether MPI takes it; with labels."""
+    """Yield labels and facts on GPU memory: the driver, the packages, and the support of MPI."""
     gpus, error = environment.ask_gpus()
     names = gpu.devices(os.environ)
     limit = os.environ.get(gpu.VISIBLE)
@@ -181,7 +184,7 @@ def _mpi() -> str:
 
 
 def advise(examination: Examination) -> Iterator[Advice]:
-    """Yield what would spoil numbers here, and what to do about it."""
+    """Yield advice on what would disturb measurements on this machine."""
     machine = examination.machine
     yield from _about_cores(machine["cpu"], machine["load_average"])
     yield from _about_memory(machine["memory"], bool(machine["rdma"]))
@@ -215,9 +218,10 @@ def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Itera
 def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
     shm, limit, locked = (memory[f"{name}_bytes"] for name in ("shm", "cgroup_limit", "memlock"))
     if shm is None or shm < _MIN_SHM_BYTES:
-        yield _warning(f"/dev/shm has {worded('_bytes', shm)}: too little. Docker: --shm-size=8g")  # noqa: S108
+        size = format_fact("_bytes", shm)
+        yield _warning(f"/dev/shm has {size}: too little. Docker: --shm-size=8g")  # noqa: S108
     if rdma and locked != "unlimited":
-        yield _warning(f"RDMA may lock only {worded('_bytes', locked)}: ulimit -l unlimited")
+        yield _warning(f"RDMA may lock only {format_fact('_bytes', locked)}: ulimit -l unlimited")
     if isinstance(limit, int) and limit < (memory["total_bytes"] or limit):
         yield _note(f"the control group kills what takes more than {format_bytes(limit)} of memory")
     if (pages := memory["transparent_huge_pages"]) in ("always", "never"):
@@ -265,10 +269,10 @@ def _about_software(examination: Examination) -> Iterator[Advice]:
         yield _note(f"UCX takes {', '.join(assumed)} for 100 Mb/s: Linux does not tell the speed")
 
 
-def worded(key: str, value: Any) -> str:
-    """Return what was found under `key` in words; nothing is left empty."""
+def format_fact(key: str, value: Any) -> str:
+    """Return the value of `key` as text, which is never empty."""
     if isinstance(value, dict):
-        return ", ".join(sorted({worded(key, item) for item in value.values()}))
+        return ", ".join(sorted({format_fact(key, item) for item in value.values()}))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int | float) and key.endswith("_bytes") and key != "mtu_bytes":

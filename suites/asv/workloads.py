@@ -57,7 +57,7 @@ def _params(workload: str) -> list[list[Any]]:
             [case.backend for case in cases],
             [layer for case in cases for layer in case.params.get("layers", ["workload"])],
             [size for case in cases for size in case.params.get("sizes", [None])],
-            [asv.settings_of(case) for case in cases],
+            [asv.describe_settings(case) for case in cases],
         )
     ]
 

@@ -392,6 +392,6 @@ def test_only_what_is_asked_for_is_read(
 ) -> None:
     """Millions of transfers are not read for a median."""
     run = recorded([CASE], [*good(), transfer(CASE, 0, 1, 100)])
-    monkeypatch.setattr(tables, "frame_of_parts", None)
+    monkeypatch.setattr(tables, "frame_from_parts", None)
     assert len(run.summaries) == 1
     assert run.ended_by == ""

@@ -74,7 +74,7 @@ class Undocumented(Mine):
 """
 WRONG = {
     "Renamed": "the entry point is 'mine', but head is 'yours'",
-    "Tolerant": "an option that nobody knows went unnoticed",
+    "Tolerant": "an unknown option went unnoticed",
     "Numeric": "variables are text",
     "Silent": r"settings\(\) is ''",
     "Wordless": "it takes a reason and a remedy",

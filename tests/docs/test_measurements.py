@@ -15,7 +15,7 @@ from commbench.cli.main import main
 from commbench.model.published import Value
 from commbench.reports import sections
 from commbench.reports.sections import Table
-from commbench.stats import Beside
+from commbench.stats import PublishedComparison
 
 TEXT = (pages.ROOT / "docs/measurements.md").read_text(encoding="utf-8")
 WORDS = " ".join(TEXT.split()).lower()
@@ -43,7 +43,9 @@ def test_every_key_of_json_is_defined(said):
     sections = {name: _keys(section) for name, section in report.items()}
     assert all(sections[name] for name in sections if name not in _EMPTY)
     sections["slow_pairs"] = set(said.slow_pairs.columns)
-    sections["published"] = {field.name for kind in (Beside, Value) for field in fields(kind)}
+    sections["published"] = {
+        field.name for kind in (PublishedComparison, Value) for field in fields(kind)
+    }
     undefined = {
         name: sorted(key for key in keys if f"`{key}`" not in TEXT)
         for name, keys in sections.items()

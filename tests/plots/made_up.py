@@ -28,7 +28,7 @@ def run_of(cases: Iterable[Case], records: Iterable[Any] = ()) -> Run:
     frames = {}
     for name, kind in TABLES.items():
         rows = [vars(record) for record in records if type(record).__name__ == kind]
-        frame = tables.frame_of_rows(rows, kind)
+        frame = tables.frame_from_rows(rows, kind)
         for column in ("workload", "backend"):
             names = {case_id: getattr(case, column) for case_id, case in by_id.items()}
             frame[column] = frame["case_id"].map(names).astype("str")

@@ -330,7 +330,7 @@ def test_a_matrix_tells_of_every_pair(full: Run) -> None:
         src, dst = pair.split(" → ")
         cell = found[backend.split()[-1]][int(src)][int(dst)]
         transport_of = "sysv/memory" if (src, dst) == ("0", "1") else "not recorded"
-        assert cell.told.splitlines() == [
+        assert cell.description.splitlines() == [
             pair, f"median {q50} GB/s", f"25 %: {q25}, 75 %: {q75} GB/s",
             f"{n} transfers, {nbytes}", f"transport {transport_of}",
         ]  # fmt: skip
@@ -349,8 +349,8 @@ def test_a_matrix_shows_what_is_missing(recorded: Recorded) -> None:
     assert [[cell.kind for cell in row] for row in rows] == [
         ["self", "pair", "untimed"], ["none", "self", "none"], ["none", "none", "self"]
     ]  # fmt: skip
-    assert rows[1][0].told == "1 → 0\nno transfer ≥ 1.00 MB"
-    assert "median — GB/s" in rows[0][2].told
+    assert rows[1][0].description == "1 → 0\nno transfer ≥ 1.00 MB"
+    assert "median — GB/s" in rows[0][2].description
     assert block.silent == ("ucx",)
     assert "1 of 4 workers were seen in no transfer" in block.note
     assert "ucx: no such transfer was logged." in html.render(content)
@@ -367,7 +367,7 @@ def test_a_slow_pair_stands_out(recorded: Recorded) -> None:
     assert [
         (i, j) for i in range(4) for j in range(4) if rows[i][j].kind == "slow"
     ] == [(1, 3)]  # fmt: skip
-    assert "slow: 8.0 × slower than the typical pair" in rows[1][3].told
+    assert "slow: 8.0 × slower than the typical pair" in rows[1][3].description
 
 
 def large(n_workers: int, recorded: Recorded, slow: tuple[int, int] = (3, 5)) -> Run:
@@ -401,20 +401,20 @@ def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(recorded: Recorded
     assert "--format json" in block.note
     ((rows),) = pair_cells(content).values()
     assert len(rows) == 44
-    told = "\n".join(cell.told for row in rows for cell in row)
+    told = "\n".join(cell.description for row in rows for cell in row)
     counted = [int(n) for n in re.findall(r"^(\d+) pairs?: ", told, re.MULTILINE)]
     assert sum(counted) == len(content.pairs) == 3 * 130 - 6
     fetched = re.findall(r"^\d+ pairs?: (\d+) transfer", told, re.MULTILINE)
     assert sum(map(int, fetched)) == content.pairs["n"].sum()
     first = rows[0][0]
-    assert first.told.splitlines()[:4] == [
+    assert first.description.splitlines()[:4] == [
         "w-0 … w-2 → w-0 … w-2", "3 pairs: 3 transfers, 30.0 MB",
         "3 more without a transfer ≥ 1.00 MB", "the slowest is w-1 → w-2:",
     ]  # fmt: skip
     (slow,) = (cell for row in rows for cell in row if cell.kind == "slow")
     assert slow is rows[1][1]
-    assert "1 of them slow\nthe slowest is w-3 → w-5:" in slow.told
-    assert rows[0][20].told == "w-0 … w-2 → w-60 … w-62\nno transfer ≥ 1.00 MB"
+    assert "1 of them slow\nthe slowest is w-3 → w-5:" in slow.description
+    assert rows[0][20].description == "w-0 … w-2 → w-60 … w-62\nno transfer ≥ 1.00 MB"
 
 
 def test_very_many_matrices_share_the_room(recorded: Recorded) -> None:

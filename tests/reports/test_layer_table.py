@@ -52,7 +52,7 @@ def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
     ucx = dict(zip(table.columns, table.rows[1], strict=True))
     assert ucx["coroutine"] == "7.00 µs\n−1.00 µs"
     assert ucx["worker"] == "—"
-    assert "−: the faster layer" in table.note
+    assert "−: this layer is faster" in table.note
     assert "raw of ucx is ucx_perftest, whose payloads can't be verified" in table.note
 
 

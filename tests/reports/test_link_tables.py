@@ -92,7 +92,7 @@ def test_many_places_are_cut(recorded: Recorded) -> None:
     assert len(table.rows) == 24
     assert [row[1] for row in table.rows[:3]] == ["0", "1", "2"]
     assert "GPU" in table.columns
-    assert "24 of 30 places." in table.note
+    assert "24 of 30 locations." in table.note
 
 
 def test_json_has_classes_and_places(recorded: Recorded) -> None:

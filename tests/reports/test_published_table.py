@@ -44,7 +44,7 @@ def merges(*backends: str) -> tuple[list[Case], list[Record]]:
 
 def table(content: Run) -> Table:
     """Return the table of published values."""
-    (found,) = (t for t in tables(content) if t.title.startswith("Beside the published"))
+    (found,) = (t for t in tables(content) if t.title.startswith("Compared with the published"))
     return found
 
 

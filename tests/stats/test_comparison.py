@@ -14,7 +14,7 @@ from builders import message, sample
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec, Comparison, Record
-from commbench.stats.comparison import judge, side_of
+from commbench.stats.comparison import compare_pairs, make_side
 
 Recorded = Callable[..., Run]
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
@@ -35,13 +35,13 @@ def verdict(
 ) -> Comparison:
     """Return the comparison of two backends by their launches' medians."""
     sides = [
-        side_of(
+        make_side(
             builders.case(name), "workload", 8,
             dict(enumerate(np.array([medians]).T)),
         )
         for name, medians in (("tcp", baseline), ("ucx", candidate))
     ]  # fmt: skip
-    (found,) = judge([(sides[0], sides[1])], min_effect, paired=paired)
+    (found,) = compare_pairs([(sides[0], sides[1])], min_effect, paired=paired)
     return found
 
 
@@ -155,13 +155,13 @@ def test_what_a_block_has_in_common_counts_for_neither_side() -> None:
 def test_too_few_blocks_for_the_pairs_are_not_paired() -> None:
     """Where no outcome of the paired test could survive Holm's correction, the other is made."""
     sides = [
-        side_of(
+        make_side(
             builders.case(name), "workload", 8, {n: np.array([x]) for n, x in enumerate(STEADY)}
         )
         for name in ("tcp", "ucx", "mpi")
     ]
-    one_pair = judge([(sides[0], sides[1])], 0.05, paired=True)
-    two_pairs = judge([(sides[0], sides[1]), (sides[0], sides[2])], 0.05, paired=True)
+    one_pair = compare_pairs([(sides[0], sides[1])], 0.05, paired=True)
+    two_pairs = compare_pairs([(sides[0], sides[1]), (sides[0], sides[2])], 0.05, paired=True)
     assert [c.test for c in one_pair] == ["Wilcoxon signed-rank"]
     assert [c.test for c in two_pairs] == ["Mann-Whitney"] * 2
 

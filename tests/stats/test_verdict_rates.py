@@ -19,9 +19,9 @@ import twins
 
 from commbench import load
 from commbench.model import RIGOROUS_LAUNCHES, Stopping
-from commbench.stats.comparison import MIN_EFFECT, judge, side_of
+from commbench.stats.comparison import MIN_EFFECT, compare_pairs, make_side
 from commbench.stats.selection import measured
-from commbench.stats.summary import interval_of
+from commbench.stats.summary import launches_interval
 
 Launches = list[np.ndarray[Any, Any]]
 CASES = (builders.case("tcp"), builders.case("ucx"))
@@ -31,10 +31,10 @@ RULE = Stopping()
 def verdict(one: Launches, two: Launches) -> Any:
     """Compare the second set of launches with the first, block by block, as a report does."""
     sides = [
-        side_of(case, "comm", 1, dict(enumerate(launches)))
+        make_side(case, "comm", 1, dict(enumerate(launches)))
         for case, launches in zip(CASES, (one, two), strict=True)
     ]
-    (found,) = judge([(sides[0], sides[1])], MIN_EFFECT, paired=True)
+    (found,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True)
     return found
 
 
@@ -111,7 +111,7 @@ def rigorous(one: Sequence[Any], two: Sequence[Any]) -> int:
     """Return how many of the blocks a ``--rigorous`` run with its default limits would take."""
     most = min(RULE.max_launches, len(one))
     for n in range(RIGOROUS_LAUNCHES, most):
-        limits = [interval_of([float(np.median(x)) for x in side[:n]]) for side in (one, two)]
+        limits = [launches_interval([float(np.median(x)) for x in side[:n]]) for side in (one, two)]
         medians = [np.median([np.median(x) for x in side[:n]]) for side in (one, two)]
         if all(
             (high - low) / 2 / median <= RULE.rel_ci

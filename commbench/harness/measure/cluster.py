@@ -174,7 +174,7 @@ def _collect(
     yield from traffic.fetches(client, names, **common)
     for columns in _tasks(client, n_tasks_before):
         workers = [names[address] for address in columns.pop("worker")]
-        yield Batch.of(TaskRecord, **common, worker=workers, **columns)
+        yield Batch.from_columns(TaskRecord, **common, worker=workers, **columns)
 
 
 def _spills(

@@ -316,7 +316,7 @@ class _Exchange:
             self._n_fetched[receiver] += len(start_s)
             self._n_busy[receiver] += sum(fetches["n_busy"])
             emit(
-                Batch.of(
+                Batch.from_columns(
                     TransferRecord, **self._place, dst=receiver.name, nbytes=size,
                     src=[self._members[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,

@@ -71,7 +71,7 @@ def fetches(
         columns = json.loads(answer)
         senders = [names.get(who, who) for who in columns.pop("senders")]
         src = [senders[place] for place in columns.pop("sender")]
-        yield Batch.of(
+        yield Batch.from_columns(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
         )
 
@@ -118,7 +118,7 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, wire.take):
         if rows:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
-            yield Batch.of(
+            yield Batch.from_columns(
                 WireBytes, case_id=launch.case.id, launch=launch.index, iteration=iteration,
                 src=cluster.names[address], dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
@@ -152,7 +152,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     ):
         if found:
             peers, names, evidence = map(list, zip(*found, strict=True))
-            yield Batch.of(
+            yield Batch.from_columns(
                 TransportUsed, case_id=launch.case.id, launch=launch.index,
                 src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
                 contradiction=[backend.contradiction(name) for name in names],

@@ -1,7 +1,7 @@
-"""What others have published of such measurements: facts and figures with their sources.
+"""Published measurements of communication in Dask, with their sources.
 
 The numbers are in ``figures.toml``. A suite names the figure that it reproduces, and reports and
-plots of its runs show what was published beside what was measured.
+plots of its runs compare measured with published values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNITS = {
     "latency": "s",
     "bandwidth": "B/s",
 }
-"""Every quantity that was published or is set beside it, and its unit: ``docs/suites.md``."""
+"""The unit of every quantity; ``docs/suites.md`` defines them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """One number of a publication, or a range of them from ``low`` to ``high``.
+    """One published number, or a range from ``low`` to ``high``.
 
-    In the unit of its ``quantity``; or, where there is an ``over``, how many times better
-    ``backend`` was than that: over / backend for times, backend / over for bandwidths, in the mean
-    over all ``workers`` or from the first to the second of ``message_bytes``. Empty ``workers``,
-    ``workload`` and ``layer`` stand for whatever there is. ``limit`` is the hardware's. ``detail``
-    says more of what was measured, ``note`` what keeps it from being reproduced exactly.
+    It is in the unit of its ``quantity``. If ``over`` is given, it is a ratio, how many times
+    better ``backend`` is: over / backend for times, backend / over for bandwidths, the mean over
+    all ``workers`` or over the range ``message_bytes``. Empty ``workers``, ``workload`` and
+    ``layer`` match all. ``limit`` is that of the hardware. ``detail`` describes the measurement,
+    and ``note`` the reason why it can't be reproduced exactly.
     """
 
     quantity: str
@@ -67,7 +67,7 @@ class Value:
 
     @property
     def text(self) -> str:
-        """The number as people read it."""
+        """The formatted number or range."""
         return show_range(self.low, self.high, self.unit)
 
     @property
@@ -78,15 +78,15 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure or a passage, and the numbers in it.
+    """A figure or a passage of a publication, and its numbers.
 
-    ``place`` is where in the source it stands, ``across_hosts`` whether the workers were on
-    several hosts, and each of ``notes`` what keeps it from being reproduced exactly.
+    ``location`` is its number or section in the source, ``across_hosts`` whether the workers were
+    on several hosts, and ``notes`` are reasons why it can't be reproduced exactly.
     """
 
     name: str
     source: Source
-    place: str
+    location: str
     title: str
     hardware: str
     across_hosts: bool
@@ -95,14 +95,14 @@ class Figure:
 
     @property
     def setting(self) -> str:
-        """On what it was measured, and when that was published."""
+        """The hardware, and the year of the publication."""
         return f"{self.hardware}, {self.source.year}"
 
     @property
     def citation(self) -> str:
-        """Where it stands."""
+        """The source and the location in it."""
         source = self.source
-        return f"“{source.title}” ({source.by}, {source.year}), {self.place}"
+        return f"“{source.title}” ({source.by}, {source.year}), {self.location}"
 
 
 def names() -> list[str]:
@@ -117,12 +117,12 @@ def names() -> list[str]:
 
 
 def figure(name: str) -> Figure:
-    """Return the figure of that name.
+    """Return the figure with this name.
 
     Raises
     ------
     UnknownNameError
-        Where there is none, with the known ones.
+        If there is none, with the known names.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def figure(name: str) -> Figure:
 
 
 def show(number: float, unit: str) -> str:
-    """Return a number in the unit of a ``Value``; nan is a dash.
+    """Return a formatted number in the unit of a ``Value``, or a dash for nan.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def show(number: float, unit: str) -> str:
 
 
 def show_range(low: float, high: float, unit: str) -> str:
-    """Return two numbers as a range, or as one where they are shown alike.
+    """Return two formatted numbers as a range, or as one number if they look equal.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def _figure(table: Mapping[str, Any], source: Source) -> Figure:
     return Figure(
         name=table["name"],
         source=source,
-        place=table["place"],
+        location=table["location"],
         title=table["title"],
         hardware=table["hardware"],
         across_hosts=table.get("across_hosts", False),

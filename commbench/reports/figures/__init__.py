@@ -17,7 +17,7 @@ from commbench.reports.figures import style
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of one kind, or the ``problem`` that kept it from being drawn."""
+    """A figure, or the ``problem`` with drawing it."""
 
     name: str
     figure: Figure
@@ -25,17 +25,17 @@ class Drawing:
 
     @cached_property
     def svg(self) -> bytes:
-        """The image, in lines."""
+        """The image as SVG."""
         return style.encoded(self.figure, "svg")
 
     @cached_property
     def png(self) -> bytes:
-        """The image, in pixels."""
+        """The image as PNG."""
         return style.encoded(self.figure, "png")
 
     @property
     def words(self) -> str:
-        """The figure's title and caption, for who can't see it."""
+        """The title and the caption, for screen readers."""
         said = (self.figure.get_suptitle(), self.figure.get_supxlabel())
         return " ".join(" ".join(said).split()) or self.name
 
@@ -44,7 +44,7 @@ _drawn: WeakKeyDictionary[Run, tuple[Drawing, ...]] = WeakKeyDictionary()
 
 
 def drawn(run: Run) -> tuple[Drawing, ...]:
-    """Return every figure that the installed kinds make of the run, drawn once."""
+    """Return the run's figures by all installed plots; they are drawn once and cached."""
     if run not in _drawn:
         _drawn[run] = tuple(_draw(run))
     return _drawn[run]
@@ -57,7 +57,7 @@ def _draw(run: Run) -> Iterator[Drawing]:
             if figure is None:
                 continue
             drawing = Drawing(name, figure)
-            drawing.svg  # noqa: B018 - what can't be saved is not drawn either
+            drawing.svg  # noqa: B018 - raises if the figure can't be saved
         except ResultsError:
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report

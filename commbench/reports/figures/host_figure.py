@@ -1,4 +1,4 @@
-"""What joins each pair of a host's NUMA nodes, GPUs and NICs, as a coloured matrix."""
+"""A coloured matrix of the links between a host's NUMA nodes, GPUs and NICs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MEANINGS = {
     "": "not known",
 }  # fmt: skip
 _MOST_NVLINKS = 18
-"""What a GPU of today has; NV18 is as dark as it gets."""
+"""The NVLinks of current GPUs; NV18 has the darkest colour."""
 _TEXT_UP_TO = 32
-"""Devices up to which the cells have room for their class."""
+"""The maximum devices for which cells have room for the class of a link."""
 
 
 @style.styled
 def draw(host: Host) -> Figure:
-    """Return the matrix of links of `host`; without two devices it says that there is none."""
+    """Return a figure of the links of `host`, or one that says that it has no links."""
     devices = host.devices
     links = [[host.link(one, other) for other in devices] for one in devices]
     kinds = sorted({_kind(link) for row in links for link in row} - {"X"}, key=rank)
@@ -93,7 +93,7 @@ def _matrix(ax: Axes, devices: Sequence[str], links: Sequence[Sequence[str]]) ->
 
 
 def _colour(link: str) -> tuple[float, float, float]:
-    """Return the colour of a class; the more NVLinks, the darker."""
+    """Return the colour of a class of links: darker for more NVLinks."""
     red, green, blue = to_rgb(_COLOURS.get(_kind(link), "white"))
     if not link.startswith("NV"):
         return red, green, blue

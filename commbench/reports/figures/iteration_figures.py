@@ -1,4 +1,4 @@
-"""Time per iteration of each workload, and where that of a typical one goes in each process."""
+"""Figures of the time per iteration, and of the activities of each process in a typical one."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ LINE_IN = 0.36
 ASIDE_PT = 48
 """The width of a column of numbers to the right of the dots."""
 BARS_UP_TO = 256
-"""Processes up to which a panel has room for a gap between their bars."""
+"""The maximum processes for which a panel has room for gaps between bars."""
 UPRIGHT_FROM = 3
-"""Names longer than this stand upright below their bars."""
+"""The maximum length of names that are written horizontally below their bars."""
 SHORT = {"scheduler": "S", "client": "C"}
 
 Parts = Mapping[str, tuple[str, str]]
 """The colour and the name of each column that is a part of a bar, from the bottom up."""
 
-# Overlap lies between the two that it belongs to, so that each of them is one stretch of the bar.
+# Overlap is between computing and receiving, so that each of them is contiguous in the bar.
 PARTS: Parts = {
     "compute_only_s": (style.ACTIVITIES["compute"], "computing only"),
     "overlap_s": (style.ACTIVITIES["overlap"], "computing and receiving"),
@@ -61,11 +61,11 @@ LOOPS: Parts = {
 
 @style.styled
 def plot_times(run: Run) -> Figure | None:
-    """Return one panel per workload, its backends below each other; None without workloads."""
+    """Return a figure with a panel per workload and a row per backend; None without workloads."""
     summaries = run.summaries
     if summaries.empty:
         return None
-    # A case of several sizes is a sweep: another figure shows it.
+    # Cases with several sizes are in another figure.
     summaries = summaries[~summaries.case_id.duplicated(keep=False)]
     groups = style.groups(run, "cluster")
     panels = {
@@ -115,7 +115,7 @@ def _draw_times(
     for y, case in enumerate(cases):
         look = looks[case.backend]
         launches = dots.median_s[dots.case_id == case.id].sort_index().to_numpy() * factor
-        # The same data give the same figure, so the jitter is a fixed zigzag.
+        # Figures are reproducible, so the jitter is not random.
         jitter = 0.13 * np.resize([-1, 1, -0.4, 0.4, -0.7, 0.7], len(launches))
         ax.scatter(
             launches, y + jitter, s=22, color=look.colour, marker=look.marker, alpha=0.85,
@@ -150,7 +150,10 @@ def _names(run: Run, cases: list[Case]) -> list[str]:
 
 @style.styled
 def plot_communication(run: Run) -> Figure | None:
-    """Return one panel per workload and backend, a bar per worker; None without transfers."""
+    """Return a figure of the communication of workers; None without transfers.
+
+    It has a panel per workload and backend, with a bar per worker.
+    """
     if run.log_counts.empty:
         return None
     typical = _typical_iterations(run, stats.worker_times(run))
@@ -191,7 +194,10 @@ def plot_communication(run: Run) -> Figure | None:
 
 @style.styled
 def plot_profile(run: Run) -> Figure | None:
-    """Return two rows of panels per workload, one per backend; None without readings."""
+    """Return a figure of the profiles of all processes; None without profiles.
+
+    Each workload has two rows of panels, for task threads and event loops, with one per backend.
+    """
     typical = _typical_iterations(run, run.worker_profiles)
     blocks = _blocks(run, typical)
     if not blocks:
@@ -213,15 +219,15 @@ def plot_profile(run: Run) -> Figure | None:
     )
     left = iter(parts)
     for name, cases in blocks.items():
-        for columns_of_bars, words in ((TASKS, "task threads, average"), (LOOPS, "event loops")):
+        for bar_parts, words in ((TASKS, "task threads, average"), (LOOPS, "event loops")):
             part = next(left)
             part.legend(
-                handles=_patches(columns_of_bars), loc="outside lower left",
-                ncols=len(columns_of_bars),
+                handles=_patches(bar_parts), loc="outside lower left",
+                ncols=len(bar_parts),
             )  # fmt: skip
             _draw_block(
                 part, f"{name}: {words} ({_launches(run, cases)})", cases, typical,
-                columns_of_bars, columns[name], lambda rows: format_seconds(rows.wall_s.max()),
+                bar_parts, columns[name], lambda rows: format_seconds(rows.wall_s.max()),
             )  # fmt: skip
     return figure
 
@@ -240,7 +246,7 @@ def typical_iteration(times: pd.DataFrame, median_s: float) -> pd.DataFrame:
 
 
 def _typical_iterations(run: Run, times: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the typical iteration of every case of work of a cluster."""
+    """Return the typical iteration of every case that measures a cluster."""
     if times.empty:
         return {}
     medians = _medians(run)
@@ -273,7 +279,7 @@ def _patches(parts: Parts) -> list[Patch]:
 def _columns(
     cases: Sequence[Case], typical: Mapping[str, pd.DataFrame], bar_in: float, least_in: float
 ) -> int:
-    """Return how many panels with bars of `bar_in` inches, and a title, stand in a row."""
+    """Return how many panels with bars of `bar_in` inches fit in a row, with their titles."""
     n_bars = max(len(typical[case.id]) for case in cases)
     wanted = max(least_in, bar_in * n_bars + 0.6)
     return max(1, min(len(cases), int(style.WIDTH_IN / wanted)))
@@ -283,7 +289,7 @@ def _draw_block(
     part: SubFigure, title: str, cases: Sequence[Case], typical: Mapping[str, pd.DataFrame],
     parts: Parts, columns: int, note: Callable[[pd.DataFrame], str],
 ) -> None:  # fmt: skip
-    """Draw a panel per case, with a `note` on its rows below its title."""
+    """Draw a panel per case, with the `note` on its rows below its title."""
     part.suptitle(title, x=0.01, ha="left", weight="bold")
     longest = max(float(typical[case.id].wall_s.max()) for case in cases)
     factor, unit = style.scale(longest, "s")

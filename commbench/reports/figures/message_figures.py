@@ -1,4 +1,4 @@
-"""Times of messages: latency and bandwidth against their size, and what each layer adds."""
+"""Figures of message times: latency and bandwidth against size, and the cost of each layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW_IN = 3.1
 SPARSE_FROM_RATIO = 16
 """Sizes further apart than this are joined by a dotted line, without a band."""
 LOG_FROM_RATIO = 20
-"""Bandwidths are drawn on a log axis where the best backend's peak is so many times the worst's."""
+"""Bandwidths have a log axis if the backends' peaks differ by more than this factor."""
 
 MAX_PANELS = 4
 LINE_IN = 0.3
@@ -35,13 +35,13 @@ COLOURS = {
     "memcpy": "#BBBBBB", "raw": "#4477AA", "coroutine": "#66CCEE", "comm": "#CCBB44",
     "worker": "#AA3377",
 }  # fmt: skip
-"""Of the layers: none of them is a backend's."""
+"""The colours of the layers, which differ from those of backends."""
 FASTER = "#CC3311"
 
 
 @style.styled
 def plot_sizes(run: Run) -> Figure | None:
-    """Return latency and bandwidth of the run's ping-pongs, a row per layer; None without any."""
+    """Return a figure of latency and bandwidth, a row per layer; None without ping-pongs."""
     points = run.summaries
     points = points[
         (points.case_id.map(run.kinds) == "pair")
@@ -53,7 +53,7 @@ def plot_sizes(run: Run) -> Figure | None:
     named = style.groups(run, "pair")
     labels = points.case_id.map(run.case_labels)
     rows = sorted(points.groupby([labels, "layer"], sort=False), key=lambda row: _depth(row[0][1]))
-    modes = {case.id: stats.mode_of(case) for case in run.suite.cases}
+    modes = {case.id: stats.pingpong_mode(case) for case in run.suite.cases}
     meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
@@ -69,7 +69,7 @@ def plot_sizes(run: Run) -> Figure | None:
         is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         lines = [line for _, line in row.groupby("case_id", sort=False)]
         for index, line in enumerate(lines):
-            # Where there is one size only, backends stand side by side.
+            # With a single size, draw the backends next to each other.
             aside = index - (len(lines) - 1) / 2 if len(row) == len(lines) else 0
             look = looks[line.backend.iloc[0]]
             _draw(left, right, line.sort_values("payload_bytes"), look, 1.15**aside)
@@ -126,7 +126,7 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: 
     median, low, high = (line[name].to_numpy() for name in ("median_s", "ci_low_s", "ci_high_s"))
     sure = line.confidence.to_numpy() > 0
     low, high = np.where(sure, low, np.nan), np.where(sure, high, np.nan)
-    # A line or band over sizes that nobody measured must not look like a measurement.
+    # A line or band between distant sizes must not look like a measurement.
     sparse = len(size) < 2 or (size[1:] / size[:-1]).max() > SPARSE_FROM_RATIO
     for ax, centre, bottom, top in (
         (left, median, low, high),
@@ -146,7 +146,7 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: 
 
 
 def _legend(ax: Axes, row: pd.DataFrame, what: str) -> None:
-    # The numbers that a reader looks for first stand beside the names.
+    # Show the most important numbers next to the names.
     smallest, largest = row.payload_bytes.min(), row.payload_bytes.max()
     latency = row[row.payload_bytes == smallest].set_index("backend").median_s
     bandwidth = row[row.payload_bytes == largest].set_index("backend").throughput_Bps
@@ -186,7 +186,7 @@ def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
     sure = points[points.confidence > 0]
     low = float(np.nanmin([points.median_s.min(), sure.ci_low_s.min()]))
     high = float(np.nanmax([points.median_s.max(), sure.ci_high_s.max()]))
-    # Without two labelled decades nobody can read a log axis.
+    # A log axis needs two labelled decades to be readable.
     if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
     style.logarithmic(ax, 12)
@@ -195,7 +195,7 @@ def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
 
 
 def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
-    """Scale the axis and return how: ``log`` or ``linear``."""
+    """Scale the axis and return the name of the scale, ``log`` or ``linear``."""
     peaks = points.groupby(["case_id", "layer"]).throughput_Bps.max()
     if wide := peaks.max() > LOG_FROM_RATIO * peaks.min():
         style.logarithmic(ax, 12)
@@ -209,7 +209,7 @@ def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
 
 @style.styled
 def plot_layers(run: Run) -> Figure | None:
-    """Return what each layer adds to a message, a bar per backend; None without two layers."""
+    """Return a figure of the time that each layer adds; None without two layers."""
     table = stats.additions(run, run.summaries)
     if table.empty:
         return None

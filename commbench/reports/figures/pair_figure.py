@@ -1,4 +1,4 @@
-"""Bandwidth between each pair of workers: heat maps with the quantiles written in the cells."""
+"""Heat maps of the bandwidth between each pair of workers, with quantiles in the cells."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
-"""Workers up to which all three quantiles, and the median alone, have room in a cell."""
+"""The maximum workers for which a cell has room for three quantiles, and for the median."""
 CELLS_UP_TO = 256
-"""Cells of a row, of which 2.6 inches can show no more: beyond that several pairs share one."""
+"""The maximum cells in a row of 2.6 inches: with more workers, several pairs share a cell."""
 
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
@@ -37,7 +37,7 @@ SLOW: dict[str, Any] = {"fill": False, "edgecolor": "#DD2222", "linewidth": 2.0}
 
 @dataclass(frozen=True)
 class Grid:
-    """The workers in their order, of which up to `wide` share a row and a column of cells."""
+    """The workers in their order; up to `wide` of them share a row and a column of cells."""
 
     workers: Sequence[str]
     wide: int
@@ -48,7 +48,7 @@ class Grid:
         return math.ceil(len(self.workers) / self.wide)
 
     def cells(self, pairs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the column of the cell that each of `pairs` is in."""
+        """Return the row and the column of the cell of each of `pairs`."""
         import pandas as pd
 
         index = pd.Index(self.workers)
@@ -73,12 +73,12 @@ class _Block:
 
     @property
     def upright(self) -> bool:
-        """Whether names stand upright below the matrices."""
+        """Whether names are written vertically below the matrices."""
         labels = self.labels
         return max(map(len, labels)) > (4 if len(labels) <= QUANTILES_UP_TO else 2)
 
     def shape(self) -> tuple[int, int, float]:
-        """Return the rows and columns of panels, and the height that they want in inches."""
+        """Return the rows and columns of panels, and their height in inches."""
         n, n_panels = len(self.grid.workers), len(self.panels)
         names = 0.07 * max(len(line) for label in self.labels for line in label.split("\n"))
         room, margin = style.WIDTH_IN - 1.0, 0.65 + names
@@ -87,7 +87,7 @@ class _Block:
             width = height = 2.6 / n
         used = min(n_panels, max(1, int(room / (n * width + margin))))
         width = min(1.5 * width, (room / used - margin) / n)
-        # Columns that stay empty keep a small matrix from being stretched over the whole width.
+        # Empty columns keep a small matrix from being stretched to the full width.
         columns = max(used, int(room / (n * width + margin)))
         rows = math.ceil(n_panels / used)
         return rows, columns, rows * (n * height + 1.0 + names * self.upright) + 0.25
@@ -95,9 +95,10 @@ class _Block:
 
 @style.styled
 def plot(run: Run) -> Figure | None:
-    """Return a heat map per backend, a block of them per workload, or None without transfers.
+    """Return a figure with a block of heat maps per workload; None without transfers.
 
-    What all-to-all measured one pair at a time and all at once has heat maps of its own.
+    A block has a heat map per backend. All-to-all has separate ones for one pair at a time and for
+    all at once.
     """
     pairs = run.pairs.dropna(subset="q50_Bps")
     if pairs.empty:
@@ -107,9 +108,7 @@ def plot(run: Run) -> Figure | None:
     least = format_bytes(run.manifest.min_transfer_bytes).replace(".00", "")
     grids = [block.grid for block in blocks]
     widest = max(grid.wide for grid in grids)
-    of_clusters = {
-        name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"
-    }
+    expected = {name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"}
     figure, parts = style.new_figure(
         [block.shape()[2] for block in blocks],
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
@@ -121,9 +120,7 @@ def plot(run: Run) -> Figure | None:
         + f" Each cell shows the slowest of up to {widest} × {widest} pairs." * (widest > 1)
         + " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
         * ("alone" in pairs.channel.unique())
-        + style.not_shown(
-            run, of_clusters, {case.id for block in blocks for case, _ in block.panels}
-        ),
+        + style.not_shown(run, expected, {case.id for block in blocks for case, _ in block.panels}),
     )
     for part, block in zip(parts, blocks, strict=True):
         _draw_block(part, block, run, least)
@@ -184,7 +181,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
 
 
 def _note(run: Run, case: Case) -> str:
-    """Return which launches of a case failed, and which share of the traffic the logs saw."""
+    """Describe the failed launches of a case, and the share of the traffic in the logs."""
     share = run.coverage.set_index("case_id").coverage.get(case.id, math.nan)
     seen = "" if math.isnan(share) else f"{share * 100:.0f} % logged"
     return "\n".join(filter(None, [style.failed(run, case.id), seen]))
@@ -223,22 +220,22 @@ def _draw_matrix(
 
 
 def _edges(grid: Grid) -> np.ndarray:
-    """Return where each row or column of cells begins, and where the last one ends."""
+    """Return the edges of the rows or columns of cells."""
     n = len(grid.workers)
     return np.append(np.arange(0, n, grid.wide), n)
 
 
 def _outline(ax: Axes, grid: Grid, rows: np.ndarray, columns: np.ndarray, **looks: Any) -> None:
-    """Draw the cells in these rows and columns of the matrix as one patch.
+    """Outline the cells in these rows and columns of the matrix as one patch.
 
-    Tens of thousands of patches take a minute to lay out, and minutes to hatch.
+    Tens of thousands of single patches would take minutes.
     """
     if len(rows):
         edges = _edges(grid)
         x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
         corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
         path = Path.make_compound_path_from_polys(np.moveaxis(corners, 2, 0))
-        # add_patch would look at each corner in Python to find limits that are known.
+        # add_patch would iterate over all corners in Python to update the limits of the axes.
         ax.add_artist(PathPatch(path, rasterized=len(grid.workers) > MEDIAN_UP_TO, **looks))
 
 
@@ -262,7 +259,7 @@ def _write(ax: Axes, pairs: pd.DataFrame, grid: Grid, factor: float, norm: Norma
 
 
 def number(value: float) -> str:
-    """Return `value` with about three digits, as short as it goes.
+    """Return `value` with about three significant digits.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""A published figure, redrawn from this run, with what was published beside it.
+"""A published figure, redrawn from this run, with the published values.
 
-What was measured here and what was published are never in one line, and never bars of one group:
-absolute numbers have axes of their own, and ratios a mark of their own.
+Measured and published values are never in one line or one group of bars: absolute numbers have
+separate axes, and ratios different marks.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
     from commbench.analysis.run import Run
     from commbench.model.published import Value
-    from commbench.stats import Beside
+    from commbench.stats import PublishedComparison
 
 LINE_IN = 0.34
 PANEL_IN = 2.5
 LOG_FROM_RATIO = 20
-"""The axis of the ratios is logarithmic where the largest is so many times the smallest."""
+"""The axis of ratios is logarithmic if the largest is more than this factor times the smallest."""
 _ROOM = 1.8
-"""Axes go on beyond the longest bar, by this factor, for the number that stands there."""
+"""The length of an axis relative to its longest bar, with room for a number."""
 
 
 @style.styled
 def plot(run: Run) -> Figure | None:
-    """Return the figure; None where the suite reproduces none, or nothing of it was measured."""
+    """Return the figure, or None if the suite reproduces none or the run has no value of it."""
     figure = stats.reproduced(run)
     if figure is None:
         return None
@@ -49,11 +49,11 @@ def plot(run: Run) -> Figure | None:
     table = stats.measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
     if table.empty:
         return None
-    quantities = stats.beside_published(run, summaries, pairs)
-    absolute: dict[str, list[Beside]] = {}
-    for beside in quantities:
-        if beside.unit != "ratio":
-            absolute.setdefault(beside.quantity, []).append(beside)
+    comparisons = stats.published_comparisons(run, summaries, pairs)
+    absolute: dict[str, list[PublishedComparison]] = {}
+    for comparison in comparisons:
+        if comparison.unit != "ratio":
+            absolute.setdefault(comparison.quantity, []).append(comparison)
     curves = _ratio_panels(table, figure.values)
     looks = style.looks(run)
     drawn, parts = style.new_figure(
@@ -62,8 +62,8 @@ def plot(run: Run) -> Figure | None:
             *[PANEL_IN] * len(curves),
         ],
         f"{figure.title}: here{_share(run)}, and as published",
-        _caption(run, figure, quantities, table, style.launches(summaries.n_launches)),
-        _legend(looks, {beside.backend for beside in quantities}, curves),
+        _caption(run, figure, comparisons, table, style.launches(summaries.n_launches)),
+        _legend(looks, {comparison.backend for comparison in comparisons}, curves),
     )
     for part, (quantity, rows) in zip(parts, absolute.items(), strict=False):
         _draw_rows(part, quantity, rows, looks, figure.setting)
@@ -83,10 +83,15 @@ def _memory(devices: Collection[str]) -> str:
 
 
 def _caption(
-    run: Run, figure: published.Figure, quantities: Sequence[Beside], table: pd.DataFrame,
+    run: Run,
+    figure: published.Figure,
+    comparisons: Sequence[PublishedComparison],
+    table: pd.DataFrame,
     launches: str,
-) -> str:  # fmt: skip
-    differences = dict.fromkeys(text for beside in quantities for text in beside.differences)
+) -> str:
+    differences = dict.fromkeys(
+        text for comparison in comparisons for text in comparison.differences
+    )
     return (
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
         f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
@@ -108,7 +113,11 @@ def _legend(
 
 
 def _draw_rows(
-    part: SubFigure, quantity: str, rows: list[Beside], looks: dict[str, style.Look], setting: str
+    part: SubFigure,
+    quantity: str,
+    rows: list[PublishedComparison],
+    looks: dict[str, style.Look],
+    setting: str,
 ) -> None:
     left, right = part.subplots(1, 2, sharey=True)
     devices = {row.device for row in rows if not math.isnan(row.here)}
@@ -142,12 +151,12 @@ def _scale_rows(ax: Axes, quantity: str, title: str, ends: Iterable[float]) -> f
     return factor
 
 
-def _end(row: Beside) -> float:
-    """Return the end of what was measured and of its interval; nan where nothing was."""
+def _end(row: PublishedComparison) -> float:
+    """Return the upper end of the measured value and its interval; nan if not measured."""
     return max(row.here, row.here_high if row.here_high > 0 else 0.0)
 
 
-def _row_name(row: Beside, rows: Sequence[Beside]) -> str:
+def _row_name(row: PublishedComparison, rows: Sequence[PublishedComparison]) -> str:
     words = [row.backend]
     for name in ("layer", "n_workers"):
         value = getattr(row, name)
@@ -157,7 +166,13 @@ def _row_name(row: Beside, rows: Sequence[Beside]) -> str:
 
 
 def _mark(
-    ax: Axes, y: int, row: Beside, factor: float, look: style.Look, *, with_memory: bool
+    ax: Axes,
+    y: int,
+    row: PublishedComparison,
+    factor: float,
+    look: style.Look,
+    *,
+    with_memory: bool,
 ) -> None:
     if math.isnan(row.here):
         _absent(ax, y, "not measured")
@@ -196,12 +211,12 @@ def _beyond(ax: Axes, x: float, y: int, words: str) -> None:
 def _ratio_panels(
     table: pd.DataFrame, values: Sequence[Value]
 ) -> list[tuple[pd.DataFrame, list[Value]]]:
-    """Return what each pair of panels shows: a quantity here, and the published ratios of it.
+    """Return the contents of each pair of panels: a measured quantity and its published ratios.
 
     Parameters
     ----------
     table
-        What ``stats.measured_quantities`` returns.
+        The result of ``stats.measured_quantities``.
     """
     groups: dict[tuple[str, str], list[Value]] = {}
     for value in values:
@@ -223,7 +238,7 @@ def _draw_ratio_panels(
     part: SubFigure, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Look],
     setting: str,
 ) -> None:  # fmt: skip
-    """Draw a quantity here on the left, and its ratios, here and as published, on the right."""
+    """Draw a measured quantity on the left, and its measured and published ratios on the right."""
     left, right = part.subplots(1, 2)
     first = points.iloc[0]
     x = "message_bytes" if values[0].message_bytes else "n_workers"
@@ -245,7 +260,7 @@ def _draw_ratio_panels(
     left.set_title(f"{what}, here")
     if logarithmic:
         style.logarithmic(left, 6)
-        # Without two labelled decades nobody can read a log axis.
+        # A log axis needs two labelled decades to be readable.
         ends = math.log10(points["mid"].min()), math.log10(largest)
         left.set_ylim(10 ** math.floor(ends[0]), 10 ** math.ceil(ends[1]))
         left.yaxis.set_major_formatter(EngFormatter(unit=unit))

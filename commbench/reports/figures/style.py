@@ -1,4 +1,4 @@
-"""What all figures share: their size and fonts, the colours, and the words for what they show."""
+"""The style of all figures: sizes, fonts, colours, and the wording of labels."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ ACTIVITIES = {
     "compute": "#77AADD", "overlap": "#7733AA", "transfer": "#DD4433",
     "deserialize": "#333333", "disk": "#DDCC55", "neither": "#E4E4E4",
 }  # fmt: skip
-"""Colours of what workers do; none of them is a backend's."""
+"""The colours of activities, which differ from those of backends."""
 
 
 PUBLISHED: dict[str, Any] = {
     "color": "#AA0044", "marker": "D", "markerfacecolor": "white", "markersize": 6,
     "linewidth": 1.2,
 }  # fmt: skip
-"""How what others have published is drawn: like nothing that was measured here."""
+"""The style of published values, which differs from that of measured ones."""
 
 
 class Look(NamedTuple):
-    """How a backend is drawn, in every figure: colour and marker each tell it apart alone."""
+    """The colour and the marker of a backend in all figures; each identifies it alone."""
 
     colour: str = "black"
     marker: str = "o"
@@ -77,13 +77,13 @@ Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 
 def styled(draw: Draw) -> Draw:
-    """Make `draw` draw in this style alone, whatever the user's own matplotlibrc says."""
+    """Make `draw` use this style and ignore the user's matplotlibrc."""
     return matplotlib.style.context(["default", RC])(draw)
 
 
 @styled
 def encoded(figure: Figure, form: str, **options: Any) -> bytes:
-    """Return `figure` as svg or png: the same data give the same bytes."""
+    """Return `figure` as SVG or PNG; equal data give equal bytes."""
     image = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else None
     figure.savefig(image, format=form, metadata=metadata, **options)
@@ -91,7 +91,7 @@ def encoded(figure: Figure, form: str, **options: Any) -> bytes:
 
 
 class StyledFigure(Figure):
-    """A figure that a notebook shows in this style, at the width of a page."""
+    """A figure that notebooks show in this style, at the width of a page."""
 
     def _repr_png_(self) -> bytes:
         return encoded(self, "png", dpi="figure")
@@ -100,7 +100,7 @@ class StyledFigure(Figure):
 def new_figure(
     heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
 ) -> tuple[Figure, list[SubFigure]]:
-    """Return a figure with a title, a legend and a caption, and one part of it per height."""
+    """Return a figure with a title, a legend and a caption, and a part of it for each height."""
     title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 155)
     heights = [0.24, *heights_in] if legend else [*heights_in]
     around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
@@ -114,7 +114,7 @@ def new_figure(
 
 
 def looks(run: Run) -> dict[str, Look]:
-    """Return the look of each backend of `run`: fixed by name, and unlike the others' here."""
+    """Return the look of each backend of `run`: fixed by name, and distinct within the run."""
     chosen: dict[str, Look] = {}
     for name in sorted({case.backend for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
@@ -124,7 +124,7 @@ def looks(run: Run) -> dict[str, Look]:
 
 
 def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
-    """Return the cases that differ in their backend only, under what sets them apart from others.
+    """Return the cases grouped by label; cases of a group differ in their backend only.
 
     `kind` is one of ``run.kinds``; without it, cases of all kinds are returned.
     """
@@ -136,7 +136,7 @@ def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
 
 
 def workers(run: Run, case_ids: Collection[str]) -> list[str]:
-    """Return the names of all workers that were seen in these cases, in their natural order."""
+    """Return the names of all workers in the records of these cases, in natural order."""
     tasks = run.tasks[run.tasks.case_id.isin(list(case_ids))]
     transfers = run.transfers[run.transfers.case_id.isin(list(case_ids))]
     columns = (tasks.worker, transfers.src, transfers.dst)
@@ -144,16 +144,16 @@ def workers(run: Run, case_ids: Collection[str]) -> list[str]:
 
 
 def failed(run: Run, case_id: str) -> str:
-    """Return for example ``"2 of 6 launches failed"``, or nothing where none did."""
+    """Return for example ``"2 of 6 launches failed"``, or an empty string if none did."""
     ends = run.ends[run.ends.case_id == case_id]
     ended = {*ends.launch, *run.failures.launch[run.failures.case_id == case_id]}
-    # A launch that went well when the run was resumed is no failure any more.
+    # A launch that succeeded after the run was resumed does not count as failed.
     bad = len(ended - {*ends.launch[ends.ok.astype(bool)]})
     return f"{bad} of {len(ended)} launch{'es' * (len(ended) > 1)} failed" if bad else ""
 
 
 def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
-    """Return a sentence that names the cases whose ids are not among the `shown`, and why."""
+    """Return a sentence on the cases that are not among the ids `shown`, with the reasons."""
     why = [
         f"{name} on {case.backend} ({failed(run, case.id) or 'no data'})"
         for name, cases in groups.items() for case in cases if case.id not in shown
@@ -162,13 +162,13 @@ def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -
 
 
 def launches(counts: pd.Series[int]) -> str:
-    """Return ``"6 launches each"``, or ``"4 to 6 launches each"`` where the cases differ."""
+    """Return ``"6 launches each"``, or ``"4 to 6 launches each"`` if the cases differ."""
     words = _span(counts)
     return f"{words or 'no'} launch{'es' * (words != '1')} each"
 
 
 def interval(confidence: pd.Series[float]) -> str:
-    """Return what the interval of a summary is, in words; nothing where there is none."""
+    """Describe the interval of summaries, or return an empty string if there is none."""
     words = _span(confidence[confidence > 0] * 100)
     return f"{words} % confidence interval of that median" if words else ""
 
@@ -179,8 +179,8 @@ def _span(numbers: pd.Series[Any]) -> str:
 
 
 def scale(largest: float, unit: str) -> tuple[float, str]:
-    """Return the factor to and the name of the multiple of `unit` in which `largest` reads best."""
-    # A second below one reads well as 0.4 s, but not as 0.04 s.
+    """Return the factor to a suitable multiple of `unit` for `largest`, and its name."""
+    # Prefer 0.4 s to 400 ms, but 40 ms to 0.04 s.
     steps = [(0.3, 1.0, ""), (0.3e-3, 1e-3, "m"), (0.0, 1e-6, "µ")]
     if unit != "s":
         steps = [(1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e3, 1e3, "k"), (0.0, 1.0, "")]
@@ -189,36 +189,36 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
 
 
 def from_zero(ax: Axes, axis: Literal["x", "y"], largest: float) -> None:
-    """Let a linear axis begin at 0, end a little above `largest` and have a grid of few ticks."""
+    """Scale an axis linearly from 0 to a little above `largest`, with a grid of few ticks."""
     getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
     getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.grid(visible=True, axis=axis)
 
 
 def name_rows(ax: Axes, names: Sequence[str]) -> None:
-    """Let the y axis have a row for each of `names`, the first one on top, without ticks."""
+    """Give the y axis a row for each of `names`, the first one at the top, without ticks."""
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
 
 
 def logarithmic(ax: Axes, n_ticks: int) -> None:
-    """Let the y axis be logarithmic, with up to `n_ticks` labels, all of them at decades."""
+    """Make the y axis logarithmic, with up to `n_ticks` labels, all of them at decades."""
     ax.set_yscale("log")
     ax.yaxis.set_major_locator(LogLocator(numticks=n_ticks))
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def fixed_ticks(ax: Axes, names: Mapping[int, str]) -> None:
-    """Let the x axis have a tick at each key of `names`, and no other."""
+    """Give the x axis ticks at the keys of `names` only."""
     ax.xaxis.set_major_locator(FixedLocator([*names]))
     ax.xaxis.set_major_formatter(FixedFormatter([*names.values()]))
     ax.xaxis.set_minor_locator(NullLocator())
 
 
 def aside(ax: Axes, right_pt: float, y: float, words: str, **looks: Any) -> None:
-    """Write `words` to the right of an axes, so that they end `right_pt` points from its edge."""
-    # Points, not shares of the axes: the layout then knows how much room the words need.
+    """Write `words` to the right of an axes, ending `right_pt` points from its edge."""
+    # In points rather than fractions of the axes, the layout reserves room for the words.
     ax.annotate(
         words, (1, y), xycoords=("axes fraction", "data"), xytext=(right_pt, 0),
         textcoords="offset points", ha="right", va="center", size=8, annotation_clip=False, **looks,
@@ -226,7 +226,7 @@ def aside(ax: Axes, right_pt: float, y: float, words: str, **looks: Any) -> None
 
 
 def contrast(colour: Any) -> str:
-    """Return black or white, whichever reads better on `colour`."""
+    """Return black or white, the one with more contrast to `colour`."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if luminance > 0.179 else "white"
@@ -238,11 +238,11 @@ def natural(name: str) -> list[tuple[str, int]]:
 
 
 def entitle(ax: Axes, name: str, note: str = "", width_in: float = WIDTH_IN) -> None:
-    """Write `name` and below it, smaller, `note` above an axes of this width."""
+    """Write `name` and a smaller `note` above an axes of this width."""
     ax.set_title(label(name, int(width_in / 0.085)), pad=5 + 10 * len(note.splitlines()))
     ax.annotate(note, (0, 1), (0, 4), size=8, xycoords="axes fraction", textcoords="offset points")
 
 
 def label(name: str, width: int = 24) -> str:
-    """Return `name` on lines of at most `width` characters, broken after a + where that helps."""
+    """Return `name` in lines of at most `width` characters, broken after spaces or +."""
     return textwrap.fill(name.replace("+", "+ "), width).replace("+ ", "+")

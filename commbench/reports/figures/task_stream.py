@@ -1,4 +1,4 @@
-"""The task stream: what every thread of every worker does, and when transfers come in."""
+"""The task stream: the tasks of every thread of every worker, and its incoming transfers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
-"""Bars up to which each has a thin white edge, so that neighbours are told apart."""
+"""The maximum bars with a thin white edge, which separates neighbours."""
 VECTORS_UP_TO = 4000
-"""Bars above which a vector file holds them as a picture, so that it stays small."""
+"""The maximum bars that a vector file has as vectors; more are rasterized to keep it small."""
 
 LABELS = {
     "compute": "compute",
@@ -36,7 +36,7 @@ LABELS = {
 
 @style.styled
 def plot(run: Run) -> Figure | None:
-    """Return one panel per workload and backend, below each other; None without a task stream."""
+    """Return a figure with a panel per workload and backend; None without a task stream."""
     if run.tasks.empty or run.samples.empty:
         return None
     groups = style.groups(run, "cluster")
@@ -78,7 +78,7 @@ def plot(run: Run) -> Figure | None:
 
 @dataclass(frozen=True)
 class _Stream:
-    """One iteration: ``bars`` has worker, lane, action, and start_s and stop_s since its start."""
+    """One iteration; ``bars`` has worker, lane, action, and times since its start."""
 
     case: Case
     launch: int
@@ -89,18 +89,18 @@ class _Stream:
 
     @property
     def n_lanes(self) -> int:
-        """The lanes of each worker: its threads', and that of its incoming transfers."""
+        """The lanes of a worker: one per thread, and one for incoming transfers."""
         return max(self.case.cluster.threads_per_worker, int(self.bars.lane.max()) + 1) + 1
 
     @property
     def height_in(self) -> float:
-        """Inches for the panel: lanes of 0.09 inch while they have room in 3.2 inches."""
+        """The height of the panel in inches: 0.09 per lane, at most 3.2 for all lanes."""
         rows = min(len(self.workers), MAX_WORKERS)
         return 0.75 + min(max(0.22, 0.09 * self.n_lanes) * rows, 3.2)
 
 
 def _stream(run: Run, case: Case) -> _Stream | None:
-    """Return the first measured iteration of the first good launch that left a task stream."""
+    """Return the first measured iteration of the first successful launch with a task stream."""
     keys = ["case_id", "launch", "iteration"]
     samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]
     if not run.ends.empty:
@@ -129,7 +129,7 @@ def _stream(run: Run, case: Case) -> _Stream | None:
     bars = bars[bars.action.isin(LABELS) & (bars.stop_s > bars.start_s)]
     if bars.empty:
         return None
-    # Threads are numbered by the operating system: what counts is that they are different.
+    # Number the threads of each worker from 0 instead of by their system-wide ids.
     threads = bars.thread.where(bars.action != "transfer")
     lane = threads.groupby(bars.worker).rank(method="dense") - 1
     return _Stream(
@@ -140,11 +140,11 @@ def _stream(run: Run, case: Case) -> _Stream | None:
 
 def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
     workers, n_lanes = stream.workers[:MAX_WORKERS], stream.n_lanes
-    row_of = {worker: row for row, worker in enumerate(workers)}
-    bars = stream.bars[stream.bars.worker.isin(row_of)]
-    # A tenth of each worker's row stays empty above and below, so that workers are told apart.
+    row_by_worker = {worker: row for row, worker in enumerate(workers)}
+    bars = stream.bars[stream.bars.worker.isin(row_by_worker)]
+    # Leave space above and below the row of each worker, to separate workers.
     lane = 0.84 / n_lanes
-    top = bars.worker.map(row_of) + 0.08 + (bars.lane % n_lanes) * lane
+    top = bars.worker.map(row_by_worker) + 0.08 + (bars.lane % n_lanes) * lane
     for action in LABELS:
         mine = bars.action == action
         left, right, upper = bars.start_s[mine] * factor, bars.stop_s[mine] * factor, top[mine]

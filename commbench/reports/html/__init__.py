@@ -23,18 +23,18 @@ from commbench.reports.html import pair_matrix
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 
 _MAX_SVG = 1_000_000
-"""Bytes from which on a figure is shown as pixels, which a browser draws at once."""
+"""The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
 _MORE_FIGURES = "More figures"
-"""The section of figures that no section names; it stands before the failures."""
+"""The title of the section of figures that no section names; it precedes the failures."""
 _MORE_FIGURES_POSITION = 85
 
 
 @dataclass
 class Part:
-    """What the page has of one section."""
+    """The contents of one section of the page."""
 
     id: str
-    """The section's name in links, like no other's."""
+    """The unique name of the section in links."""
     title: str
     figures: list[Drawing]
     matrices: list[pair_matrix.Block]
@@ -42,7 +42,7 @@ class Part:
 
 
 def render(run: Run) -> str:
-    """Return the report as one HTML file: neither it nor its scripts load anything else."""
+    """Return the report as one HTML file that loads no other files."""
     script = _file("report.js")
     digest = hashlib.sha256(script.encode()).digest()
     return _template().render(
@@ -52,9 +52,9 @@ def render(run: Run) -> str:
         run=run.manifest.id,
         path=str(run.path),
         version=__version__,
-        style=Markup(_file("style.css")),  # noqa: S704 - the package's own
-        script=Markup(script),  # noqa: S704 - the package's own
-        # Of all scripts only this one is run, whatever a results file may have smuggled in.
+        style=Markup(_file("style.css")),  # noqa: S704 - part of this package
+        script=Markup(script),  # noqa: S704 - part of this package
+        # Browsers only run the script with this hash, so a results file can't inject another.
         script_hash=base64.b64encode(digest).decode(),
     )
 
@@ -74,7 +74,7 @@ def _parts(run: Run) -> Iterator[Part]:
         part = Part(
             f"{name}-{n_named[name]}" if n_named[name] > 1 else name,
             section.title,
-            # The first section that names a figure has it.
+            # Several sections may name a figure: the first one shows it.
             [drawings.pop(name) for name in section.figures if name in drawings],
             [],
             parts.safe_tables(section, run, page=True),
@@ -93,7 +93,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_shown,
+        finalize=_sanitize,
     )
     environment.filters |= {"sort_key": _sort_key, "filled": _filled, "source": _source}
     return environment.from_string(_file("report.html.jinja"))
@@ -103,20 +103,20 @@ def _file(name: str) -> str:
     return files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _shown(value: object) -> object:
-    """Return `value` as it may stand in a page: what is no markup of our own is printable text."""
+def _sanitize(value: object) -> object:
+    """Return `value` with non-printable characters replaced, unless it is trusted markup."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value)
 
 
 def _sort_key(cell: str) -> str | None:
-    """Return the number by which a cell is sorted: None of a text, nothing where it is unknown."""
+    """Return the sort key of a cell: a number, or empty if it is nan; None for a text."""
     if not isinstance(cell, Quantity):
         return None
     return "" if math.isnan(cell.value) else repr(cell.value).replace("inf", "Infinity")
 
 
 def _filled(table: Table) -> Iterator[tuple[str, ...]]:
-    """Yield the rows; a first cell that is empty, as above, is told: rows will be sorted."""
+    """Yield the rows, repeating blank first cells, because rows may be re-sorted."""
     first = ""
     for row in table.rows:
         first = row[0] or first
@@ -124,10 +124,10 @@ def _filled(table: Table) -> Iterator[tuple[str, ...]]:
 
 
 def _source(drawing: Drawing) -> str:
-    """Return the image's address, which is the image.
+    """Return the image as a data URL.
 
-    As an image and not as elements of the page: several figures use the same ids, and nothing in
-    an image can be run.
+    It is an image rather than elements of the page, because several figures use the same ids, and
+    scripts in an image are not run.
     """
     small = len(drawing.svg) <= _MAX_SVG
     kind, image = ("svg+xml", drawing.svg) if small else ("png", drawing.png)

@@ -1,8 +1,7 @@
-"""The bandwidth between all pairs of workers: a matrix per backend, with the numbers of each cell.
+"""Matrices of the bandwidth between all pairs of workers, one per backend.
 
-Up to 64 workers have a row and a column each. Beyond that, and where there are very many matrices,
-workers that follow each other share them: such a cell shows the slowest of its pairs, counts all of
-them, and says so.
+Up to 64 workers have one row and one column each. With more workers or very many matrices,
+consecutive workers share them: a cell shows the slowest of its pairs and the number of all.
 """
 
 from __future__ import annotations
@@ -23,21 +22,22 @@ from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
 from commbench.reports.figures.pair_figure import MAP, Grid
-from commbench.reports.sections import CHANNELS, number
+from commbench.reports.sections import CHANNELS
+from commbench.reports.sections import number as format_number
 
 _MAX_SIDE = 64
 _MAX_CELLS = 4 * _MAX_SIDE**2
-"""Of all matrices together: each cell takes some 200 bytes of the file, and time to open."""
+"""The maximum cells of all matrices together: each takes some 200 bytes, and time to load."""
 _TEXT_UP_TO = 16
-"""Rows up to which the cells have room for their median."""
+"""The maximum rows for which cells have room for their median."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pair of workers, or a block of pairs: ``kind`` is pair, slow, untimed, none or self."""
+    """A pair of workers, or a block of pairs: ``kind`` is pair, slow, untimed, none or self."""
 
     kind: str
-    told: str
+    description: str
     text: str = ""
     fill: str = ""
     ink: str = ""
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells of one backend, a row per sender, and beside them the names of the rows."""
+    """The cells of one backend: a named row per sender."""
 
     backend: str
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
@@ -53,7 +53,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Block:
-    """The matrices of backends that were given the same task, on one scale of colours."""
+    """The matrices of the backends of one task, with the same scale of colours."""
 
     title: str
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Block:
 
 
 def blocks(run: Run) -> list[Block]:
-    """Return the matrices of every task whose transfers were logged, by task and channel."""
+    """Return the matrices of every task and channel with logged transfers."""
     pairs = run.pairs
     n_matrices = max(1, pairs.groupby(["case_id", "channel"], observed=True).ngroups)
     side = max(8, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // n_matrices)))
@@ -96,8 +96,8 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
             if case.id in slowest
         ),
         silent=tuple(case.backend for case in cases if case.id not in slowest),
-        top=number(top_Bps / 1e9),
-        scale=tuple(_colours()[place][0] for place in range(0, 256, 51)),
+        top=format_number(top_Bps / 1e9),
+        scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases)),
         size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",
     )
@@ -111,14 +111,14 @@ def _names(grid: Grid) -> tuple[str, ...]:
 
 
 def _numbers(pairs: pd.DataFrame, grid: Grid) -> np.ndarray[Any, Any]:
-    """Return the number of the cell that each of `pairs` is in."""
+    """Return the number of the cell of each of `pairs`."""
     rows, columns = grid.cells(pairs)
     return np.asarray(rows * grid.n_cells + columns)
 
 
 def _n_pairs(grid: Grid, row: int, column: int) -> int:
     rows, columns = (
-        min(grid.wide, len(grid.workers) - place * grid.wide) for place in (row, column)
+        min(grid.wide, len(grid.workers) - index * grid.wide) for index in (row, column)
     )
     return rows * columns - rows * (row == column)
 
@@ -138,9 +138,9 @@ def _note(run: Run, grid: Grid, n_workers: int) -> str:
 
 
 def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
-    """Return the slowest pair of every cell, indexed by cell, and what all of its pairs moved."""
+    """Return the slowest pair of every cell, with the totals of all of the cell's pairs."""
     cell = _numbers(pairs, grid)
-    # Pairs of unknown bandwidth come last: they speak for a cell that has no others.
+    # Pairs of unknown bandwidth come last: they only represent a cell without other pairs.
     order = np.lexsort((pairs["q50_Bps"].fillna(math.inf), cell))
     table = pairs.iloc[order].assign(cell=cell[order])
     totals = table.groupby("cell").agg(
@@ -151,44 +151,45 @@ def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 def _matrix(
     run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, grid: Grid,
-    top_Bps: float,  # noqa: N803 - the unit's own spelling
+    top_Bps: float,  # noqa: N803 - the spelling of the unit
 ) -> Matrix:  # fmt: skip
     least = format_bytes(run.manifest.min_transfer_bytes)
     slowdowns = dict(zip(zip(slow["src"], slow["dst"], strict=True), slow["slowdown"], strict=True))
     n_slow = np.bincount(_numbers(slow, grid), minlength=grid.n_cells**2)
     transports = _transports(run.pair_transports, case, table)
-    rows_of = {row.Index: row for row in table.itertuples()}
+    row_by_cell = {row.Index: row for row in table.itertuples()}
     names = _names(grid)
 
-    def cell(place: int) -> Cell:
-        i, j = divmod(place, grid.n_cells)
-        row, n_pairs = rows_of.get(place), _n_pairs(grid, i, j)
+    def make_cell(number: int) -> Cell:
+        i, j = divmod(number, grid.n_cells)
+        row, n_pairs = row_by_cell.get(number), _n_pairs(grid, i, j)
         lines = [f"{names[i]} → {names[j]}"]
         if row is None:
             why = f"no transfer ≥ {least}" if n_pairs else "the same worker"
             return Cell("none" if n_pairs else "self", "\n".join([*lines, why]))
         if grid.wide > 1:
-            lines += _shared(row, n_pairs, int(n_slow[place]), least)
+            lines += _describe_block(row, n_pairs, int(n_slow[number]), least)
         pair = (row.src, row.dst)
-        lines += _told(row, transports.get(pair, "not recorded"), slowdowns.get(pair))
-        told = "\n".join(lines)
-        text = str(number(row.q50_Bps / 1e9)) if grid.n_cells <= _TEXT_UP_TO else ""
+        lines += _describe_pair(row, transports.get(pair, "not recorded"), slowdowns.get(pair))
+        description = "\n".join(lines)
+        text = str(format_number(row.q50_Bps / 1e9)) if grid.n_cells <= _TEXT_UP_TO else ""
         if math.isnan(row.q50_Bps):
-            return Cell("untimed", told, text)
+            return Cell("untimed", description, text)
         fill, ink = _colours()[round(255 * row.q50_Bps / top_Bps)]
-        return Cell("slow" if n_slow[place] else "pair", told, text, fill, ink)
+        return Cell("slow" if n_slow[number] else "pair", description, text, fill, ink)
 
     n = grid.n_cells
     return Matrix(
         case.backend,
         tuple(
-            (names[i], tuple(cell(place) for place in range(i * n, (i + 1) * n))) for i in range(n)
+            (names[i], tuple(make_cell(number) for number in range(i * n, (i + 1) * n)))
+            for i in range(n)
         ),
     )
 
 
-def _shared(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
-    """Return what a cell of `n_pairs` pairs tells before the numbers of its slowest."""
+def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
+    """Return the lines on all pairs of a cell, which precede those on its slowest pair."""
     missing = n_pairs - row.n_pairs
     return [
         f"{row.n_pairs} pair{'s' * (row.n_pairs != 1)}: "
@@ -199,11 +200,14 @@ def _shared(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
     ]
 
 
-def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
-    """Return what is told of one pair."""
+def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str]:
+    """Return the lines on one pair."""
+    low, median, high = (
+        format_number(speed_Bps / 1e9) for speed_Bps in (row.q25_Bps, row.q50_Bps, row.q75_Bps)
+    )
     lines = [
-        f"median {number(row.q50_Bps / 1e9)} GB/s",
-        f"25 %: {number(row.q25_Bps / 1e9)}, 75 %: {number(row.q75_Bps / 1e9)} GB/s",
+        f"median {median} GB/s",
+        f"25 %: {low}, 75 %: {high} GB/s",
         f"{row.n} transfer{'s' * (row.n != 1)}, {format_bytes(row.bytes)}",
         *[f"link {row.link}"] * (row.link != UNKNOWN),
         f"transport {transport}",
@@ -214,7 +218,7 @@ def _told(row: Any, transport: str, slowdown: float | None) -> list[str]:
 
 
 def _transports(transports: pd.DataFrame, case: Case, shown: pd.DataFrame) -> dict[Any, str]:
-    """Return what carried the bytes of each of the pairs that are shown."""
+    """Return the transports of each of the `shown` pairs."""
     mine = transports[transports["case_id"] == case.id]
     pairs = mine.merge(shown[["src", "dst"]], on=["src", "dst"])
     return {
@@ -225,6 +229,6 @@ def _transports(transports: pd.DataFrame, case: Case, shown: pd.DataFrame) -> di
 
 @cache
 def _colours() -> list[tuple[str, str]]:
-    """Return the colours from no bandwidth to the highest, and what can be read on each."""
+    """Return the colours from zero to the highest bandwidth, each with a readable text colour."""
     colours = colormaps[MAP](np.linspace(0, 1, 256))
     return [(to_hex(colour), style.contrast(colour[:3])) for colour in colours]

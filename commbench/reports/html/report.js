@@ -63,7 +63,7 @@
 
   const hide = () => { tip.hidden = true; };
 
-  // What the pointer is on after scrolling, or else what has the focus, goes on being told.
+  // After scrolling, show the cell below the pointer, or else the cell that has the focus.
   function showCurrent() {
     const cell = document.querySelector(".matrix td[aria-label]:hover") ??
       document.activeElement.closest("td[aria-label]");

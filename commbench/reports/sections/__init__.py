@@ -1,4 +1,4 @@
-"""The sections of a report: what a section and a table are, those installed, and texts of cells."""
+"""Sections and tables of a report, the installed sections, and the formatting of cells."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ CHANNELS = {
     "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
 }
-"""Of fetches by channel: what follows a title, and where the numbers come from."""
+"""Per channel of fetches: the end of titles, and the source of the numbers."""
 REST = "The format json has all."
-"""What follows the note of a table that was cut."""
+"""The end of the note of a table that does not show all rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of text; the first column is aligned left, numbers right."""
+    """A table of text: the first column is aligned left, numbers right."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     text_columns: frozenset[str] = frozenset()
-    """Columns of prose: aligned left, and wrapped where the page is narrow."""
+    """Columns of prose: aligned left, and wrapped if the page is narrow."""
 
     @classmethod
-    def of_columns(
+    def from_columns(
         cls, title: str, columns: Mapping[str, Iterable[str]], note: str = "",
         text_columns: Iterable[str] = (),
     ) -> Table:  # fmt: skip
-        """Return a table of `columns`, by their titles."""
+        """Return a table of these columns, given by their titles."""
         rows = tuple(zip(*columns.values(), strict=True))
         return cls(title, tuple(columns), rows, note, frozenset(text_columns))
 
@@ -60,17 +60,17 @@ class Section:
     Parameters
     ----------
     title
-        What the HTML page calls it.
+        The heading on the HTML page.
     position
-        Sections stand in the order of this: commbench's own at 10, 20, … 100, the answer first.
+        Sections are sorted by this number. Those of commbench have 10, 20, … 100.
     tables
-        Returns the tables of a run; none where it has no data for the section.
+        Returns the tables of a run, none if it has no data for the section.
     page_tables
-        Returns the tables of the HTML page, where the reader can sort them, if they are others.
+        Returns the tables of the HTML page, if they differ.
     page_matrices
-        Returns the matrices of pairs that stand before them there.
+        Returns the matrices of pairs of the HTML page, which precede the tables.
     figures
-        The names of the figures that follow them there.
+        The names of the figures of the HTML page.
     """
 
     title: str
@@ -82,21 +82,21 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """Return the sections that are installed, the answer first."""
+    """Return the installed sections in the order of their positions."""
     installed = (_load(name) for name in registry.names("section"))
     return sorted(installed, key=lambda section: (section.position, section.title))
 
 
 def tables(run: Run) -> Iterator[Table]:
-    """Yield the tables that the run has data for, the answer first."""
+    """Yield the tables of all sections that the run has data for."""
     for section in sections():
         yield from safe_tables(section, run)
 
 
 def safe_tables(section: Section, run: Run, *, page: bool = False) -> list[Table]:
-    """Return the tables of a section; if that fails, one that says so.
+    """Return the tables of a section, or a table with the error if that fails.
 
-    `page` is true for those of the HTML page.
+    If `page` is true, these are the tables of the HTML page.
     """
     make = section.page_tables if page and section.page_tables else section.tables
     shown: list[Table] = []
@@ -113,9 +113,9 @@ def safe_tables(section: Section, run: Run, *, page: bool = False) -> list[Table
 
 @contextmanager
 def guarded(title: str, tables: list[Table]) -> Iterator[None]:
-    """Add a table that says so where a section fails in the block: it must not cost the rest.
+    """Add a table with the error if a section fails, so that other sections are still shown.
 
-    Records that can't be read are no section's problem.
+    ``ResultsError`` is raised, because unreadable records are not the fault of a section.
     """
     try:
         yield
@@ -137,7 +137,7 @@ def _load(name: str) -> Section:
 
 
 def heading(run: Run) -> str:
-    """Return one line that says what was run, where and when."""
+    """Return a line with the suite, the time and the CPU of a run."""
     manifest = run.manifest
     scale = manifest.suite.scale
     share = f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
@@ -149,14 +149,14 @@ def heading(run: Run) -> str:
 
 
 def started_at(run: Manifest) -> str:
-    """Return when `run` began, to the minute."""
+    """Return the start of `run`, to the minute."""
     return f"{run.started_at[:16].replace('T', ' ')} UTC"
 
 
 def by_size(
     title: str, cells: Mapping[tuple[int, str], str], note: str, first: str = "size"
 ) -> Table:
-    """Return a table of a row per size and a column per name, whose keys in `cells` they are."""
+    """Return a table of `cells` with a row per size and a column per name."""
     columns = dict.fromkeys(name for _, name in cells)
     sizes = sorted({size for size, _ in cells})
     rows = (
@@ -170,7 +170,7 @@ def by_size(
 
 
 class Quantity(str):
-    """The text of a number, and in ``value`` the number itself, by which it can be sorted.
+    """The text of a number, with the number itself in ``value`` to sort by.
 
     Examples
     --------
@@ -181,31 +181,31 @@ class Quantity(str):
     value: float
 
     def __new__(cls, text: str, value: float) -> Quantity:
-        """Return `text` as the text of `value`; nan where that is unknown."""
+        """Return `text` as the text of `value`, which is nan if unknown."""
         made = super().__new__(cls, text)
         made.value = float(value)
         return made
 
 
 def quantity(form: Callable[[Any], str], value: Any) -> Quantity:
-    """Return `value` as `form` writes it."""
+    """Return `value`, formatted by `form`."""
     return Quantity(form(value), value)
 
 
 def quantities(form: Callable[[Any], str], values: Iterable[Any]) -> list[Quantity]:
-    """Return each of `values` as `form` writes it."""
+    """Return each of `values`, formatted by `form`."""
     return [quantity(form, value) for value in values]
 
 
 def printable(text: str) -> str:
-    """Return `text` without what would steer a terminal: a results file may come from anywhere."""
+    """Return `text` with control characters replaced: results files may be from anyone."""
     lines = text.replace("\r\n", "\n")
-    # Nor halves of characters, which no file can hold.
+    # Surrogates are replaced, too: they can't be encoded.
     return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
 
 
 def labels(run: Run, table: pd.DataFrame) -> list[str]:
-    """Return the backend of each row, and its task where the run has several."""
+    """Return the backend of each row, preceded by its task if the run has several."""
     if len({*run.case_labels.values()}) == 1:
         return [str(backend) for backend in table["backend"]]
     tasks = table["case_id"].map(run.case_labels)
@@ -213,18 +213,18 @@ def labels(run: Run, table: pd.DataFrame) -> list[str]:
 
 
 def number(value: float) -> Quantity:
-    """Return three significant digits; nan is a dash."""
+    """Return `value` with three significant digits, or a dash if it is nan."""
     digits = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
     return Quantity("—" if math.isnan(value) else digits, value)
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; nan is a dash."""
+    """Return a share in percent, or a dash if it is nan."""
     return "—" if math.isnan(share) else f"{share:.1%}"
 
 
 def counts(group: pd.DataFrame) -> str:
-    """Return how many launches and samples stand behind the rows of summaries."""
+    """Return the numbers of launches and samples of these rows of summaries."""
 
     def span(column: str) -> str:
         low, high = int(group[column].min()), int(group[column].max())
@@ -234,7 +234,7 @@ def counts(group: pd.DataFrame) -> str:
 
 
 def warmup(group: pd.DataFrame) -> str:
-    """Return a sentence on the samples that were found to be warm-up; nothing without any."""
+    """Return a sentence on the samples detected as warm-up, or an empty string."""
     n_warmup, n_samples = int(group["n_warmup"].sum()), int(group["n_samples"].sum())
     if not n_warmup:
         return ""

@@ -1,4 +1,4 @@
-"""How much two backends differ, how surely, and what that is called."""
+"""Tables of the differences between backends, with their intervals, tests and verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commbench.reports.sections import Quantity, Section, Table, by_size, number
 
 
 def tables(run: Run) -> Iterator[Table]:
-    """Yield per task the differences of all pairs of backends; of messages those to the first."""
+    """Yield a table per task: all pairs of backends, or each backend and the first by size."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in run.comparisons:
         groups.setdefault((run.case_labels[comparison.baseline_id], comparison.layer), []).append(
@@ -48,7 +48,7 @@ def _by_size(what: str, group: Sequence[Comparison]) -> Table:
 
 
 def note(group: Sequence[Comparison], pairs: str) -> str:
-    """Return what stands behind the verdicts of `group`, of which `pairs` were tested together."""
+    """Return the meaning of the verdicts of `group`; `pairs` describes those tested together."""
     adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
     return (
@@ -60,7 +60,7 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
 
 
 def ratio(comparison: Comparison | None) -> str:
-    """Return ``1.23× slower``; a dash where nothing was compared."""
+    """Return for example ``1.23× slower``, or a dash without a comparison."""
     if comparison is None:
         return "—"
     return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
@@ -70,7 +70,7 @@ VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "verdict")
 
 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
-    """Return the cells of ``VERDICT_COLUMNS``; an interval is sorted by its lower end."""
+    """Return the cells of ``VERDICT_COLUMNS``; intervals are sorted by their lower end."""
     c = comparison
     interval = "none" if math.isnan(c.ci_low) else f"{c.ci_low:.2f}…{c.ci_high:.2f}"
     return (

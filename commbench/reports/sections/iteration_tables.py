@@ -1,4 +1,4 @@
-"""Time per iteration of each workload, and where it went: task threads and event loops."""
+"""Tables of the time per iteration, and of its division in task threads and event loops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def time_tables(run: Run) -> Iterator[Table]:
             case_id: ratio(compared.get((first.case_id, case_id))) for case_id in group["case_id"]
         }
         ratios[first.case_id] = Quantity("1", 1)
-        yield Table.of_columns(
+        yield Table.from_columns(
             f"{title}: time per iteration",
             {
                 "backend": group.backend,
@@ -79,7 +79,7 @@ def _interval_title(group: pd.DataFrame) -> str:
 
 
 def _interval(row: Any) -> str:
-    """Return the interval, which is sorted by its lower end."""
+    """Return the interval, to be sorted by its lower end."""
     if row.confidence == 0:
         return Quantity("none", math.nan)
     low, high = format_seconds(row.ci_low_s), format_seconds(row.ci_high_s)
@@ -99,11 +99,11 @@ _LOOP = {
 
 
 def profile_tables(run: Run) -> Iterator[Table]:
-    """Yield the two accounts, where there are readings."""
+    """Yield the tables of task threads and event loops, if they were profiled."""
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Where the time went: task threads of the workers (% of the wall time)",
             {
                 "backend": labels(run, tasks),
@@ -115,11 +115,11 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "(P2P shuffles are not logged as fetches).",
         )
     loops = shares[shares["asleep"].notna()]
-    # Without gilknocker nobody knows, and the column would take the room of another.
+    # Without gilknocker the column would be empty.
     gil = {"gil": "GIL\nbusy"} if loops["gil"].notna().any() else {}
     columns = {**_LOOP, "other_threads": "other\nthreads", **gil}
     if len(loops):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Where the time went: event loops (% of the wall time)",
             {
                 "backend": labels(run, loops),
@@ -129,7 +129,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "The thread of the event loop; its first six columns add up to 100. messages: all that "
             "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
             "threads: their time on a core (progress threads, offloaded serialization, the "
-            "tasks' own)." + " GIL busy: time in which who asked for it had to wait." * bool(gil),
+            "tasks' own)." + " GIL busy: time in which a request for it had to wait." * bool(gil),
             {"process"},
         )
 

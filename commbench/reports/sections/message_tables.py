@@ -1,4 +1,4 @@
-"""Times of messages: by size, what each layer adds to them, and between all pairs of workers."""
+"""Tables of message times: by size, by layer, and between all pairs of workers."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def tables_by_size(run: Run) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
     table = run.costs[run.costs["layer"].isin(LAYERS)]
     cases = {case.id: case for case in run.suite.cases}
-    modes = {case_id: stats.mode_of(case) for case_id, case in cases.items()}
+    modes = {case_id: stats.pingpong_mode(case) for case_id, case in cases.items()}
     depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
     table = table.loc[depth.sort_values(kind="stable").index]
-    tasks, mode_of = table["case_id"].map(run.case_labels), table["case_id"].map(modes)
-    for (task, mode, layer), group in table.groupby([tasks, mode_of, "layer"], sort=False):
+    keys = [table["case_id"].map(run.case_labels), table["case_id"].map(modes), "layer"]
+    for (task, mode, layer), group in table.groupby(keys, sort=False):
         title = f"{task}, {layer} layer"
         median = f"the median over launches of each launch's median ({counts(group)})"
         case = cases[group["case_id"].iloc[0]]
         if mode == "latency":
-            yield from _of_latency(title, group, layer, median)
+            yield from _latency_tables(title, group, layer, median)
         elif mode == "loaded-latency":
-            yield _under_load(title, group, median, case, run)
+            yield _loaded_latency_table(title, group, median, case, run)
         elif mode == "multi-pair":
-            yield from _of_pairs(title, group, median, case)
+            yield from _multi_pair_tables(title, group, median, case)
         else:
-            yield _of_windows(title, group, mode, median, case)
+            yield _window_table(title, group, mode, median, case)
         if group["cpu_s"].notna().any():
             yield by_size(
-                f"{title}: CPU time of one message, {_whose(layer, mode)}"
+                f"{title}: CPU time of one message, {_cpu_scope(layer, mode)}"
                 + (f", mode {mode}" if mode != "latency" else ""),
                 _cells(group, quantities(format_seconds, group.cpu_s)),
                 "Of all messages of a size, over their number.",
@@ -64,7 +64,7 @@ def _rate(seconds: float) -> str:
     return Quantity("—" if math.isnan(rate) else f"{rate:,.0f}", rate)
 
 
-def _whose(layer: str, mode: str) -> str:
+def _cpu_scope(layer: str, mode: str) -> str:
     if mode == "multi-pair":
         return "its share of all processes'"
     return {"memcpy": "one process", "worker": "both workers"}.get(layer, "both processes")
@@ -80,7 +80,7 @@ _MOVES = {
 }
 
 
-def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Iterator[Table]:
+def _latency_tables(title: str, group: pd.DataFrame, layer: str, median: str) -> Iterator[Table]:
     idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
     yield by_size(
         f"{title}: latency",
@@ -93,7 +93,9 @@ def _of_latency(title: str, group: pd.DataFrame, layer: str, median: str) -> Ite
     yield by_size(f"{title}: bandwidth", _cells(group, bandwidths), _MOVES.get(layer, one_way))
 
 
-def _under_load(title: str, group: pd.DataFrame, median: str, case: Case, run: Run) -> Table:
+def _loaded_latency_table(
+    title: str, group: pd.DataFrame, median: str, case: Case, run: Run
+) -> Table:
     loads = stats.load_bandwidths(run)
     moved = {
         row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
@@ -110,7 +112,7 @@ def _under_load(title: str, group: pd.DataFrame, median: str, case: Case, run: R
     )  # fmt: skip
 
 
-def _of_windows(title: str, group: pd.DataFrame, mode: str, median: str, case: Case) -> Table:
+def _window_table(title: str, group: pd.DataFrame, mode: str, median: str, case: Case) -> Table:
     if mode == "message-rate":
         what, meaning = "messages per second", "1 / that time."
         texts: Iterable[str] = map(_rate, group.median_s)
@@ -127,7 +129,7 @@ def _of_windows(title: str, group: pd.DataFrame, mode: str, median: str, case: C
     )
 
 
-def _of_pairs(title: str, group: pd.DataFrame, median: str, case: Case) -> Iterator[Table]:
+def _multi_pair_tables(title: str, group: pd.DataFrame, median: str, case: Case) -> Iterator[Table]:
     n_pairs, window = case.params["pairs"], case.params["window"]
     yield by_size(
         f"{title}: bandwidth of {n_pairs} pairs together",
@@ -149,7 +151,7 @@ BY_SIZE = Section(
 
 
 _MAX_SIZES = 7
-"""Sizes that a table of layers shows."""
+"""The maximum sizes in a table of layers."""
 
 
 def tables_by_layer(run: Run) -> Iterator[Table]:
@@ -163,13 +165,13 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
     layers = [layer for layer in LAYERS if layer in set(group["layer"])]
     all_sizes = sorted(group["payload_bytes"].unique())
     sizes = stats.shown_sizes(all_sizes, _MAX_SIZES)
-    row_of = {(row.payload_bytes, row.backend, row.layer): row for row in group.itertuples()}
-    # In the order of the suite, which the sorting by layers has kept within each layer.
+    row_by_key = {(row.payload_bytes, row.backend, row.layer): row for row in group.itertuples()}
+    # This is the order of the suite, because rows were sorted by layer with a stable sort.
     backends = dict.fromkeys(group[group["payload_bytes"].isin(sizes)]["backend"])
     rows = []
     for size in sizes:
         for index, backend in enumerate(backends):
-            cells = [_layer_cell(row_of.get((size, backend, layer))) for layer in layers]
+            cells = [_layer_cell(row_by_key.get((size, backend, layer))) for layer in layers]
             rows.append(
                 ("" if index else quantity(format_message_size, int(size)), backend, *cells)
             )
@@ -178,9 +180,9 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
         f"{task}: where the time of a message goes, and what each layer adds",
         ("size", "backend", *layers),
         tuple(rows),
-        f"Each cell: the time of one message ({counts(group)}) and below it what that is more (+) "
-        "or less (−: the faster layer) than the layer to its left. (?): the two intervals overlap, "
-        "or there is none. " + few + _layer_meaning(run, layers, group),
+        f"Each cell: the time of one message ({counts(group)}) and below it the difference to the "
+        "layer to its left, positive (+) or negative (−: this layer is faster). (?): the two "
+        "intervals overlap, or there is none. " + few + _layer_meaning(run, layers, group),
         text_columns=frozenset({"backend"}),
     )
 
@@ -206,9 +208,9 @@ def _layer_meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
     }
     said = [words[layer] for layer in layers]
     samples = run.samples[run.samples["case_id"].isin(group["case_id"])]
-    for tool, of_tool in samples[samples["tool"] != ""].groupby("tool"):
+    for tool, rows in samples[samples["tool"] != ""].groupby("tool"):
         cases = {case.id: case.backend for case in run.suite.cases}
-        heads = {cases[case_id].partition(":")[0] for case_id in of_tool["case_id"].unique()}
+        heads = {cases[case_id].partition(":")[0] for case_id in rows["case_id"].unique()}
         said.append(
             f"raw of {' and '.join(sorted(heads))} is {tool}, whose payloads can't be verified; "
             "progress modes make no difference to it."
@@ -221,8 +223,8 @@ BY_LAYER = Section(
 )
 
 
-def tables_of_all_to_all(run: Run) -> Iterator[Table]:
-    """Yield a table for either way of every all-to-all that was measured."""
+def all_to_all_tables(run: Run) -> Iterator[Table]:
+    """Yield the tables of every all-to-all: one pair at a time, and all at once."""
     table = run.costs[run.costs["layer"].isin(FETCHES)]
     tasks = table["case_id"].map(run.case_labels)
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
@@ -254,11 +256,11 @@ _WAYS = {
         "launches of each launch's median; bandwidth: the blocks of all pairs / time",
     ),
 }
-"""What follows the title of all-to-all's fetches, by layer, and what their numbers are."""
+"""The end of the title and the meaning of the numbers of all-to-all's fetches, by layer."""
 
 
 def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
-    """Return the size of one block in each row of all-to-all's `summaries`."""
+    """Return the block size of each row of the `summaries` of all-to-all."""
     workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
     return [
         int(row.payload_bytes) // (n * (n - 1) if row.layer == "together" else 1)
@@ -267,4 +269,4 @@ def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
     ]
 
 
-ALL_TO_ALL = Section(title="All-to-all", position=60, tables=tables_of_all_to_all)
+ALL_TO_ALL = Section(title="All-to-all", position=60, tables=all_to_all_tables)

@@ -1,4 +1,4 @@
-"""What each pair and class of links moved, how much of it was seen, and over which transport."""
+"""Tables of pairs and classes of links: bandwidths, coverage of the logs, and transports."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from commbench.reports.html import pair_matrix
 
 _MAX_PAIRS = 24
-"""Rows that a table of pairs has room for, where the reader can't sort it."""
-_MAX_PAIRS_OF_A_PAGE = 250
-"""What a reader can sort, and still prints on a few pages."""
+"""The maximum rows of a table of pairs that can't be sorted."""
+_MAX_PAIRS_ON_PAGE = 250
+"""The maximum rows of a sortable table, which still prints on a few pages."""
 
 
 def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
     """Yield the tables that the run has data for, the slow pairs first.
 
-    Of more than `max_pairs` pairs of workers the slowest have a row, and a note says so.
+    If there are more than `max_pairs` pairs of workers, only the slowest are shown, with a note.
     """
     if len(run.slow_pairs):
         yield _slow_pair_table(run, max_pairs)
@@ -61,7 +61,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
     slow = run.slow_pairs.head(most)
     n_slow = len(run.slow_pairs)
     cut = f" The slowest {most} of {n_slow}. {REST}" if n_slow > most else ""
-    return Table.of_columns(
+    return Table.from_columns(
         "Slow pairs of workers",
         {
             "backend": labels(run, slow),
@@ -75,7 +75,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
         },
         f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
         "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
-        "Score: by how many times the ordinary pairs' spread they are behind them." + cut,
+        "Score: the distance below the ordinary pairs' mean, in units of their spread." + cut,
         {"src → dst", "when", "link"},
     )
 
@@ -95,7 +95,7 @@ def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
 def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
     least = format_bytes(run.manifest.min_transfer_bytes)
-    return Table.of_columns(
+    return Table.from_columns(
         f"Bandwidth per class of link{when} (transfers ≥ {least})",
         {
             "backend": labels(run, links),
@@ -122,7 +122,7 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    return Table.of_columns(
+    return Table.from_columns(
         f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
         {
             "backend": labels(run, shown),
@@ -154,7 +154,7 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
 
 def _coverage_table(run: Run) -> Table:
     table = run.coverage
-    return Table.of_columns(
+    return Table.from_columns(
         "Coverage: what the transfer logs saw of the traffic between workers",
         {
             "backend": labels(run, table),
@@ -177,7 +177,7 @@ def _coverage_table(run: Run) -> Table:
 def _transport_table(run: Run) -> Table:
     used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
     first = used.head(1)
-    return Table.of_columns(
+    return Table.from_columns(
         "Transport really used",
         {
             "backend": labels(run, first),
@@ -197,6 +197,6 @@ def _some_pairs(transports: pd.DataFrame) -> str:
 
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
-    page_tables=partial(tables, max_pairs=_MAX_PAIRS_OF_A_PAGE),
+    page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
     page_matrices=_matrices, figures=("pair-bandwidth",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What was run, where and with what, and what went wrong."""
+"""Tables of the provenance of a run, of the locations of workers, and of failures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from commbench.model.units import format_bytes
 from commbench.reports.sections import REST, Section, Table, labels, quantities
 from commbench.stats.selection import in_suite_order
 
-_MOST_PLACED = 16
-"""Workers whose placement is told."""
-_MOST_PLACES = 24
-"""Rows of places; in a large cluster each host has several."""
+_MAX_BINDINGS = 16
+"""The maximum workers whose placement is shown."""
+_MAX_LOCATIONS = 24
+"""The maximum rows of locations; in a large cluster each host has several."""
 
 
 def tables(run: Run) -> Iterator[Table]:
-    """Yield what was run, and where the workers were."""
+    """Yield the tables of the provenance and of the locations of workers."""
     manifest = run.manifest
     known = manifest.environment
     packages = known.get("packages") or {}
@@ -43,23 +43,23 @@ def tables(run: Run) -> Iterator[Table]:
         tuple((key, text) for key, text in rows.items() if text),
         text_columns=frozenset({"value"}),
     )
-    yield from _places(run)
+    yield from _location_tables(run)
 
 
 def _placement(run: Manifest) -> str:
-    """Return what the workers of each case were bound to; nothing where none were."""
+    """Describe the bindings of workers, or return an empty string if there are none."""
     placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
-    return " · ".join(map(_bound, placements)) if any(placements) else ""
+    return " · ".join(map(_describe_bindings, placements)) if any(placements) else ""
 
 
 def _gpu_memory(run: Run) -> str:
-    """Return where GPU memory came from, as the processes told."""
+    """Return the sources of GPU memory that the processes reported."""
     settings = run.settings
     return " · ".join(sorted(set(settings[settings["name"] == GPU_MEMORY]["value"])))
 
 
-def _bound(placement: tuple[Placement, ...]) -> str:
-    texts = [f"worker {number}: {bound}" for number, bound in enumerate(placement[:_MOST_PLACED])]
+def _describe_bindings(placement: tuple[Placement, ...]) -> str:
+    texts = [f"worker {number}: {bound}" for number, bound in enumerate(placement[:_MAX_BINDINGS])]
     n_more = len(placement) - len(texts)
     return "; ".join([*texts, *[f"{n_more} more in run.json"] * (n_more > 0)]) or "none"
 
@@ -74,12 +74,12 @@ def _stopping(run: Run) -> str:
         "launches": f"--max-launches {rule.max_launches} is reached",
         "time": f"--time-budget {rule.time_budget_s:.0f} s is spent",
     }
-    reason = ends.get(run.ended_by, "not there yet: the run goes on with --resume")
-    return f"{began}, then in blocks until it was enough: {reason}"
+    reason = ends.get(run.ended_by, "a limit is reached; continue with --resume")
+    return f"{began}, then blocks of launches until {reason}"
 
 
-def _places(run: Run) -> Iterator[Table]:
-    """Yield where the workers were: a row for those who share all but their process."""
+def _location_tables(run: Run) -> Iterator[Table]:
+    """Yield the table of locations; workers that only differ in their process share a row."""
     places = run.worker_places
     if places.empty:
         return
@@ -88,20 +88,20 @@ def _places(run: Run) -> Iterator[Table]:
     groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
     gpus = bool((places["gpu"] != "").any())
     rows = []
-    for _, group in islice(groups, _MOST_PLACES):
+    for _, group in islice(groups, _MAX_LOCATIONS):
         first = next(group.itertuples())
         workers = list(dict.fromkeys(group["worker"]))
         some = ", ".join(workers[:8]) + f", … ({len(workers)})" * (len(workers) > 8)
         texts = (first.host, first.cpus, first.numa_nodes, *[first.gpu] * gpus, first.nic)
         rows.append((*labels(run, group.head(1)), some, *(text or "—" for text in texts)))
-    is_cut = groups.ngroups > _MOST_PLACES
-    cut = f" {_MOST_PLACES} of {groups.ngroups} places. {REST}" if is_cut else ""
+    is_cut = groups.ngroups > _MAX_LOCATIONS
+    cut = f" {_MAX_LOCATIONS} of {groups.ngroups} locations. {REST}" if is_cut else ""
     yield Table(
         "Where the workers were",
         ("backend", "workers", "host", "CPUs", "NUMA\nnodes", *["GPU"] * gpus, "NIC"),
         tuple(rows),
-        "CPUs: those on which the worker might run, and their NUMA nodes. NIC: UCX_NET_DEVICES, "
-        "else the interface on which it listened." + cut,
+        "CPUs: those on which the worker was allowed to run, and their NUMA nodes. NIC: "
+        "UCX_NET_DEVICES, else the interface on which it listened." + cut,
         text_columns=frozenset({"workers", "host", "CPUs", "NIC"}),
     )
 
@@ -111,10 +111,10 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def failure_tables(run: Run) -> Iterator[Table]:
-    """Yield one table, if there are failures."""
+    """Yield the table of failures, if there are any."""
     failures = run.failures
     if len(failures):
-        yield Table.of_columns(
+        yield Table.from_columns(
             "Failures",
             {
                 "case": labels(run, failures),

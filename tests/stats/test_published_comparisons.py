@@ -16,7 +16,7 @@ from builders import address, end, launches, log_count, message, sample, transfe
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import Case, Record, published
-from commbench.stats import Beside
+from commbench.stats import PublishedComparison
 from commbench.store.directory import RunStore, read_manifest
 
 Recorded = Callable[..., Run]
@@ -25,12 +25,12 @@ Recorded = Callable[..., Run]
 def beside(
     recorded: Recorded, figure: str, cases: Iterable[Case], records: Iterable[Record],
     scale: float = 1.0,
-) -> list[Beside]:  # fmt: skip
+) -> list[PublishedComparison]:  # fmt: skip
     """Return what a run of a suite that reproduces `figure` has beside it."""
     data = recorded(cases, records)
     suite = dataclasses.replace(data.suite, reproduces=figure, scale=scale)
     data = data.replace(dataclasses.replace(data.manifest, suite=suite))
-    return stats.beside_published(data, stats.summaries(data), stats.pairs(data))
+    return stats.published_comparisons(data, stats.summaries(data), stats.pairs(data))
 
 
 def on(device: str = "gpu", n_workers: int = 2) -> Any:

@@ -1,4 +1,4 @@
-"""``compare``, ``ab`` and ``check``: the commands whose exit status 3 tells a regression."""
+"""``compare``, ``ab`` and ``check``: the commands with exit status 3 for a regression."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REGRESSION = 3
 _MIN_EFFECT = click.option(
     "--min-effect", type=SHARE,
-    help="A difference below this share is none, however sure.  [default: 5%]",
+    help="Ignore differences below this share.  [default: 5%]",
 )  # fmt: skip
 
 
@@ -37,10 +37,10 @@ def compare(
     ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None, force: bool,
     form: str,
 ) -> None:  # fmt: skip
-    """Compare RUN_B with RUN_A, case by case; exit status 3 where one is slower."""
+    """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower."""
     from commbench.analysis import comparability
 
-    effect = _least_effect(min_effect)
+    effect = _validate_min_effect(min_effect)
     old, new = load(baseline), load(candidate)
     differences = comparability.match(old.manifest, new.manifest).differences
     if differences and not force:
@@ -49,10 +49,10 @@ def compare(
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
-    ctx.exit(_compared(old, new, effect, form, interleaved=False))
+    ctx.exit(_compare_runs(old, new, effect, form, interleaved=False))
 
 
-def _least_effect(given: float | None) -> float:
+def _validate_min_effect(given: float | None) -> float:
     from commbench import stats
 
     effect = stats.MIN_EFFECT if given is None else given
@@ -61,8 +61,8 @@ def _least_effect(given: float | None) -> float:
     return effect
 
 
-def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool) -> int:
-    """Show how `new` compares with `old` and return the exit status."""
+def _compare_runs(old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool) -> int:
+    """Print the comparison of `new` with `old` and return the exit status."""
     from commbench import stats
     from commbench.analysis import comparability
     from commbench.reports import verdicts
@@ -88,7 +88,7 @@ def _compared(old: Run, new: Run, min_effect: float, form: str, *, interleaved: 
               help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
 @_MIN_EFFECT
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Of the data and of the order within each block.")  # fmt: skip
+              help="The seed of the data and of the order in each block.")  # fmt: skip
 @click.option("--output", type=PATH, default=Path("results"), show_default=True,
               help="Where the directories of the two runs are made.")  # fmt: skip
 @FORM
@@ -97,19 +97,19 @@ def ab(
     ctx: click.Context, arguments: tuple[str, ...], base: Path, head: Path, launches: int,
     min_effect: float | None, seed: int, output: Path, form: str,
 ) -> None:  # fmt: skip
-    """Measure two environments block by block; exit status 3 where HEAD is slower than BASE.
+    """Measure two environments block by block; exit status 3 if HEAD is slower than BASE.
 
-    What follows the options is given to `commbench run` of each environment.
+    The arguments after the options are those of `commbench run` in each environment.
     """
     from contextlib import closing
 
     from commbench.harness import interrupts
     from commbench.studies import ab as experiments
 
-    effect = _least_effect(min_effect)
+    effect = _validate_min_effect(min_effect)
     experiment = experiments.Experiment(
         pythons={"base": base, "head": head},
-        arguments=experiments.arguments_of(arguments),
+        arguments=experiments.validate_arguments(arguments),
         launches=launches,
         seed=seed,
         output=output,
@@ -129,8 +129,8 @@ def ab(
             click.echo(f"interrupted; what was measured is kept: {kept}", err=True)
             ctx.exit(130)
     old, new = load(runs["base"]), load(runs["head"])
-    _refuse_other_cases(old, new)
-    status = _compared(old, new, effect, form, interleaved=True)
+    _validate_same_cases(old, new)
+    status = _compare_runs(old, new, effect, form, interleaved=True)
     for path in (old.path, new.path):
         click.echo(path, err=form == "json")
     ctx.exit(status or (1 if failed else 0))
@@ -142,7 +142,7 @@ def _progress(block: Block, launches: int) -> str:
     return "\n".join([line, *(f"{block.side}: {note}" for note in block.notes)])
 
 
-def _refuse_other_cases(old: Run, new: Run) -> None:
+def _validate_same_cases(old: Run, new: Run) -> None:
     from dataclasses import replace
 
     from commbench.analysis import comparability
@@ -159,18 +159,18 @@ def _refuse_other_cases(old: Run, new: Run) -> None:
 
 @click.command()
 @click.argument("run", type=PATH)
-@click.option("--reference", type=PATH, help="The file of references to hold the run against.")
-@click.option("--junit", type=PATH, help="Write the result there as JUnit's XML, too.")
+@click.option("--reference", type=PATH, help="The file of references to compare with.")
+@click.option("--junit", type=PATH, help="Also write the result to this file, as JUnit XML.")
 @click.option(
     "--write-reference", type=PATH,
-    help="Write a file of references that expects what the run has measured, within 10 %.",
+    help="Write a file of references to the values of the run, within 10 %.",
 )  # fmt: skip
 @click.pass_context
 def check(
     ctx: click.Context, run: Path, reference: Path | None, junit: Path | None,
     write_reference: Path | None,
 ) -> None:  # fmt: skip
-    """Check a RUN against references; exit status 3 where a value is missing or out of bounds."""
+    """Compare a RUN with references; exit status 3 if a value is missing or out of bounds."""
     from commbench.analysis import references
     from commbench.reports import verdicts
 
@@ -181,11 +181,11 @@ def check(
     if write_reference is not None:
         if write_reference.exists():
             raise UsageError(f"{write_reference} exists; name another file, or remove it")
-        files.write(write_reference, references.written(data, summaries))
+        files.write(write_reference, references.render_references(data, summaries))
         click.echo(write_reference)
         return
     assert reference is not None
-    checks = references.check(data, references.read(reference), summaries)
+    checks = references.compare_with_references(data, references.read(reference), summaries)
     if junit is not None:
         files.write(junit, verdicts.check_junit(data.manifest, checks))
     click.echo(verdicts.check_text(data.manifest, checks), nl=False)

@@ -1,4 +1,4 @@
-"""What several checks demand."""
+"""Assertions for the tests of all kinds of plugins."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def one_line(what: str, text: Any) -> None:
-    """Demand that `text` is one line of text."""
+def assert_one_line(what: str, text: Any) -> None:
+    """Assert that `text` is one line of text."""
     is_line = isinstance(text, str) and bool(text.strip()) and "\n" not in text
     assert is_line, f"{what} is {text!r}; it must be one line of text"
 
 
 @contextmanager
-def refusal(error: type[Exception], what: str) -> Iterator[None]:
-    """Demand that what is done within raises `error`."""
+def assert_raises(error: type[Exception], what: str) -> Iterator[None]:
+    """Assert that the block raises `error`."""
     try:
         yield
     except error:
