@@ -134,7 +134,7 @@ def test_a_memory_limit_that_makes_no_sense_is_refused(text: str) -> None:
     """Before anything starts, with what to write."""
     spec = ClusterSpec(memory_limit=text)
     with pytest.raises(UsageError, match=f"memory limit of '{text}' makes no sense.*10GB.* 0.5"):
-        LocalLauncher().check(spec, backends.parse("tcp"))
+        LocalLauncher().validate(spec, backends.parse("tcp"))
 
 
 def test_what_dask_s_configuration_can_t_hold_is_refused() -> None:

@@ -60,7 +60,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     for field, value in _FOREIGN.items():
         if field not in kind.takes:
             with refusal(UsageError, f"{field}, which {name} does not take,"):
-                kind().check(ClusterSpec(launcher=name, **{field: value}), talk)
+                kind().validate(ClusterSpec(launcher=name, **{field: value}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
         _check_members(running, spec, talk.protocol)
         _check_cpu_time(running)

@@ -28,7 +28,7 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     """Check what the workload `name` says of itself, that right results pass and wrong ones don't.
 
     A workload that computes is computed twice on a cluster; then one number of its result is
-    changed in the memory of a worker, which its ``check`` has to notice. Blocks and payloads that
+    changed in the memory of a worker, which its ``verify`` has to notice. Blocks and payloads that
     are fetched or sent are made, compared, and changed by a bit. CPU memory only.
 
     Parameters
@@ -109,13 +109,13 @@ def _check_computation(work: ClusterWorkload, client: Any) -> None:
         # The harness lets go of a result before it asks for the next.
         result = client.persist(work.build())
         wait(result)
-        work.check(client, result)
+        work.verify(client, result)
     largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
     (holder, *_) = client.who_has([largest])[largest.key]
     changed = client.run(_spoil, largest.key, workers=[holder])[holder]
     assert changed, f"the kit can't change a {largest.type}: make the result of arrays or frames"
     with refusal(VerificationError, f"a wrong number in {largest.key}"):
-        work.check(client, result)
+        work.verify(client, result)
 
 
 def _nbytes(client: Any, future: Any) -> int:
@@ -151,14 +151,14 @@ def _check_blocks(make: Callable[[int], Any]) -> None:
         block = work.block(0, size)
         _check_bytes_of(block, size)
         assert _same(block, work.block(0, size)), f"block(0, {size}) is another at each call"
-        work.check(0, size, block)
+        work.verify(0, size, block)
         garbled = block.copy()
         garbled[-1] ^= 1
         with refusal(VerificationError, f"a wrong last byte of {size}"):
-            work.check(0, size, garbled)
+            work.verify(0, size, garbled)
     size = max(work.sizes)
     with refusal(VerificationError, "the block of another worker"):
-        work.check(0, size, work.block(1, size))
+        work.verify(0, size, work.block(1, size))
     assert not _same(work.block(0, size), make(2).block(0, size)), (
         "the seed makes no difference to block()"
     )
@@ -174,14 +174,14 @@ def _check_messages(make: Callable[[int], Any]) -> None:
         assert _same(payload, work.payload(size)), f"payload({size}) is another at each call"
         work.stamp(payload, 1)
         reply = payload.copy()
-        work.check(payload, reply, whole=True)
+        work.verify(payload, reply, whole=True)
         work.stamp(payload, 2)
         with refusal(VerificationError, f"a stale reply of {size} B"):
-            work.check(payload, reply, whole=False)
+            work.verify(payload, reply, whole=False)
         reply = payload.copy()
         reply[-1] ^= 1
         with refusal(VerificationError, f"a wrong last byte of {size}"):
-            work.check(payload, reply, whole=True)
+            work.verify(payload, reply, whole=True)
     size = max(work.sizes)
     assert not _same(work.payload(size), make(2).payload(size)), (
         "the seed makes no difference to payload()"

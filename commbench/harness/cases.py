@@ -67,9 +67,9 @@ def cases_for(
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:
-        gpu.check(cluster, backend.name)
+        gpu.validate(cluster, backend.name)
         if not issubclass(kind, PairWorkload):
-            launcher.check(cluster, backend)
+            launcher.validate(cluster, backend)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(

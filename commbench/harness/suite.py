@@ -414,7 +414,7 @@ def check_placements(suite: Suite) -> None:
     if placements:
         host = topology.this_host()
         for placement in placements:
-            topology.check(placement, host)
+            topology.validate_placement(placement, host)
 
 
 def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:

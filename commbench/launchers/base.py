@@ -122,7 +122,7 @@ class Launcher(ABC):
         del spec
         return True
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:
         """Refuse what can't be started, before anything is.
 
         Raises

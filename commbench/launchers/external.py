@@ -68,8 +68,8 @@ class ExternalLauncher(Launcher):
     name = "external"
     takes = frozenset({"scheduler"})
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if not spec.scheduler:
             raise UsageError(
                 "the launcher external needs to know of a scheduler: --scheduler-address "

@@ -51,13 +51,13 @@ class JobLauncher(Launcher):
     log_directives: ClassVar[tuple[str, ...]]
     """The directives that put what a job prints into the folder ``{logs}``."""
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         if spec.memory_limit:
             raise UsageError(
                 f"the launcher {self.name} takes no --memory-limit: the workers of a job share the "
                 "memory that it asks for; say --launcher-option memory=8GB"
             )
-        super().check(spec, backend)
+        super().validate(spec, backend)
         if importlib.util.find_spec("dask_jobqueue") is None:
             raise UnavailableError(
                 f"the launcher {self.name}", "the package dask-jobqueue is not installed",

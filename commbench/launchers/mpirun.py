@@ -85,8 +85,8 @@ class MpirunLauncher(Launcher):
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
         return bool(spec.hosts)
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if not backend.in_mpi_ranks:
             raise UsageError(
                 f"{backend.name} can't run under mpirun: MPI brings libraries of its own into "

@@ -222,8 +222,8 @@ class SshLauncher(Launcher):
     name = "ssh"
     takes = frozenset({"hosts", "launcher_options", "memory_limit"})
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if importlib.util.find_spec("asyncssh") is None:
             raise UnavailableError(
                 "the launcher ssh", "the package asyncssh is not installed",

@@ -66,7 +66,7 @@ class AllToAll(FetchWorkload):
             random.integers(0, 256, size, dtype=numpy.uint8)
         )
 
-    def check(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
+    def verify(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
         expected = self.block(owner, size)
         found = getattr(fetched, "shape", None), str(getattr(fetched, "dtype", ""))
         if type(fetched) is not type(expected) or found != ((size,), "uint8"):

@@ -58,7 +58,7 @@ class ClusterWorkload(Workload):
     """A workload that computes something on a Dask cluster.
 
     For each iteration the harness calls ``build`` (timed apart), persists what it returns and
-    waits for it (the sample), then calls ``check``.
+    waits for it (the sample), then calls ``verify``.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +78,7 @@ class ClusterWorkload(Workload):
         """Return the lazy Dask collection, or tuple of collections, that the sample computes."""
 
     @abstractmethod
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Compare the persisted `result` with what the data imply.
 
         Raises
@@ -100,7 +100,7 @@ Mode: Any = Literal[tuple(MODES)]
 class PairWorkload(Workload):
     """A workload that exchanges messages between two processes over one connection.
 
-    For each message size the harness times ``exchange`` message by message and calls ``check``
+    For each message size the harness times ``exchange`` message by message and calls ``verify``
     on every reply, outside the timing. Sizes, mode and window are the parameters of these names,
     unless a workload says otherwise. One whose mode is not latency has that as a parameter in any
     case, with those of `MODES`: reports read them.
@@ -154,7 +154,7 @@ class PairWorkload(Workload):
         """Send `payload` to the peer over `comm` and return its reply: timed at layer comm."""
 
     @abstractmethod
-    def check(self, payload: Any, reply: Any, *, whole: bool) -> None:
+    def verify(self, payload: Any, reply: Any, *, whole: bool) -> None:
         """Compare the reply with what was sent: its stamp, or every byte where `whole`.
 
         Raises
@@ -169,7 +169,7 @@ class FetchWorkload(Workload):
 
     For each size the harness times the fetches of every ordered pair, one after another and then
     all at once, in the way in which workers fetch what a task needs. Every fetch is a real one,
-    since nothing of it is kept, and ``check`` sees all of it, outside the timing.
+    since nothing of it is kept, and ``verify`` sees all of it, outside the timing.
     """
 
     @property
@@ -183,7 +183,7 @@ class FetchWorkload(Workload):
         """Return the incompressible, seeded block of that size of worker number `owner`."""
 
     @abstractmethod
-    def check(self, owner: int, size: int, fetched: Any) -> None:
+    def verify(self, owner: int, size: int, fetched: Any) -> None:
         """Compare every byte of what was fetched with what ``block`` gives.
 
         Raises

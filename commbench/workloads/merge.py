@@ -114,7 +114,7 @@ class Merge(ClusterWorkload):
             broadcast=False,
         )
 
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Compare the rows and the exact sums of the columns with what the data imply.
 
         The sums of key times payload tell of a payload that met another row's key. The join is

@@ -155,7 +155,7 @@ class PingPong(PairWorkload):
         await comm.write(to_serialize(payload))
         return await comm.read()
 
-    def check(self, payload: Any, reply: Any, *, whole: bool) -> None:  # noqa: D102
+    def verify(self, payload: Any, reply: Any, *, whole: bool) -> None:  # noqa: D102
         if type(reply) is not type(payload) or reply.shape != payload.shape:
             raise VerificationError(
                 f"pingpong: sent {_describe(payload)}, the peer answered {_describe(reply)}"

@@ -96,7 +96,7 @@ class Svd(ClusterWorkload):
         u, s, v = da.linalg.svd(self.x)
         return u, s, v
 
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Demand all that makes a singular value decomposition one.
 
         That is, each within the tolerance: x = u s v, the columns of u and the rows of v

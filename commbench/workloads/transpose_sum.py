@@ -91,7 +91,7 @@ class TransposeSum(ClusterWorkload):
         y = self.x + self.x.T
         return y.sum() if self.params.operation == "sum" else y
 
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Compare the sum of every block, and every number of several, with what x implies.
 
         Blocks are summed where they lie, and x is drawn again there instead of fetched: a

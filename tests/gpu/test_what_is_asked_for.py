@@ -79,7 +79,7 @@ def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: s
 )
 def test_what_dask_cuda_takes_is_taken(given: dict[str, Any]) -> None:
     """A pool goes with the asynchronous allocator, and with managed memory."""
-    gpu.check(replace(SPEC, **given), "ucx")
+    gpu.validate(replace(SPEC, **given), "ucx")
 
 
 def test_rmm_is_part_of_a_case() -> None:

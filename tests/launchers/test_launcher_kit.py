@@ -96,6 +96,6 @@ def test_a_promise_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(AssertionError, match=r"worker [01] used 0\.3.* has 0\.000"):
         check_launcher("flattering", tmp_path)
     monkeypatch.setattr(Flattering, "takes", Launcher.takes | {"hosts"})
-    monkeypatch.setattr(Flattering, "check", lambda *_: None)
+    monkeypatch.setattr(Flattering, "validate", lambda *_: None)
     with pytest.raises(AssertionError, match="scheduler, which flattering does not take, went"):
         check_launcher("flattering", tmp_path)

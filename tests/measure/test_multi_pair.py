@@ -24,7 +24,7 @@ MiB = 1 << 20
 class Wrong(PingPong):
     """Finds every second message wrong."""
 
-    def check(self, payload, reply, *, whole):
+    def verify(self, payload, reply, *, whole):
         """Fail where the number of the window is odd."""
         if payload[0] % 2:
             raise VerificationError("this is not what was sent")

@@ -80,7 +80,7 @@ class One(ClusterWorkload):
         with dask.annotate(workers=[self.address], allow_other_workers=False):
             return (dask.delayed(self.function, pure=False)(SECONDS, dask_key_name="one"),)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find everything right."""
 
 

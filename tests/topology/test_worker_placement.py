@@ -15,7 +15,16 @@ from commbench.cli.main import main
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness import suite as files
-from commbench.machine.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
+from commbench.machine.topology import (
+    Gpu,
+    Host,
+    Nic,
+    auto,
+    parse,
+    read_host,
+    this_host,
+    validate_placement,
+)
 from commbench.model import ClusterSpec, Placement
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
@@ -107,20 +116,20 @@ def test_a_host_without_nodes_is_placed_by_hand() -> None:
 def test_what_is_not_there_is_refused(place: Placement, says: str) -> None:
     """The message has the worker, what it should be bound to, and what there is."""
     with pytest.raises(UsageError, match=says):
-        check((Placement(), place), HOST)
+        validate_placement((Placement(), place), HOST)
 
 
 def test_what_is_there_is_accepted() -> None:
     """CPUs, GPUs twice, an RDMA device with its port, its interface, and this host's loopback."""
     everything = [Placement(cpus="0,2-3,8", gpu=1, nic=nic) for nic in ("mlx5_0:1", "ib0", "lo")]
-    check(everything, HOST)
+    validate_placement(everything, HOST)
 
 
 def test_a_host_without_gpus_says_why() -> None:
     """Who names a GPU where none is known learns the reason."""
     host = replace(HOST, gpus=(), notes=("no GPUs are known: the driver shows none",))
     with pytest.raises(UsageError, match="no GPU 0; known: none; no GPUs are known: the driver"):
-        check((Placement(gpu=0),), host)
+        validate_placement((Placement(gpu=0),), host)
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -273,6 +282,6 @@ def test_auto_binds_to_the_cpus_of_this_machine() -> None:
     if not this_host().nodes:
         pytest.skip("the kernel shows no NUMA nodes")
     for place in files.place("auto", 2, "cpu"):
-        check((place,), this_host())
+        validate_placement((place,), this_host())
         assert place.cpus
         assert place.gpu is None

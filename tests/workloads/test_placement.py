@@ -47,7 +47,7 @@ def iterate(client, work):
     result = client.persist(list(graph) if isinstance(graph, tuple) else graph)
     wait(result)
     nbytes = moved(client)
-    work.check(client, result)
+    work.verify(client, result)
     keys = [future.key for future in futures_of(result)]
     del result, graph
     while client.run_on_scheduler(

@@ -31,14 +31,14 @@ class Mine(TransposeSum):
 class Blind(Mine):
     """Finds every result right."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Look away."""
 
 
 class Strict(Mine):
     """Finds every result wrong."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find fault."""
         raise VerificationError("not good enough")
 
@@ -103,7 +103,7 @@ class Text(ClusterWorkload):
 
         return dask.delayed(str)("word")
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Look away."""
 
 
@@ -136,7 +136,7 @@ class Careless(AllToAll):
 
     name = "mine"
 
-    def check(self, owner, size, fetched):
+    def verify(self, owner, size, fetched):
         """Look at half."""
         if (fetched != self.block(owner, size))[: size // 2].any():
             raise VerificationError("wrong")

@@ -75,7 +75,7 @@ def measure_cluster(
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
-                workload.check(client, result)
+                workload.verify(client, result)
             keys = [future.key for future in futures_of(result)]
             del result
             _until_forgotten(client, keys)

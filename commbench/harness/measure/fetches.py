@@ -132,10 +132,10 @@ async def _fetch(
         answer, began_at_s, seconds = await _get(dask_worker, key, sender, workload.context.device)
         if answer["status"] != "OK":
             raise LaunchError(f"the worker that holds {key} answered {answer['status']!r}")
-        workload.check(payload, answer["data"][key], whole=False)
+        workload.verify(payload, answer["data"][key], whole=False)
         timings.append((number, began_at_s, seconds))
     cpu_seconds = pace.cpu_seconds()
-    workload.check(payload, answer["data"][key], whole=True)
+    workload.verify(payload, answer["data"][key], whole=True)
     return timings, cpu_seconds
 
 
@@ -296,7 +296,7 @@ class _Exchange:
 
     def _check(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
-        for wrong in self._cluster.client.run(check, workers=addresses).values():
+        for wrong in self._cluster.client.run(verify_fetched, workers=addresses).values():
             if wrong:
                 raise VerificationError(wrong)
 
@@ -397,13 +397,13 @@ async def at_once(
     await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
 
 
-def check(dask_worker: Any) -> str:
+def verify_fetched(dask_worker: Any) -> str:
     """Let go of what was fetched, and return what is wrong with it, if it is; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     fetched, fetcher.fetched = fetcher.fetched, []
     try:
         for block in fetched:
-            fetcher.workload.check(*block)
+            fetcher.workload.verify(*block)
     except VerificationError as error:
         return str(error)
     return ""

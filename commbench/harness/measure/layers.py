@@ -388,7 +388,7 @@ class Messages:
             gpu.synchronize()
         ended = clock()
         for sent, found in self._exchange.checks(self._payload, answer):
-            self._workload.check(sent, found, whole=False)
+            self._workload.verify(sent, found, whole=False)
         self._answer = answer
         return began, ended
 
@@ -397,7 +397,7 @@ class Messages:
         while self._announced:
             await self.exchange()
         for sent, found in await self._exchange.whole_checks(self._payload, self._answer):
-            self._workload.check(sent, found, whole=True)
+            self._workload.verify(sent, found, whole=True)
 
 
 class Pace:

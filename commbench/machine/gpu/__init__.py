@@ -163,7 +163,7 @@ def pool_size(text: str) -> int | float:
     return parse_memory(text, "an RMM pool", "--rmm-pool")
 
 
-def check(spec: ClusterSpec, backend: str) -> None:
+def validate(spec: ClusterSpec, backend: str) -> None:
     """Refuse what makes no sense, on whatever machine.
 
     Raises

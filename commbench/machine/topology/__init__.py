@@ -12,11 +12,11 @@ from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, p
 from commbench.machine.topology.workers import (
     UNKNOWN,
     auto,
-    check,
     link_class,
     place_of,
     rack_of,
     rank,
+    validate_placement,
     visible,
 )
 
@@ -28,7 +28,6 @@ __all__ = [
     "Nic",
     "NumaNode",
     "auto",
-    "check",
     "link_class",
     "parse",
     "place_of",
@@ -36,5 +35,6 @@ __all__ = [
     "rank",
     "read_host",
     "this_host",
+    "validate_placement",
     "visible",
 ]

@@ -259,7 +259,7 @@ def auto(
     )
 
 
-def check(placement: Sequence[Placement], host: Host) -> None:
+def validate_placement(placement: Sequence[Placement], host: Host) -> None:
     """Refuse a placement that names what `host`, this one, doesn't have.
 
     Raises

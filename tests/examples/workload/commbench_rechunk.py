@@ -47,7 +47,7 @@ class Rechunk(ClusterWorkload):
     def build(self):
         return self.x.rechunk((self.params.size, self.width), method=self.params.method)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         n_bands = math.ceil(self.params.size / self.width)
         # Raises where a block is missing, or its task has failed.
         blocks = finished_blocks(result, (1, n_bands))
