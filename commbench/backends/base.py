@@ -92,7 +92,7 @@ class Backend(ABC):
         `scratch` is a folder of the launch's own, removed after it.
         """
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:
         """Return why a layer below Dask can't be measured here, or None where it can.
 
         Like `unavailable`, it must not import the libraries that it asks about.

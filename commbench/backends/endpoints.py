@@ -110,7 +110,7 @@ class Tool(ABC):
         Parameters
         ----------
         mode
-            Of pingpong: one of those for which the backend's ``lacking`` returned None.
+            Of pingpong: one of those for which the backend's ``unavailable_layer`` returned None.
         size
             Bytes of a message.
         n_messages, n_warmups
@@ -202,7 +202,7 @@ class DeviceEndpoint(Endpoint):
         self.carrier.abort()
 
 
-def endpoints_of(backend: Backend, layer: str) -> Endpoints:
+def get_endpoints(backend: Backend, layer: str) -> Endpoints:
     """Return the endpoints of a layer below Dask.
 
     Raises
@@ -214,6 +214,6 @@ def endpoints_of(backend: Backend, layer: str) -> Endpoints:
     if not isinstance(found, Endpoints):
         raise LaunchError(
             f"the backend {backend.head} has a {type(found).__name__} at the layer {layer}, and "
-            "endpoints are needed there; its method lacking must say so"
+            "endpoints are needed there; its method unavailable_layer must say so"
         )
     return found

@@ -55,7 +55,7 @@ class MpiBackend(Backend):
         del device
         return ucx.log_variables(scratch)
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         del mode
         if layer == "raw" and compiler() is None:
             return Unavailability(

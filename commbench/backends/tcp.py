@@ -32,7 +32,7 @@ class TcpBackend(Backend):
         del device, scratch
         return {}
 
-    def lacking(self, layer: str, mode: str) -> None:
+    def unavailable_layer(self, layer: str, mode: str) -> None:
         """Return None: there is nothing but Python's own library to it."""
 
     def endpoints(self, layer: str) -> Endpoints:  # noqa: D102

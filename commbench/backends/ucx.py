@@ -116,7 +116,7 @@ class UcxBackend(Backend):
             settings["UCX_MM_ERROR_HANDLING"] = "y"
         return settings
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         if layer != "raw":
             return None
         if mode not in TESTS:

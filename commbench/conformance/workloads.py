@@ -76,7 +76,7 @@ def _check_params(kind: type[Workload]) -> None:
     assert not without, f"these fields of Params have no help: {', '.join(without)}"
     try:
         defaults = params()
-        options.of_params(params)
+        options.param_options(params)
         again = suite.structure(asdict(defaults), params, kind.name)
     except (TypeError, KeyError, UsageError) as error:
         raise AssertionError(

@@ -91,13 +91,13 @@ def cases_for(
         )
         for backend in parsed
     ]
-    made = workload_of(cases[0])
+    made = make_workload(cases[0])
     if isinstance(made, PairWorkload):
         _check_mode(made, cases[0].params)
     return cases
 
 
-def workload_of(case: Case) -> Workload:
+def make_workload(case: Case) -> Workload:
     """Return the workload of a case, with its parameters."""
     kind = registry.load("workload", case.workload)
     params = structure(dict(case.params), kind.Params, case.workload)
@@ -119,7 +119,7 @@ def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
         )
 
 
-def suite_of(name: str, cases: Iterable[Case]) -> Suite:
+def make_suite(name: str, cases: Iterable[Case]) -> Suite:
     """Return the suite of `cases`, none of which may ask for the same thing twice."""
     unique: dict[str, Case] = {}
     sizes: dict[str, tuple[int, int]] = {}
@@ -270,7 +270,7 @@ def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
 
 def unmet(case: Case) -> Unavailability | None:
     """Return what this machine lacks to measure `case`, or its backend, or None."""
-    backend, workload = parse(case.backend), workload_of(case)
+    backend, workload = parse(case.backend), make_workload(case)
     if problem := backend.unavailable(case.cluster.device):
         return problem
     if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, workload)):
@@ -278,7 +278,9 @@ def unmet(case: Case) -> Unavailability | None:
     if not isinstance(workload, PairWorkload):
         return None
     below = (layer for layer in workload.layers if layer in ("raw", "coroutine"))
-    return next(filter(None, (backend.lacking(layer, workload.mode) for layer in below)), None)
+    return next(
+        filter(None, (backend.unavailable_layer(layer, workload.mode) for layer in below)), None
+    )
 
 
 def _lacking_gpu(case: Case, workload: Workload) -> Unavailability | None:

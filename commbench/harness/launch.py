@@ -50,9 +50,9 @@ def _measure(
 ) -> None:
     from commbench.harness import cases
 
-    case, workload = launch.case, cases.workload_of(launch.case)
+    case, workload = launch.case, cases.make_workload(launch.case)
     if isinstance(workload, PairWorkload):
-        from commbench.harness.measure.pair import measure_pair
+        from commbench.harness.measure.pingpong import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
         return

@@ -94,7 +94,7 @@ def names(params: type[Any]) -> list[str]:
     return [field.name for field in fields(params)]
 
 
-def of_params(params: type[Any]) -> list[click.Parameter]:
+def param_options(params: type[Any]) -> list[click.Parameter]:
     """Return one option for every field of a workload's parameters."""
     hints = get_type_hints(params)
     return [
@@ -247,7 +247,7 @@ def _number(cases: list[Case]) -> str:
     return f" ({len(cases)} cases)" if len(cases) > 1 else ""
 
 
-def of_workload(workload: type[Workload]) -> list[click.Parameter]:
+def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
     """Return the options that describe the cluster of `workload`; a pair needs no size."""
     device = click.Option(
         ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
@@ -258,7 +258,7 @@ def of_workload(workload: type[Workload]) -> list[click.Parameter]:
     return [*_options("size", "launcher"), _placement("none"), device, *_options("gpu")]
 
 
-def of_suite() -> list[click.Parameter]:
+def suite_options() -> list[click.Parameter]:
     """Return the options that change the size and the clusters of a suite file's cases."""
     scale = click.Option(
         ["--scale"], type=SHARE,
@@ -307,12 +307,12 @@ def _placement(default: str) -> click.Option:
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:
     """Return the cluster that the options ask for."""
-    from commbench.harness.suite import place
+    from commbench.harness.suite import choose_placement
 
     device = devices.detect() if given["device"] == "auto" else given["device"]
     asked = ClusterSpec(**overrides(given), device=device)
     choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
-    placement = place(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
+    placement = choose_placement(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
     return replace(asked, placement=placement)
 
 

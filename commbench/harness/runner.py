@@ -31,7 +31,7 @@ from commbench.machine.process import MARK
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.store import directory
 
-__all__ = ["MARK", "environment", "run_plan", "scratch_of"]
+__all__ = ["MARK", "environment", "run_plan", "scratch_folder"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -63,14 +63,14 @@ def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
         yield from _run(launch, run)
 
 
-def scratch_of(launch: Launch, run: Path) -> Path:
+def scratch_folder(launch: Launch, run: Path) -> Path:
     """Return the folder of the logs of one launch."""
     return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
 def _run(launch: Launch, run: Path) -> Generator[Record | None]:
     began = time.monotonic()
-    scratch = scratch_of(launch, run)
+    scratch = scratch_folder(launch, run)
     failed = False
     for record in _stream(launch, run, scratch):
         failed = failed or isinstance(record, Failure)

@@ -50,15 +50,26 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
-from commbench.harness.cases import cases_for, plan, shift, structure, suite_of, workload_of
+from commbench.harness.cases import cases_for, make_suite, make_workload, plan, shift, structure
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
 from commbench.workloads import device
 from commbench.workloads.base import PairWorkload
 
 __all__ = [
-    "CaseEntry", "SuiteFile", "cases_for", "check_placements", "place", "plan", "read_racks",
-    "read_suite", "scaled", "shift", "structure", "suite_of", "workload_of",
+    "CaseEntry",
+    "SuiteFile",
+    "cases_for",
+    "check_placements",
+    "choose_placement",
+    "make_suite",
+    "make_workload",
+    "plan",
+    "read_racks",
+    "read_suite",
+    "scaled",
+    "shift",
+    "structure",
 ]  # fmt: skip
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed", "timeout_s")
@@ -158,7 +169,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
                 choice = _first(entry.cluster.placement, file.cluster.placement, "none")
                 folder = path.parent
             for cluster in _clusters(file, entry, scale, given_cluster):
-                placement = place(
+                placement = choose_placement(
                     choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
                 )
                 placed = replace(cluster, placement=placement)
@@ -169,7 +180,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     if given.get("backends"):
         # Cases that differ in their backends only are one where others are asked for.
         cases = list({case.id: case for case in cases}.values())
-    suite = suite_of(file.name or path.stem, cases)
+    suite = make_suite(file.name or path.stem, cases)
     return replace(suite, reproduces=file.reproduces, scale=scale)
 
 
@@ -361,7 +372,7 @@ class _RackFile:
     racks: dict[str, tuple[str, ...]]
 
 
-def place(
+def choose_placement(
     choice: str, n_workers: int, device: str, folder: Path = Path(), workers_per_gpu: int = 1
 ) -> tuple[Placement, ...]:
     """Return what ``none``, ``auto`` or a file, relative to `folder`, binds the workers to.

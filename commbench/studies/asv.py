@@ -84,7 +84,7 @@ def commit_of(run: Manifest, name: str | None, repository: Path, *, force: bool 
             "Name the commit: --commit COMMIT"
         )
     asked = name or str(commit)
-    said, problem = environment.ask(
+    said, problem = environment.run_tool(
         ("git", "-C", repository, "log", "-1", "--format=%H %at", "--end-of-options", asked, "--"),
         _GIT_TIMEOUT_S,
     )

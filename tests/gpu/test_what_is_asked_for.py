@@ -146,7 +146,7 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     script = tmp_path / "bin" / "nvidia-smi"
     script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
-    environment._ask_nvidia_smi.cache_clear()
+    environment._query_nvidia_smi.cache_clear()
     assert "is visible (nvidia-smi failed (exit status 9): NVIDIA-SMI has failed" in problem()
 
 

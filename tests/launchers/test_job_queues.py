@@ -175,8 +175,8 @@ def test_workers_come_as_jobs_and_go(queue: str, commands: Any, tmp_path: Path) 
         assert cluster.client.submit(sum, [1, 2]).result() == 3
         assert cluster.n_processes == 4
         # The scheduler is a child of this process, and the jobs are not.
-        assert set(cluster.adopted) == set(cluster.client.run(os.getpid).values())
-        workers = cluster.adopted
+        assert set(cluster.foreign_pids) == set(cluster.client.run(os.getpid).values())
+        workers = cluster.foreign_pids
     submitted = (folder / "submitted").read_text().split()
     assert (folder / "cancelled").read_text().split() == submitted
     assert len(submitted) == 2

@@ -18,16 +18,16 @@ from typing import Any
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import spill, transfers, wire
-from commbench.harness.measure import instruments, traffic
+from commbench.harness.measure import plugins, traffic
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.instruments import Profiler
+from commbench.harness.measure.plugins import Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.store.emitter import Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import ClusterWorkload
-from commbench.workloads.device import demand_finished
+from commbench.workloads.device import wait_finished
 
 _FORGET_SECONDS = 30.0
 _N_TASKS_KEPT = 100_000
@@ -53,7 +53,7 @@ def measure_cluster(
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+    with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(_keep_every_task)
@@ -82,7 +82,7 @@ def measure_cluster(
         profiler.close()
         for record in traffic.links(launch, backend, cluster):
             emit(record)
-        if cluster.outlives:
+        if cluster.preexisting:
             # What is left in the logs is of the last check, and would be put into the workers' own.
             _drain(client)
 
@@ -114,7 +114,7 @@ def _time_once(
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     counted = list(traffic.network_bytes(launch, iteration, counters))
-    demand_finished(futures_of(result), "the task {!r} failed")
+    wait_finished(futures_of(result), "the task {!r} failed")
     sample = Sample(
         case_id=launch.case.id,
         launch=launch.index,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from commbench.errors import LaunchError
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import cores, gpu
-from commbench.machine.topology import place_of
+from commbench.machine.topology import worker_location
 from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 
@@ -48,20 +48,20 @@ class Conditions:
     """What is known of them so far."""
 
     launch: Launch
-    adopted_s: float = 0.0
+    foreign_cpu_s: float = 0.0
     """CPU time of processes on this host that work for the launch, but are not its children."""
-    elsewhere: tuple[CoreUse, ...] = ()
+    remote_use: tuple[CoreUse, ...] = ()
 
     @contextmanager
     def on(self, cluster: RunningCluster) -> Iterator[None]:
         """Watch the processes of `cluster` that this process did not start, and their hosts."""
         # Those that were there before have used time for others.
-        used_s = cores.cpu_seconds(cluster.adopted) if cluster.outlives else 0.0
+        used_s = cores.cpu_seconds(cluster.foreign_pids) if cluster.preexisting else 0.0
         before = _elsewhere(cluster)
         yield
-        self.adopted_s += cores.cpu_seconds(cluster.adopted) - used_s
+        self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
         after = _elsewhere(cluster)
-        self.elsewhere += tuple(
+        self.remote_use += tuple(
             use
             for host, (numbers, began) in before.items()
             if (use := self._use(host, len(numbers), began, after[host][1])) is not None
@@ -93,11 +93,11 @@ def watched(launch: Launch, emit: Emit) -> Iterator[Conditions]:
     began = _Reading(time.perf_counter(), cores.times(numbers), _own_seconds())
     found = Conditions(launch)
     yield found
-    own_s = _own_seconds() + found.adopted_s
+    own_s = _own_seconds() + found.foreign_cpu_s
     ended = _Reading(time.perf_counter(), cores.times(numbers), own_s)
     if here := found._use(_LOCAL, len(numbers), began, ended):
         emit(here)
-    for use in found.elsewhere:
+    for use in found.remote_use:
         emit(use)
 
 
@@ -111,9 +111,9 @@ def _elsewhere(cluster: RunningCluster) -> dict[str, tuple[Sequence[int], _Readi
     """Return by host the numbers of the cores that the cluster may use there, and a reading."""
     client = cluster.client
     told: dict[str, Any] = {}
-    if workers := sorted(cluster.elsewhere - {SCHEDULER}):
+    if workers := sorted(cluster.remote_members - {SCHEDULER}):
         told |= client.run(_tell, workers=workers)
-    if SCHEDULER in cluster.elsewhere:
+    if SCHEDULER in cluster.remote_members:
         told[SCHEDULER] = client.run_on_scheduler(_tell)
     members: dict[str, list[str]] = {}
     rows = {member: _Process(*row) for member, row in told.items()}
@@ -174,12 +174,12 @@ def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPla
 def process_places(launch: Launch, pids: Mapping[str, int]) -> Iterator[WorkerPlace]:
     """Yield the places of processes on this host, whose names `pids` has."""
     for name, pid in pids.items():
-        place = place_of(pid, device=launch.case.cluster.device)
+        place = worker_location(pid, device=launch.case.cluster.device)
         yield WorkerPlace(case_id=launch.case.id, launch=launch.index, worker=name, **place)
 
 
 def _own(device: str, dask_worker: Any) -> dict[str, Any]:
-    return place_of(os.getpid(), device=device, address=dask_worker.address)
+    return worker_location(os.getpid(), device=device, address=dask_worker.address)
 
 
 def check_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:
@@ -222,7 +222,7 @@ def emit_gpu_memory(launch: Launch, *told: dict[str, Any], emit: Emit) -> None:
 
 def _told() -> dict[str, Any]:
     try:
-        return gpu.told()
+        return gpu.describe()
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the report
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -241,14 +241,14 @@ def _unlike(spec: ClusterSpec, row: dict[str, Any]) -> str:
     return ""
 
 
-def clocks_ahead(cluster: RunningCluster) -> dict[str, float]:
+def clock_offsets(cluster: RunningCluster) -> dict[str, float]:
     """Return by how many seconds the clock of each worker elsewhere is ahead of this process's.
 
     By Cristian's method: of some questions for the time the one that was answered soonest, taken
     to have been answered half-way. It is off by half of that round trip at the most.
     """
     found = {}
-    for address in cluster.elsewhere - {SCHEDULER}:
+    for address in cluster.remote_members - {SCHEDULER}:
         answers = []
         for _ in range(_N_QUESTIONS):
             asked = time.time()

@@ -24,7 +24,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
-from commbench.harness.measure import conditions, instruments, traffic
+from commbench.harness.measure import conditions, plugins, traffic
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
@@ -34,7 +34,7 @@ from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
-from commbench.workloads.device import demand_finished
+from commbench.workloads.device import wait_finished
 
 ALONE, TOGETHER = "alone", "together"
 SENDER, FETCHER = "0", "1"
@@ -106,7 +106,7 @@ def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[An
         )
         for number in range(_N_KEYS)
     ]
-    demand_finished(keys, "the payload {!r} can't be made")
+    wait_finished(keys, "the payload {!r} can't be made")
     return keys
 
 
@@ -170,7 +170,7 @@ def measure_fetches(
         Where a block did not arrive as it was sent.
     """
     client, case = cluster.client, launch.case
-    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+    with plugins.installed(cluster, wire.WireMeter(), Fetcher(workload)):
         names = sorted((len(name), name, address) for address, name in cluster.names.items())
         members = [
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)
@@ -220,7 +220,7 @@ def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member
         for member in members
         for size in workload.sizes
     ]  # fmt: skip
-    demand_finished(futures, "the block {!r} can't be made")
+    wait_finished(futures, "the block {!r} can't be made")
     return futures
 
 
@@ -233,7 +233,7 @@ class _Exchange:
     ) -> None:  # fmt: skip
         self._iteration = iteration
         self._cluster, self._members, self._order = cluster, members, order
-        self._ahead = conditions.clocks_ahead(cluster)
+        self._ahead = conditions.clock_offsets(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)

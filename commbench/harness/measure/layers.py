@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of, repeats
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints, repeats
 from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
@@ -272,7 +272,7 @@ async def open_conversation(
         from distributed.comm import connect
 
         return CommConversation(await connect(address), backend, workload, mode)
-    endpoint = await endpoints_of(backend, layer).connect(address)
+    endpoint = await get_endpoints(backend, layer).connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)

@@ -20,7 +20,7 @@ from typing import Any
 
 from commbench import backends
 from commbench.backends.base import Backend
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
 from commbench.errors import LaunchError
 from commbench.machine import gpu, process
 from commbench.workloads.device import array_library
@@ -111,7 +111,7 @@ async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
         async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_answers(backend)) as listener:
             yield listener.contact_address
     else:
-        async with endpoints_of(backend, layer).listen(_endpoint_answers) as address:
+        async with get_endpoints(backend, layer).listen(_endpoint_answers) as address:
             yield address
 
 

@@ -112,7 +112,7 @@ def measure_pairs(
     with ExitStack() as running:
         pairs = _Pairs(launch, workload, layer, emit)
         try:
-            ends = gpu.of_ends(launch.case.cluster, 2 * workload.params.pairs, os.environ)
+            ends = gpu.env_for_processes(launch.case.cluster, 2 * workload.params.pairs, os.environ)
             for number in range(workload.params.pairs):
                 log, peers_log = scratch / f"pair-{number}.log", scratch / f"peer-{number}.log"
                 other, address = running.enter_context(
@@ -126,7 +126,7 @@ def measure_pairs(
                 connection.send(_Job(number, launch, workload, backend, layer, address))
             return pairs.measure()
         except BaseException:
-            process.let_deaths_be_told()
+            process.await_death_report()
             raise
         finally:
             process.unwatch()

@@ -159,7 +159,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
             )  # fmt: skip
     answers = cluster.client.run(wire.compressions).values()
     found = {("distributed.comm.compression", name) for names in answers for name in names}
-    if cluster.outlives:
+    if cluster.preexisting:
         # What a launch sets is known; here somebody else did, or nobody.
         for pairs in cluster.client.run(_settings).values():
             found.update(map(tuple, pairs))

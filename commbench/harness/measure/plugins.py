@@ -1,6 +1,6 @@
 """What commbench sets up on a cluster to measure it, and takes away again where that lives on.
 
-A cluster that ends with its launch keeps its instruments. One that is only visited gets all of it
+A cluster that ends with its launch keeps its plugins. One that is only visited gets all of it
 back: by the launch itself at its end, and, where that was killed, by the scheduler, which sees its
 client go.
 
@@ -60,7 +60,7 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
         from tornado.ioloop import IOLoop
 
         if client == self.client:
-            IOLoop.current().add_callback(take_away, scheduler)
+            IOLoop.current().add_callback(uninstall, scheduler)
 
 
 class _Uncounted(WorkerPlugin):  # type: ignore[misc]
@@ -83,7 +83,7 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]
         Where another commbench is measuring it.
     """
     client = cluster.client
-    if not cluster.outlives:
+    if not cluster.preexisting:
         for plugin in plugins:
             client.register_plugin(plugin)
         yield
@@ -104,9 +104,9 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            client.run_on_scheduler(take_away)
+            client.run_on_scheduler(uninstall)
         raise
-    client.run_on_scheduler(take_away)
+    client.run_on_scheduler(uninstall)
 
 
 def _claim(client: str, worker_plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
@@ -117,7 +117,7 @@ def _claim(client: str, worker_plugins: tuple[str, ...], dask_scheduler: Any) ->
     return True
 
 
-async def take_away(dask_scheduler: Any) -> None:
+async def uninstall(dask_scheduler: Any) -> None:
     """Take everything away that the client of the cleaner brought; runs on the scheduler."""
     cleaner = dask_scheduler.plugins.get(_Cleaner.name)
     if cleaner is None:
@@ -242,7 +242,7 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
-        self._read = read_all if cluster.elsewhere else read
+        self._read = read_all if cluster.remote_members else read
         self._ask(start)
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class Profiler:
         answers = self._ask(self._read)
         times = times or self._times()
         cluster = self._cluster
-        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
+        elsewhere = {cluster.names.get(member, member) for member in cluster.remote_members}
         readings = {}
         for name, answer in answers.items():
             row = json.loads(answer)

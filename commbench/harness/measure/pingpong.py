@@ -93,7 +93,7 @@ class _Pair:
     @cached_property
     def ends(self) -> tuple[Mapping[str, str], ...]:
         """What the two processes have in their environment besides."""
-        return gpu.of_ends(self.launch.case.cluster, 2, os.environ)
+        return gpu.env_for_processes(self.launch.case.cluster, 2, os.environ)
 
     async def measure(self, layers: list[str]) -> None:
         floor = Copy()
@@ -101,7 +101,7 @@ class _Pair:
             # The peer's GPU follows this process's own, if they don't share one.
             floor = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
             gpu.set_up()
-            conditions.emit_gpu_memory(self.launch, gpu.told(), emit=self.emit)
+            conditions.emit_gpu_memory(self.launch, gpu.describe(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
                 await self._measure_sizes(layer, floor, (os.getpid(),))
@@ -141,7 +141,7 @@ class _Pair:
                 process.unwatch()
                 await conversation.close()
             except BaseException:
-                process.let_deaths_be_told()
+                process.await_death_report()
                 if conversation is not None:
                     conversation.abort()
                 raise
@@ -243,7 +243,7 @@ def measure_with_tool(
     """
     case = launch.case
     latency = workload.mode == "latency"
-    environs = gpu.of_ends(case.cluster, 2, os.environ)
+    environs = gpu.env_for_processes(case.cluster, 2, os.environ)
 
     run = partial(
         tool.run, workload.mode, window=workload.window, device=workload.context.device,
