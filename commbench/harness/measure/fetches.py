@@ -65,7 +65,7 @@ def measure_worker(
     """
     spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
     with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
-        conditions.check_gpus(launch, cluster, emit)
+        conditions.validate_gpus(launch, cluster, emit)
         client, case = cluster.client, launch.case
         address = {name: address for address, name in cluster.names.items()}
         if workload.layers == ("worker",):
