@@ -137,7 +137,7 @@ def checked(spec: ClusterSpec, *told: dict[str, Any]) -> list[Record]:
         case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
     )
     found: list[Record] = []
-    conditions.check_gpus(launch, cluster, found.append)
+    conditions.validate_gpus(launch, cluster, found.append)
     return found
 
 
