@@ -15,7 +15,7 @@ A suite file with all of its keys (no launcher uses all of them)::
     [cluster]
     n_workers = 2
     threads_per_worker = 1
-    device = "cpu"            # or gpu, or auto: gpu where there is one and CuPy
+    device = "cpu"            # or gpu, or auto: gpu if there is one and CuPy
     placement = "none"        # or auto, or a placement file relative to this one
     launcher = "local"        # or mpirun, ssh, slurm, pbs, lsf, external: docs/launchers.md
     launcher_options = { memory = "8GB" }  # further options of the launcher, as text
@@ -35,7 +35,7 @@ A suite file with all of its keys (no launcher uses all of them)::
     workload = "merge"
     params = { rows = 1000 }
     workers = [2, 4, 6]       # a case for each of these numbers of workers
-    scaling = { rows = "linear" }  # what scale does, by the rules of `scaled`
+    scaling = { rows = "linear" }  # the effect of scale, by the rules of `scaled`
     from_scale = 0.001        # leave the case out at smaller scales
 """
 

@@ -128,7 +128,7 @@ class Launcher(ABC):
         Raises
         ------
         UsageError
-            With what is wrong and what to do.
+            With the problem and a remedy.
         """
         del backend
         for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):

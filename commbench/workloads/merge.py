@@ -211,7 +211,7 @@ class JoinData:
         )
 
     def joined_sums(self, chunk: int) -> dict[str, int]:
-        """Return what `chunk` of either frame contributes to `column_sums` of the joined frame.
+        """Return the contribution of one chunk to the `column_sums` of the joined frame.
 
         No key occurs twice in a frame, so the joined rows with keys of this build chunk are those
         with the keys that the chunks of the other frame chose from it.

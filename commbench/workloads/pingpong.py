@@ -61,13 +61,13 @@ class PingPong(PairWorkload):
         mode: Mode = field(
             default="latency",
             metadata={
-                "help": "as osu_latency; the same beside a stream of --load-size messages; "
+                "help": "as osu_latency; the same during a stream of --load-size messages; "
                 "as osu_bw, osu_bibw, osu_mbw_mr of one pair, or of --pairs"
             },
         )
         load_size: int = field(
             default=1 << 20,
-            metadata={"help": "of the messages that loaded-latency streams", "unit": "bytes"},
+            metadata={"help": "message size of the stream of loaded-latency", "unit": "bytes"},
         )
         pairs: int = field(
             default=2, metadata={"help": "pairs of processes that stream at once, for multi-pair"}

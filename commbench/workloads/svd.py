@@ -7,7 +7,7 @@ each chunk's R, ``columns**2`` numbers, goes to one worker, and a block of Q of 
 back. There are many small messages, so their latency matters.
 
 Payload: ``x.nbytes = 8 * rows * columns`` bytes, the bytes that are decomposed. The messages are
-about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only where the scheduler
+about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only if the scheduler
 steals work.
 """
 

@@ -170,7 +170,7 @@ def validate(spec: ClusterSpec, backend: str) -> None:
     Raises
     ------
     UsageError
-        With what is wrong and what to do.
+        With the problem and a remedy.
     """
     if spec.workers_per_gpu < 1:
         raise UsageError(f"{spec.workers_per_gpu} workers per GPU; at least 1 (--workers-per-gpu)")

@@ -1,8 +1,8 @@
 """Hosts, their NUMA nodes, GPUs and NICs, and which kind of link joins two devices or workers.
 
-A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from what ``nvidia-smi
-topo -m`` printed on another machine. ``worker_location`` locates a process, ``link_class`` names
-the link between two of them, and ``auto`` chooses a binding for each worker.
+A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from the output of
+``nvidia-smi topo -m`` on another machine. ``worker_location`` locates a process, ``link_class``
+names the link between two of them, and ``auto`` chooses a binding for each worker.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ class                 two workers
 ====================  ========================================================================
 ``same process``      are threads of one process
 ``same GPU``          have their data on one GPU
-``NV#`` … ``SYS``     have their data on two GPUs of one host: what ``nvidia-smi topo -m`` has
-                      between these (``commbench.machine.topology.hosts``)
+``NV#`` … ``SYS``     have their data on two GPUs of one host, with this link in ``nvidia-smi topo
+                      -m`` (see ``commbench.machine.topology.hosts``)
 ``same NUMA``         may only run on the CPUs of the same NUMA node
-``same socket``       on those of one node each, in the same socket
-``cross-socket``      on those of one node each, in different sockets
+``same socket``       may only run on one NUMA node each, in the same socket
+``cross-socket``      may only run on one NUMA node each, in different sockets
 ``same host``         are on one host, and may run on several NUMA nodes, or the kernel or the
                       driver doesn't report them
 ``same rack``         are on two hosts of a rack that the run's configuration names
