@@ -74,7 +74,7 @@ def test_what_is_missing_is_told(tmp_path, monkeypatch):
     """Without mpiexec, and without dask-mpi, the error says what to install."""
     monkeypatch.setattr(mpirun.shutil, "which", Mock(return_value=None))
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=object()))
-    with pytest.raises(LaunchError, match="finds no mpiexec"):
+    with pytest.raises(LaunchError, match="needs mpiexec"):
         start("mpi", tmp_path)
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(LaunchError, match="commbench\\[mpi\\]"):
@@ -159,7 +159,7 @@ def test_open_mpi_goes_to_the_hosts_with_the_environment(told, monkeypatch, tmp_
 @needs_mpi
 def test_an_unknown_mpiexec_takes_no_hosts(told):
     """How it is told of hosts nobody knows; the error says whose it is."""
-    with pytest.raises(LaunchError, match=r"says it is 'Some MPI 1\.0'; use --launcher ssh"):
+    with pytest.raises(LaunchError, match=r"this one is 'Some MPI 1\.0'; use --launcher ssh"):
         told("Some MPI 1.0", hosts=HOSTS)
 
 

@@ -228,7 +228,7 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     for text, cases in missing.items():
         click.echo(f"skipped: {text}{_number(cases)}", err=True)
     if not kept:
-        raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
+        raise UsageError("no backend is left to measure; `commbench doctor` shows what is missing")
     return replace(suite, cases=tuple(kept))
 
 

@@ -72,21 +72,21 @@ class ExternalLauncher(Launcher):
         super().validate(spec, backend)
         if not spec.scheduler:
             raise UsageError(
-                "the launcher external needs to know of a scheduler: --scheduler-address "
+                "the launcher external needs a scheduler: --scheduler-address "
                 "tcp://HOST:PORT or --scheduler-file FILE"
             )
         address = scheduler_address(spec.scheduler)
         scheme = address.partition("://")[0]
         if scheme != backend.protocol:
             raise UsageError(
-                f"the scheduler at {address} talks {scheme}, and the addresses of the backend "
-                f"{backend.name} begin with {backend.protocol}://: what is measured would bear a "
-                "wrong name. A running cluster has one backend; name that one with --backends"
+                f"the scheduler at {address} uses {scheme}, and the addresses of the backend "
+                f"{backend.name} begin with {backend.protocol}://. A running cluster has one "
+                "backend; name it with --backends"
             )
         if backend.options:
             raise UsageError(
                 f"the settings of {backend.name} can't be set on a cluster that is running; say "
-                f"--backends {backend.protocol}, and the report tells the settings and the "
+                f"--backends {backend.protocol}, and the report shows the settings and the "
                 "transport in use"
             )
         if spec.rmm:
@@ -151,7 +151,7 @@ def _connect_client(address: str) -> Any:
         cause = error.__cause__ or error
         raise LaunchError(
             f"no scheduler answers at {address} within {_ANSWER_SECONDS:g} s ({cause}); is it "
-            "running, of this version of distributed, and is the way there open?"
+            "running, of this version of distributed, and its port reachable?"
         ) from error
 
 

@@ -89,7 +89,7 @@ class JobLauncher(Launcher):
         per_job = self._processes(spec)
         if spec.n_workers % per_job:
             raise UsageError(
-                f"{spec.n_workers} workers can't be shared out to jobs of {per_job} (processes); "
+                f"{spec.n_workers} workers can't be divided into jobs of {per_job} (processes); "
                 "make one a multiple of the other"
             )
         return spec.n_workers // per_job

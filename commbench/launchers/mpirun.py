@@ -91,8 +91,8 @@ class MpirunLauncher(Launcher):
         super().validate(spec, backend)
         if not backend.in_mpi_ranks:
             raise UsageError(
-                f"{backend.name} can't run under mpirun: MPI brings libraries of its own into "
-                "every rank that don't go with it; use --launcher local"
+                f"{backend.name} can't run under mpirun: MPI loads libraries into every rank "
+                "that conflict with it; use --launcher local"
             )
         if len(spec.hosts) == 1:
             raise UsageError(
@@ -152,10 +152,10 @@ def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
         return ["--host", listed, *(word for name in names for word in ("-x", name))]
     if "HYDRA" in version:
         return ["-hosts", listed]
-    said = next(iter(version.strip().splitlines()), "")
+    first_line = next(iter(version.strip().splitlines()), "")
     raise LaunchError(
-        "the launcher mpirun knows how to tell hosts to the mpiexec of MPICH (hydra) and of Open "
-        f"MPI, and this one says it is {said!r}; use --launcher ssh"
+        "the launcher mpirun supports --hosts with the mpiexec of MPICH (hydra) and of Open MPI, "
+        f"and this one is {first_line!r}; use --launcher ssh"
     )
 
 
@@ -197,7 +197,8 @@ def _mpiexec() -> str:
     mpiexec = mpiexec or shutil.which("mpiexec")
     if mpiexec is None:
         raise LaunchError(
-            "the launcher mpirun finds no mpiexec; pip install mpich, or load your MPI's module"
+            "the launcher mpirun needs mpiexec, and there is none; pip install mpich, or load your "
+            "MPI's module"
         )
     return mpiexec
 
@@ -209,5 +210,5 @@ def _version(mpiexec: str) -> str:
             capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{mpiexec} does not tell its version: {error}") from error
+        raise LaunchError(f"{mpiexec} does not print its version: {error}") from error
     return asked.stdout + asked.stderr

@@ -64,8 +64,8 @@ def test_workers_share_gpus_where_they_may() -> None:
 @pytest.mark.parametrize(
     ("n_workers", "per_gpu", "environ", "says"),
     [
-        (3, 1, {}, r"3 processes want 3 GPUs, one each, and 2 are visible$"),
-        (5, 2, {}, r"want 3 GPUs, one for 2 \(--workers-per-gpu\), and 2 are visible$"),
+        (3, 1, {}, r"3 processes need 3 GPUs, one each, and 2 are visible$"),
+        (5, 2, {}, r"need 3 GPUs, one for 2 \(--workers-per-gpu\), and 2 are visible$"),
         (2, 1, {VISIBLE: "1"}, r"and 1 is visible \(CUDA_VISIBLE_DEVICES=1\)$"),
     ],
 )
@@ -106,5 +106,5 @@ def test_the_gpus_of_another_host_are_counted_from_the_first() -> None:
     assert four == ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
     assert gpu.env_for_remote_worker(3, 4, 2, {})[VISIBLE] == "1,0"
     assert gpu.env_for_remote_worker(1, 2, 1, {VISIBLE: "4,5,6"})[VISIBLE] == "5,6,4"
-    with pytest.raises(UsageError, match="3 processes want 3 GPUs, one each, and 2 are visible"):
+    with pytest.raises(UsageError, match="3 processes need 3 GPUs, one each, and 2 are visible"):
         gpu.env_for_remote_worker(0, 3, 1, {VISIBLE: "4,5"})

@@ -154,10 +154,10 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("workload", "cluster", "params", "says"),
     [
-        ("merge", {"n_workers": 4}, {}, "4 processes want 4 GPUs.*2 are visible; .*-per-gpu 2$"),
-        ("merge", {"n_workers": 5, "workers_per_gpu": 2}, {}, "5 processes want 3.*-per-gpu 3$"),
-        ("merge", {"n_workers": 4, "launcher": "mpirun"}, {}, "4 processes want 4"),
-        ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes want 4"),
+        ("merge", {"n_workers": 4}, {}, "4 processes need 4 GPUs.*2 are visible; .*-per-gpu 2$"),
+        ("merge", {"n_workers": 5, "workers_per_gpu": 2}, {}, "5 processes need 3.*-per-gpu 3$"),
+        ("merge", {"n_workers": 4, "launcher": "mpirun"}, {}, "4 processes need 4"),
+        ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes need 4"),
     ],
 )
 def test_too_few_gpus_are_told(

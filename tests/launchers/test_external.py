@@ -256,11 +256,11 @@ def test_two_guests_at_once(theirs: Started, owner: Client, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("scheduler", "backend", "said"),
     [
-        ("", "tcp", "needs to know of a scheduler: --scheduler-address"),
-        ("ucx://10.0.0.1:8786", "tcp", r"talks ucx, and the addresses of the backend tcp"),
-        ("tcp://10.0.0.1:8786", "ucx", r"at tcp://10.0.0.1:8786 talks tcp"),
+        ("", "tcp", "needs a scheduler: --scheduler-address"),
+        ("ucx://10.0.0.1:8786", "tcp", r"uses ucx, and the addresses of the backend tcp"),
+        ("tcp://10.0.0.1:8786", "ucx", r"at tcp://10.0.0.1:8786 uses tcp"),
         ("ucx://10.0.0.1:8786", "ucx:shm", r"settings of ucx:shm can't be set.*--backends ucx,"),
-        ("tls://10.0.0.1:8786", "tcp", r"talks tls"),
+        ("tls://10.0.0.1:8786", "tcp", r"uses tls"),
         ("nowhere.json", "tcp", r"can't read the scheduler's file nowhere.json: No such file"),
     ],
 )

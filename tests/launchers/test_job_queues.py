@@ -245,7 +245,7 @@ def test_a_launch_that_is_killed_cancels_its_jobs(commands: Any, tmp_path: Path)
     [
         ({"que": "short"}, "no option 'que'; known: .*queue"),
         ({"cores": "4"}, "no option 'cores'"),
-        ({"processes": "3"}, "2 workers can't be shared out to jobs of 3"),
+        ({"processes": "3"}, "2 workers can't be divided into jobs of 3"),
         ({"processes": "none"}, "processes is 'none'"),
         ({"memory": "much"}, "dask-jobqueue makes no job for slurm of that"),
     ],

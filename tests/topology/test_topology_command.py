@@ -62,7 +62,7 @@ def test_a_driver_without_a_gpu_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         (("--figure", "links.pdf"), 2, "a figure is FILE.svg or FILE.png"),
         (("--figure", "nowhere/links.svg"), 1, "can't write nowhere/links.svg"),
         (("--file", str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
-         "each of the 9 workers a GPU of its own, and dgx1.txt has 8"),
+         "each of the 9 workers one GPU, and dgx1.txt has 8"),
         (("--file", str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
         (("--workers", "0"), 2, "0 is not in the range"),
     ],

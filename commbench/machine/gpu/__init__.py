@@ -148,7 +148,7 @@ def _too_few(
     limit = f" ({VISIBLE}={environ[VISIBLE]})" if VISIBLE in environ else ""
     share = "one each" if workers_per_gpu == 1 else f"one for {workers_per_gpu} (--workers-per-gpu)"
     return (
-        f"{n_processes} processes want {_n_gpus(n_processes, workers_per_gpu)} GPUs, {share}, and "
+        f"{n_processes} processes need {_n_gpus(n_processes, workers_per_gpu)} GPUs, {share}, and "
         f"{n_visible} {'is' if n_visible == 1 else 'are'} visible{limit}"
     )
 
@@ -283,7 +283,7 @@ def set_up() -> None:
         raise UnavailableError(
             "device gpu",
             f"CUDA can't use the first of {VISIBLE}={os.environ.get(VISIBLE, '(unset)')}: {error}",
-            "name GPUs that are there (nvidia-smi lists them), or run with the device cpu",
+            "name existing GPUs (nvidia-smi lists them), or run with the device cpu",
         ) from error
     if setup["rmm_pool"] or setup["rmm_async"] or setup["rmm_managed"]:
         _set_up_rmm(setup)

@@ -230,7 +230,7 @@ def auto(
     if device == "gpu":
         if n_workers > len(host.gpus) * workers_per_gpu:
             why = f" ({'; '.join(host.notes)})" if host.notes and not host.gpus else ""
-            share = "a GPU of its own" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
+            share = "one GPU" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
             raise UsageError(
                 f"placement auto gives each of the {n_workers} workers {share}, and "
                 f"{host.name} has {len(host.gpus)}{why}; take fewer workers, let them share GPUs "
