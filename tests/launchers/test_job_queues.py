@@ -247,7 +247,7 @@ def test_a_launch_that_is_killed_cancels_its_jobs(commands: Any, tmp_path: Path)
         ({"cores": "4"}, "no option 'cores'"),
         ({"processes": "3"}, "2 workers can't be divided into jobs of 3"),
         ({"processes": "none"}, "processes is 'none'"),
-        ({"memory": "much"}, "dask-jobqueue makes no job for slurm of that"),
+        ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
     ],
 )
 def test_options_that_make_no_job(options: dict[str, str], said: str) -> None:
