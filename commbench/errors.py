@@ -114,7 +114,7 @@ class ResultsError(CommbenchError):
 
 
 class UnwritableError(ResultsError):
-    """Results that the disk doesn't take; what it took before is kept."""
+    """Results that can't be written; what was written before is kept."""
 
 
 class VerificationError(CommbenchError):

@@ -47,7 +47,7 @@ def main() -> int:
 
 def _resolve(name: str) -> str:
     command = ("git", "-C", ROOT, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    said, problem = environment.ask(command, 10)
+    said, problem = environment.run_tool(command, 10)
     if problem:
         raise UsageError(f"there is no commit {name!r} here ({problem}); fetch it, or name another")
     # An old git repeats the option.

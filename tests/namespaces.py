@@ -30,7 +30,7 @@ LAUNCHER = """
 import os
 
 from commbench.launchers.base import Launcher
-from commbench.launchers.local import BOUND, LocalCluster, equal_share
+from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share
 
 
 class Cluster(LocalCluster):
@@ -38,12 +38,12 @@ class Cluster(LocalCluster):
         contact = self._scratch / "scheduler.json"
         hosts = [host.split("=") for host in os.environ["COMMBENCH_TEST_HOSTS"].split(",")]
         common = ("--scheduler-file", contact, "--protocol", protocol, "--no-dashboard", "--host")
-        self._spawn("scheduler", *BOUND, "-m", "dask", "scheduler", "--port", "0", *common,
+        self._spawn("scheduler", *CHILD_COMMAND, "-m", "dask", "scheduler", "--port", "0", *common,
                     hosts[0][1])
         for index in range(spec.n_workers):
             namespace, address = hosts[index]
             self._spawn(
-                f"worker {index}", "ip", "netns", "exec", namespace, *BOUND, "-m", "dask",
+                f"worker {index}", "ip", "netns", "exec", namespace, *CHILD_COMMAND, "-m", "dask",
                 "worker", "--name", str(index), "--no-nanny", "--nthreads",
                 str(spec.threads_per_worker), "--memory-limit",
                 str(equal_share(spec.n_workers)), *common, address,

@@ -65,9 +65,9 @@ class Process:
     def role(self) -> str:
         """What it is in a launch: orchestrator, launch, scheduler, worker 0, peer or other."""
         text = " ".join(self.arguments)
-        if "-m commbench.launchers.bound -m dask scheduler" in text:
+        if "-m commbench.launchers.child -m dask scheduler" in text:
             return "scheduler"
-        if "-m commbench.launchers.bound -m dask worker" in text:
+        if "-m commbench.launchers.child -m dask worker" in text:
             return f"worker {self.arguments[self.arguments.index('--name') + 1]}"
         for module, role in (
             ("commbench.cli", "orchestrator"),

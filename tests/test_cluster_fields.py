@@ -37,7 +37,7 @@ class Larger(ClusterSpec):
 def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, click.Parameter]:
     """Return the options of a merge, and use the larger cluster for the rest of the test."""
     monkeypatch.setattr(run_options, "ClusterSpec", Larger)
-    return {option.name or "": option for option in run_options.of_workload(Merge)}
+    return {option.name or "": option for option in run_options.cluster_options(Merge)}
 
 
 def parsed(options: dict[str, click.Parameter], *arguments: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_a_new_field_has_an_option(options: dict[str, click.Parameter]) -> None:
     assert run_options.cluster(parsed(options)) == Larger()
     given = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
     assert run_options.cluster(given) == Larger(n_workers=3, disk_limit="4GB")
-    in_suites = {option.name: option for option in run_options.of_suite()}
+    in_suites = {option.name: option for option in run_options.suite_options()}
     assert in_suites["disk_limit"].default is None
 
 
@@ -69,7 +69,7 @@ def test_a_new_field_is_part_of_what_is_measured() -> None:
 
 def test_a_pair_takes_no_options_of_a_cluster() -> None:
     """It has two processes of this host, whatever fields there are."""
-    names = {option.name for option in run_options.of_workload(PingPong)}
+    names = {option.name for option in run_options.cluster_options(PingPong)}
     assert names == {"device", *ClusterSpec.settings("gpu")}
 
 
@@ -134,7 +134,7 @@ def test_a_memory_limit_that_makes_no_sense_is_refused(text: str) -> None:
     """Before anything starts, with what to write."""
     spec = ClusterSpec(memory_limit=text)
     with pytest.raises(UsageError, match=f"memory limit of '{text}' makes no sense.*10GB.* 0.5"):
-        LocalLauncher().check(spec, backends.parse("tcp"))
+        LocalLauncher().validate(spec, backends.parse("tcp"))
 
 
 def test_what_dask_s_configuration_can_t_hold_is_refused() -> None:

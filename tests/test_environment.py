@@ -305,7 +305,7 @@ class TestGpus:
     def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A machine without nvidia-smi has no GPU, and that is no error."""
         monkeypatch.setenv("PATH", "/nonexistent")
-        assert environment.ask_gpus() == ([], "")
+        assert environment.query_gpus() == ([], "")
 
     def test_table(self, nvidia_smi: Callable[[str], Path]) -> None:
         """Every row is a GPU, its memory None where the driver does not tell."""
@@ -339,7 +339,7 @@ class TestGpus:
     ) -> None:
         """A failing nvidia-smi means no GPUs, and its complaint is kept."""
         nvidia_smi(script)
-        found, error = environment.ask_gpus()
+        found, error = environment.query_gpus()
         assert found == []
         assert complaint in error
         assert complaint in environment.collect()["gpu_error"]
@@ -347,7 +347,7 @@ class TestGpus:
     def test_one_odd_row_hides_no_gpu(self, nvidia_smi: Callable[[str], Path]) -> None:
         """A warning among the rows is reported beside the GPUs."""
         nvidia_smi(f"cat <<END\nWARNING: infoROM is corrupted\n{GPU_ROWS}END")
-        found, error = environment.ask_gpus()
+        found, error = environment.query_gpus()
         assert [gpu["index"] for gpu in found] == [0, 1]
         assert "infoROM" in error
 
@@ -357,7 +357,7 @@ class TestGpus:
         """A nvidia-smi that hangs is killed with its children once its time is up."""
         monkeypatch.setattr(environment, "_GPU_TIMEOUT_S", 5.0)
         nvidia_smi(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
-        found, error = environment.ask_gpus()
+        found, error = environment.query_gpus()
         assert (found, error) == ([], "nvidia-smi did not answer within 5 s")
         status = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
         processes.until(
@@ -367,7 +367,7 @@ class TestGpus:
     def test_not_a_program(self, nvidia_smi: Callable[[str], Path]) -> None:
         """A nvidia-smi for another architecture is an error, not a crash."""
         nvidia_smi("").write_bytes(b"\x7fELF rubbish")
-        assert "can't be run" in environment.ask_gpus()[1]
+        assert "can't be run" in environment.query_gpus()[1]
 
     def test_asked_once(self, nvidia_smi: Callable[[str], Path], tmp_path: Path) -> None:
         """A slow driver is asked once in the life of a process."""

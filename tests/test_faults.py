@@ -56,7 +56,7 @@ class Odd(ClusterWorkload):
         how = self.params.how if self.n_calls > 1 else ""
         return [dask.delayed(double, pure=False)(n, how) for n in range(3)]
 
-    def check(self, client, result):
+    def verify(self, client, result):
         if self.n_calls > 1 and self.params.how == "wrong":
             raise VerificationError("odd: expected 4, found 5")
 """

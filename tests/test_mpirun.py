@@ -67,14 +67,14 @@ def test_a_workload_on_a_world(merged):
 def test_ucx_is_refused():
     """MPI and ucxx can't share the ranks; the error says what to do, before anything starts."""
     with pytest.raises(UsageError, match="--launcher local"):
-        mpirun.MpirunLauncher().check(ClusterSpec(launcher="mpirun"), backends.parse("ucx"))
+        mpirun.MpirunLauncher().validate(ClusterSpec(launcher="mpirun"), backends.parse("ucx"))
 
 
 def test_what_is_missing_is_told(tmp_path, monkeypatch):
     """Without mpiexec, and without dask-mpi, the error says what to install."""
     monkeypatch.setattr(mpirun.shutil, "which", Mock(return_value=None))
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=object()))
-    with pytest.raises(LaunchError, match="finds no mpiexec"):
+    with pytest.raises(LaunchError, match="needs mpiexec"):
         start("mpi", tmp_path)
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(LaunchError, match="commbench\\[mpi\\]"):
@@ -108,7 +108,7 @@ def told(tmp_path, monkeypatch):
         spawn = Mock(side_effect=SpawnedError)
         monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)
         spec = ClusterSpec(launcher="mpirun", **cluster)
-        mpirun.MpirunLauncher().check(spec, backends.parse("tcp"))
+        mpirun.MpirunLauncher().validate(spec, backends.parse("tcp"))
         with pytest.raises(SpawnedError):
             mpirun.MpirunLauncher().start(spec, "tcp", tmp_path)
         words = [str(word) for word in spawn.call_args.args]
@@ -159,7 +159,7 @@ def test_open_mpi_goes_to_the_hosts_with_the_environment(told, monkeypatch, tmp_
 @needs_mpi
 def test_an_unknown_mpiexec_takes_no_hosts(told):
     """How it is told of hosts nobody knows; the error says whose it is."""
-    with pytest.raises(LaunchError, match=r"says it is 'Some MPI 1\.0'; use --launcher ssh"):
+    with pytest.raises(LaunchError, match=r"this one is 'Some MPI 1\.0'; use --launcher ssh"):
         told("Some MPI 1.0", hosts=HOSTS)
 
 
@@ -173,6 +173,6 @@ def test_an_unknown_mpiexec_takes_no_hosts(told):
 def test_what_makes_no_sense_is_refused(given, says):
     """A scheduler's host without a worker's, and options of queues, are errors."""
     with pytest.raises(UsageError, match=says):
-        mpirun.MpirunLauncher().check(
+        mpirun.MpirunLauncher().validate(
             ClusterSpec(launcher="mpirun", **given), backends.parse("tcp")
         )

@@ -38,7 +38,7 @@ def read() -> Callable[..., Any]:
 
     def read(*arguments: str) -> Any:
         found: dict[str, Any] = {}
-        parameters = [*options.of_params(Params), *options.run_options()]
+        parameters = [*options.param_options(Params), *options.run_options()]
         command = click.Command("x", params=parameters, callback=found.update)
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code in (0, 2), result.output
@@ -106,10 +106,10 @@ def test_help_shows_every_default(read: Callable[..., Any]) -> None:
 def test_every_workloads_parameters_are_options(name: str) -> None:
     """Each field has an option of its name, with a help text and no clash with ours."""
     kind = registry.load("workload", name)
-    found = options.of_params(kind.Params)
+    found = options.param_options(kind.Params)
     assert [option.name for option in found] == [f.name for f in dataclasses.fields(kind.Params)]
     assert all(option.help for option in found)
-    taken = {option.name for option in (*options.run_options(), *options.of_workload(kind))}
+    taken = {option.name for option in (*options.run_options(), *options.cluster_options(kind))}
     assert taken.isdisjoint(option.name for option in found)
 
 

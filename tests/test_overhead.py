@@ -28,7 +28,7 @@ def _harness(backend: str, size: int, count: int, logs: Path) -> list[float]:
         iterations=count if size <= 8192 else count * 10,
         warmups=count // 10 if size <= 8192 else count,
     )
-    records = runner.run_plan(suite.plan(suite.suite_of("overhead", cases), 0), logs)
+    records = runner.run_plan(suite.plan(suite.make_suite("overhead", cases), 0), logs)
     return [r.seconds for r in records if isinstance(r, Sample) and not r.warmup]
 
 

@@ -19,7 +19,7 @@ def deaths(monkeypatch):
     """Return the list of the deaths that are told, from here on."""
     monkeypatch.setattr(process, "_watched", {})
     monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_told", False)
+    monkeypatch.setattr(process, "_reported", False)
     told: list[str] = []
     process.on_death(told.append)
     return told
@@ -140,11 +140,11 @@ def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_pa
     child = sleeper()
     process.watch("peer", child, tmp_path / "none.log")
     began = time.monotonic()
-    process.let_deaths_be_told()
+    process.await_death_report()
     assert time.monotonic() - began >= 0.2
     child.kill()
     processes.until(lambda: deaths, "the death is told")
-    waiting = threading.Thread(target=process.let_deaths_be_told, daemon=True)
+    waiting = threading.Thread(target=process.await_death_report, daemon=True)
     waiting.start()
     waiting.join(1)
     assert waiting.is_alive()
@@ -156,7 +156,7 @@ def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_pa
 def test_where_nothing_is_watched_there_is_nothing_to_wait_for(deaths, monkeypatch):
     """An error in a launch that has no other process is told without delay."""
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 1e6)
-    process.let_deaths_be_told()
+    process.await_death_report()
 
 
 def test_a_closed_pipe_tells_of_the_parents_end():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
-from commbench.harness.suite import cases_for, plan, read_suite, shift, suite_of
+from commbench.harness.suite import cases_for, make_suite, plan, read_suite, shift
 from commbench.model import Case, ClusterSpec, Suite, registry
 from commbench.workloads.pingpong import PingPong
 
@@ -218,7 +218,7 @@ def test_cases_need_a_backend(names: Any) -> None:
 def test_a_suite_without_cases_is_refused() -> None:
     """An empty suite says how to add a case."""
     with pytest.raises(SuiteError, match=r"no case; add a \[\[case\]\]"):
-        suite_of("empty", [])
+        make_suite("empty", [])
 
 
 suites = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
@@ -262,7 +262,7 @@ def test_the_seed_alone_decides_the_order(suite: Suite, seed: int) -> None:
 
 def test_different_seeds_give_different_orders() -> None:
     """Ten seeds give ten orders of thirty launches, and blocks of one plan differ."""
-    suite = suite_of("s", [builders.case(params={"n": n}, launches=5) for n in range(6)])
+    suite = make_suite("s", [builders.case(params={"n": n}, launches=5) for n in range(6)])
     orders = [tuple(launch.case.id for launch in plan(suite, seed)) for seed in range(10)]
     assert len(set(orders)) == 10
     assert len({orders[0][begin : begin + 6] for begin in range(0, 30, 6)}) == 5
@@ -270,7 +270,7 @@ def test_different_seeds_give_different_orders() -> None:
 
 def test_no_case_is_favoured_in_the_order() -> None:
     """Over many seeds each case comes first about as often as each other."""
-    suite = suite_of("s", [builders.case(params={"n": n}, launches=1) for n in range(4)])
+    suite = make_suite("s", [builders.case(params={"n": n}, launches=1) for n in range(4)])
     first = Counter(plan(suite, seed)[0].case.id for seed in range(2000))
     # Binomial (2000, 1/4): four standard deviations are 77.
     assert all(abs(first[case.id] - 500) < 78 for case in suite.cases)
@@ -288,7 +288,7 @@ def test_what_is_done_is_left_out(suite: Suite, data: st.DataObject) -> None:
 def test_shifted_launches_get_numbers_of_their_own() -> None:
     """A resumed run goes on where the numbers of each case ended."""
     one, two = (builders.case(name, launches=2) for name in ("tcp", "ucx"))
-    missing = plan(suite_of("s", [one, two]), 0, done={one.id: 1})
+    missing = plan(make_suite("s", [one, two]), 0, done={one.id: 1})
     shifted = shift(missing, {one.id: 5})
     assert sorted(launch.index for launch in shifted if launch.case.id == one.id) == [5]
     assert sorted(launch.index for launch in shifted if launch.case.id == two.id) == [0, 1]

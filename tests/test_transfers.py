@@ -17,7 +17,7 @@ from processes import until
 from commbench.harness import transfers
 from commbench.harness.measure import traffic
 from commbench.model import LogCount, TransferRecord
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
 
@@ -242,7 +242,7 @@ def test_many_fetches_of_a_real_workload_are_all_there(cluster, client):
     """Everything that two workers fetch of each other in a shuffle-like graph is in the records."""
     x = client.persist(da.random.default_rng(228).random((600, 600), chunks=(50, 50)))
     wait(x)
-    settle(client, x)
+    rebalance(client, x)
     collect(cluster)
     total = client.run(n_incoming)
     halves = []

@@ -20,7 +20,7 @@ from processes import BACKEND
 from commbench import backends
 from commbench.harness import transfers, wire
 from commbench.harness.measure import traffic
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 MB = 10**6
 
@@ -122,7 +122,7 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
     try:
         x = client.persist(da.random.default_rng(115).random((2000, 2000), chunks=(500, 2000)))
         wait(x)
-        settle(client, x)
+        rebalance(client, x)
         counted(cluster)
         list(traffic.fetches(client, cluster.names, case_id="", launch=0, iteration=0))
         with dask.config.set({"array.rechunk.method": "p2p"}):

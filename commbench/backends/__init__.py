@@ -1,4 +1,4 @@
-"""The ways in which Dask's processes can exchange messages."""
+"""Backends: the communication protocols of Dask that can be measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def parse(name: str) -> Backend:
     Raises
     ------
     UsageError
-        Where the name or one of its options is unknown.
+        If the name or one of its options is unknown.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What a backend must say of itself: one way for Dask's processes to exchange messages.
+"""The base class of backends: descriptions of Dask's communication protocols.
 
-A backend does not move a byte. It names the Dask protocol and the settings that make Dask use
-it, tells whether this machine can, and reads from a live connection which transport carries it.
+A backend transfers nothing. It names the Dask protocol and the settings that make Dask use it,
+reports whether this machine supports it, and determines the transport of a live connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unavailability:
-    """Why a backend can't be used here, or ``what`` is named, and what would change that."""
+    """The reason why a backend, or `what`, can't be used here, and a remedy."""
 
     reason: str
     remedy: str
@@ -30,29 +30,29 @@ class Unavailability:
 
 @dataclass(frozen=True)
 class Transport:
-    """What carries a connection's bulk data, for example ``tcp/lo``, and how that is known."""
+    """The transport of a connection's bulk data, for example ``tcp/lo``, and the evidence."""
 
     name: str
     evidence: str
 
 
 STAGED = ", staged"
-"""What ends the name of a transport that GPU memory reaches by way of host memory."""
+"""The suffix of a transport's name if GPU memory is copied through host memory."""
 
 
 class Backend(ABC):
-    """A communication backend of Dask, under the name that users give it.
+    """A communication backend of Dask.
 
     Parameters
     ----------
     options
-        What follows the colon of the name, split at ``+``: ``("tcp", "shm")`` for
+        The part of the name after the colon, split at ``+``: ``("tcp", "shm")`` for
         ``ucx:tcp+shm``.
 
     Raises
     ------
     UsageError
-        Where the backend does not know one of the options.
+        If an option is unknown.
     """
 
     head: ClassVar[str]
@@ -60,14 +60,14 @@ class Backend(ABC):
     protocol: ClassVar[str]
     """The scheme of the addresses, as in ``tcp://``."""
     variables: ClassVar[tuple[str, ...]] = ()
-    """What the names of the environment variables begin with that its libraries read.
+    """The prefixes of the environment variables that its libraries read.
 
-    They go along to processes on other hosts, and so does what ``environment`` returns.
+    These variables, and those of ``environment``, are forwarded to processes on other hosts.
     """
     in_mpi_ranks: ClassVar[bool] = True
-    """Whether it goes with the libraries that MPI brings into each of its processes."""
+    """Whether it is compatible with the libraries that MPI loads into each rank."""
     before_cuda: ClassVar[str] = ""
-    """What a process that uses GPUs calls before it uses CUDA, as ``module:function``."""
+    """A function for processes with GPUs to call before CUDA is used, as ``module:function``."""
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         self.options = options
@@ -79,30 +79,30 @@ class Backend(ABC):
 
     @abstractmethod
     def unavailable(self, device: str) -> Unavailability | None:
-        """Return why this machine can't run the backend, or None where it can.
+        """Return why this machine can't run the backend, or None if it can.
 
-        It must not import the libraries that it asks about: two MPI or UCX stacks can't share a
-        process, and whoever asks may go on to start another backend.
+        This must not import the backend's libraries, because two MPI or UCX stacks can't share a
+        process, and the caller may start another backend.
         """
 
     @abstractmethod
     def environment(self, device: str, scratch: Path) -> dict[str, str]:
         """Return the environment variables of every process of the cluster.
 
-        `scratch` is a folder of the launch's own, removed after it.
+        `scratch` is the launch's temporary folder.
         """
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:
-        """Return why a layer below Dask can't be measured here, or None where it can.
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:
+        """Return why a layer below Dask can't be measured here, or None if it can.
 
-        Like `unavailable`, it must not import the libraries that it asks about.
+        Like `unavailable`, this must not import the backend's libraries.
 
         Parameters
         ----------
         layer
             ``coroutine`` or ``raw``.
         mode
-            That of pingpong, for example ``latency``.
+            A mode of pingpong, for example ``latency``.
         """
         del mode
         return Unavailability(
@@ -110,9 +110,9 @@ class Backend(ABC):
         )
 
     def endpoints(self, layer: str) -> Endpoints | Tool:
-        """Return what exchanges messages at ``coroutine`` or ``raw``, where it is not lacking.
+        """Return the endpoints, or a `Tool`, of the layer ``coroutine`` or ``raw``.
 
-        A `Tool` can be that of ``raw`` alone, and in no mode of several pairs.
+        A `Tool` can only be used for ``raw``, and in no mode with several pairs.
         """
         raise LaunchError(f"the backend {self.head} has no endpoints of the layer {layer}")
 
@@ -123,18 +123,18 @@ class Backend(ABC):
     @staticmethod
     @abstractmethod
     def transport(comm: Any) -> Transport:
-        """Return what carries the live connection `comm`; runs inside a worker."""
+        """Return the transport of the live connection `comm`; runs in a worker."""
 
     def simulate(self, launch: Launch) -> Iterable[Record] | None:
-        """Return made-up records of a launch, for tests; None, the default, to measure it."""
+        """Return synthetic records of a launch, for tests; None, the default, to measure it."""
         del launch
         return None
 
     def contradiction(self, transport: str) -> str:
-        """Return how `transport` contradicts the backend's name, or nothing where it does not."""
+        """Return how `transport` contradicts the backend's name, or "" if it does not."""
         del transport
         return ""
 
     @abstractmethod
     def settings(self) -> str:
-        """Return in one line what the backend sets, for people who want to do it by hand."""
+        """Return in one line the settings of the backend, for users who want to apply them."""

@@ -1,8 +1,8 @@
-"""Each backend's own send and receive, without Dask: the layers ``coroutine`` and ``raw``.
+"""Send and receive of each backend without Dask: the layers ``coroutine`` and ``raw``.
 
-Messages go from a buffer of the caller's into a buffer of the caller's: no serialization, no
-framing, no fresh memory, except where the library's coroutines allocate by themselves. At the layer
-``raw`` the methods block, and never come back to the event loop.
+Messages are transferred between buffers of the callers, without serialization, framing or fresh
+memory, unless the library's coroutines allocate. At the layer ``raw`` the methods block, and never
+return to the event loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from commbench.mpi import device
 
 
 def repeats(size: int) -> int:
-    """Return how often a message of `size` bytes goes into a sample where Python's part is lost."""
+    """Return the messages of `size` bytes per sample, enough to make Python's part negligible."""
     return 100 if size <= 8192 else 10 if size < 1 << 20 else 1
 
 
 class Endpoint(ABC):
     """One end of a connection.
 
-    Besides, it has what the backend's ``transport`` reads from one of Dask's comms.
+    It also has the attributes of Dask's comms that the backend's ``transport`` reads.
     """
 
     takes_gpu: bool = False
@@ -35,40 +35,40 @@ class Endpoint(ABC):
 
     @abstractmethod
     async def send(self, buffer: Any) -> None:
-        """Send the bytes of an array; it may be written to again when this returns."""
+        """Send the bytes of an array, which may be reused when this returns."""
 
     @abstractmethod
     async def receive(self, buffer: Any) -> None:
-        """Fill an array with the next message, which has just its size."""
+        """Fill an array with the next message, which has the same size."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close the connection."""
 
-    def abort(self) -> None:  # noqa: B027 - nothing is the right thing for most
-        """Drop the connection at once, where something went wrong."""
+    def abort(self) -> None:  # noqa: B027 - optional
+        """Drop the connection at once, after an error."""
 
     def round_trips(self, size: int) -> int:
-        """Return how many round trips of messages of `size` bytes make up one sample."""
+        """Return the number of round trips of messages of `size` bytes per sample."""
         del size
         return 1
 
     async def ping(self, message: Any, reply: Any) -> None:
-        """Send `message` and fill `reply`, as often as ``round_trips`` says."""
+        """Send `message` and fill `reply`, ``round_trips`` times."""
         await self.send(message)
         await self.receive(reply)
 
     async def pong(self, buffer: Any) -> None:
-        """Answer what one ``ping`` sends."""
+        """Answer all messages of one ``ping``."""
         await self.receive(buffer)
         await self.send(buffer)
 
     async def send_window(self, buffer: Any, count: int) -> None:
-        """Send `count` messages from the same buffer, all of them under way at once."""
+        """Send `count` messages from the same buffer concurrently."""
         await asyncio.gather(*(self.send(buffer) for _ in range(count)))
 
     async def receive_window(self, buffer: Any, count: int) -> None:
-        """Receive `count` messages into the same buffer, expecting all of them at once."""
+        """Receive `count` messages into the same buffer concurrently."""
         await asyncio.gather(*(self.receive(buffer) for _ in range(count)))
 
     async def cross_windows(self, sent: Any, received: Any, count: int) -> None:
@@ -80,23 +80,23 @@ Handler = Callable[[Endpoint], Awaitable[None]]
 
 
 class Endpoints(NamedTuple):
-    """How two processes on this host come to be the ends of a connection."""
+    """Functions to connect two processes on this host."""
 
     listen: Callable[[Handler], AbstractAsyncContextManager[str]]
-    """Serve each connection with a handler while the context lasts; it gives the address."""
+    """A context manager that serves each connection with a handler, and yields the address."""
     connect: Callable[[str], Awaitable[Endpoint]]
-    """Connect to that address."""
+    """Connects to that address."""
 
 
 class ToolTimes(NamedTuple):
-    """What a `Tool` measured: seconds per message, one way."""
+    """Times measured by a `Tool`: seconds per message, one way."""
 
     median_s: float
     mean_s: float
 
 
 class Tool(ABC):
-    """A program that measures the layer ``raw`` between two processes that it starts itself."""
+    """A program that measures the layer ``raw`` between two processes that it starts."""
 
     name: ClassVar[str]
 
@@ -105,50 +105,50 @@ class Tool(ABC):
         self, mode: str, size: int, n_messages: int, n_warmups: int, *, window: int, device: str,
         scratch: Path, environs: Sequence[Mapping[str, str]],
     ) -> tuple[ToolTimes, tuple[Transport, Transport]]:  # fmt: skip
-        """Exchange messages; return the times, and what carried them as either end sees it.
+        """Exchange messages; return the times, and the transport as seen by each end.
 
         Parameters
         ----------
         mode
-            Of pingpong: one of those for which the backend's ``lacking`` returned None.
+            A mode of pingpong for which the backend's ``unavailable_layer`` returned None.
         size
             Bytes of a message.
         n_messages, n_warmups
-            How many count, and how many come before.
+            The numbers of measured messages, and of warm-up messages before them.
         window
-            How many are under way at once, where the mode is not ``latency``.
+            The number of messages in flight; unused for ``latency``.
         device
-            ``cpu`` or ``gpu``: where the messages lie.
+            ``cpu`` or ``gpu``: the memory of the messages.
         scratch
             A folder for logs.
         environs
-            What each end's environment has in addition to this process's.
+            The environment variables of each end, in addition to this process's.
 
         Raises
         ------
         LaunchError
-            Where the program fails.
+            If the program fails.
         """
 
 
-_KEPT = 4
-"""Buffers of a size: a message, its reply, what the peer sends, and an acknowledgement."""
+_N_BUFFERS = 4
+"""The number of buffers: a message, its reply, the peer's message, an acknowledgement."""
 
 
 class DeviceEndpoint(Endpoint):
     """An endpoint for messages in GPU memory, one or one window at a time.
 
-    Where the carrier is one of host memory, every message is copied down, sent, received and copied
-    up. Of a window all messages are copied down before the first is sent, and copied up when the
-    last has arrived. What lies in host memory, as announcements do, is not copied.
+    If the carrier only takes host memory, every message is copied down, sent, received and copied
+    up. All messages of a window are copied down before the first is sent, and copied up after the
+    last has arrived. Buffers in host memory, such as announcements, are not copied.
 
-    It has a ``ping`` and ``pong`` of single messages, unlike MPI's endpoint: the loop of C around
-    many of them compares what has come, which the host can't read.
+    Its ``ping`` and ``pong`` exchange single messages, unlike MPI's, whose loop in C compares the
+    received bytes and can't read GPU memory.
 
     Parameters
     ----------
     endpoint
-        What carries them.
+        The carrier of the messages.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -156,13 +156,13 @@ class DeviceEndpoint(Endpoint):
         self._pinned: list[tuple[Any, Any]] = []
 
     def _host(self, buffer: Any) -> Any:
-        """Return what the carrier takes for a buffer; it stays the same while that does."""
+        """Return the buffer to pass to the carrier; it is the same for the same `buffer`."""
         if self.carrier.takes_gpu or not device.is_device(buffer):
             return buffer
         for known, host in self._pinned:
             if known is buffer:
                 return host
-        self._pinned = [(buffer, device.pinned(buffer.nbytes)), *self._pinned[: _KEPT - 1]]
+        self._pinned = [(buffer, device.pinned(buffer.nbytes)), *self._pinned[: _N_BUFFERS - 1]]
         return self._pinned[0][1]
 
     def _down(self, buffer: Any, count: int) -> Any:
@@ -202,18 +202,18 @@ class DeviceEndpoint(Endpoint):
         self.carrier.abort()
 
 
-def endpoints_of(backend: Backend, layer: str) -> Endpoints:
+def get_endpoints(backend: Backend, layer: str) -> Endpoints:
     """Return the endpoints of a layer below Dask.
 
     Raises
     ------
     LaunchError
-        Where the backend has none, or a program in their stead.
+        If the backend has none, or a `Tool` instead.
     """
-    found = backend.endpoints(layer)
-    if not isinstance(found, Endpoints):
+    endpoints = backend.endpoints(layer)
+    if not isinstance(endpoints, Endpoints):
         raise LaunchError(
-            f"the backend {backend.head} has a {type(found).__name__} at the layer {layer}, and "
-            "endpoints are needed there; its method lacking must say so"
+            f"the backend {backend.head} has a {type(endpoints).__name__} at the layer {layer}, "
+            "and endpoints are needed there; its method unavailable_layer must say so"
         )
-    return found
+    return endpoints

@@ -1,7 +1,7 @@
-"""``mpi``: our own ``mpi://`` backend for Dask (:mod:`commbench.mpi`), over any MPI.
+"""``mpi``: the ``mpi://`` backend of :mod:`commbench.mpi`, over any MPI.
 
-MPICH, as its wheel has it, gives its messages between processes started apart to UCX, whose log
-at level ``info`` names the lanes of every kind of endpoint; it logs nothing while data moves.
+The MPICH wheel uses UCX between processes that were not started together. UCX's log at level
+``info`` names the lanes of each endpoint configuration, and has no entries per message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MpiBackend(Backend):
-    """``protocol="mpi"`` as ``commbench[mpi]`` gives it to every Dask user."""
+    """``protocol="mpi"``, which ``commbench[mpi]`` registers with Dask."""
 
     head = "mpi"
     protocol = "mpi"
@@ -55,7 +55,7 @@ class MpiBackend(Backend):
         del device
         return ucx.log_variables(scratch)
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         del mode
         if layer == "raw" and compiler() is None:
             return Unavailability(
@@ -72,7 +72,7 @@ class MpiBackend(Backend):
 
     @staticmethod
     def transport(comm: Any) -> Transport:
-        """Return the lanes that UCX logged for peers where this one is, if MPI uses UCX."""
+        """Return the lanes that UCX logged for local or remote peers, if MPI uses UCX."""
         used = _lanes(comm)
         if not gpu.in_use():
             return used
@@ -111,8 +111,8 @@ def _lanes(comm: Any) -> Transport:
     evidence = f"{info['library']}, mode {info['mode']}, {where}"
     logged = [line for line in ucx.logged() if f" {where} " in line]
     if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
-        # Ranks of one world on one host don't pass through MPICH's network module.
-        return Transport("mpi/shm", f"{evidence}: MPICH's own shared memory, not observed")
+        # Ranks of one world on one host don't use MPICH's network module.
+        return Transport("mpi/shm", f"{evidence}: MPICH's shared memory, not observed")
     if not logged:
         return Transport("mpi", f"{evidence}: this MPI doesn't tell its path")
     lanes = re.search(r"tag\(([^)]*)\)", logged[-1])

@@ -1,6 +1,6 @@
-"""Messages of MPI, beside a connection of ``mpi://``: awaited, or in loops of C that block.
+"""Endpoints of MPI, made from ``mpi://`` connections: with coroutines, or with blocking loops in C.
 
-The loops are there because a call of mpi4py takes as long as a small message of MPI.
+The loops are in C because a call of mpi4py takes as long as a small message of MPI.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from commbench.mpi.runtime import runtime
 _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Waitall")
 
 
-class _BesideComm(Endpoint):
-    """What an endpoint has of the connection of ``mpi://`` that it was made with."""
+class _CommEndpoint(Endpoint):
+    """The attributes of the ``mpi://`` connection that an endpoint was made from."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -37,15 +37,15 @@ class _BesideComm(Endpoint):
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
 
 
-class MpiEndpoint(_BesideComm):
-    """``Isend`` and ``Irecv`` on a tag of their own, beside a connection of ``mpi://``."""
+class MpiEndpoint(_CommEndpoint):
+    """``Isend`` and ``Irecv`` on separate tags, with the peer of an ``mpi://`` connection."""
 
     def __init__(self, comm: Any, endpoint: MPIEndpoint) -> None:
         super().__init__(comm)
         self._endpoint = endpoint
 
     @classmethod
-    async def beside(cls, comm: Any) -> MpiEndpoint:
+    async def from_comm(cls, comm: Any) -> MpiEndpoint:
         """Agree on tags over `comm`; both ends must call this."""
         return cls(comm, await MPIEndpoint.from_comm(comm))
 
@@ -74,8 +74,8 @@ class _Line(ctypes.Structure):
     )
 
 
-class BlockingMpiEndpoint(_BesideComm):
-    """``MPI_Send`` and ``MPI_Recv`` on tags of their own, beside a connection of ``mpi://``."""
+class BlockingMpiEndpoint(_CommEndpoint):
+    """``MPI_Send`` and ``MPI_Recv`` on separate tags, with the peer of an ``mpi://`` connection."""
 
     def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
         super().__init__(comm)
@@ -97,14 +97,14 @@ class BlockingMpiEndpoint(_BesideComm):
         self._addresses: list[tuple[Any, int]] = []
 
     @classmethod
-    async def beside(cls, comm: Any) -> BlockingMpiEndpoint:
+    async def from_comm(cls, comm: Any) -> BlockingMpiEndpoint:
         """Agree on tags over `comm`; both ends must call this."""
         receive_tag = runtime().tags.allocate()
         await comm.write({"tag": receive_tag})
         return cls(comm, (await comm.read())["tag"], receive_tag)
 
     def _address(self, buffer: Any) -> ctypes.c_void_p:
-        # To ask an array takes as long as a message.
+        # Reading an array's address takes as long as a message.
         for known, address in self._addresses:
             if known is buffer:
                 return ctypes.c_void_p(address)
@@ -120,7 +120,7 @@ class BlockingMpiEndpoint(_BesideComm):
             raise LaunchError(f"MPI failed with error {error}")
 
     def round_trips(self, size: int) -> int:
-        """Return so many that Python's part in a sample is lost among them."""
+        """Return enough round trips to make Python's part of a sample negligible."""
         return repeats(size)
 
     async def ping(self, message: Any, reply: Any) -> None:  # noqa: D102
@@ -169,13 +169,13 @@ def _endpoints(kind: type[MpiEndpoint | BlockingMpiEndpoint]) -> Endpoints:
     @asynccontextmanager
     async def listen(handler: Handler) -> AsyncIterator[str]:
         async def serve(comm: Any) -> None:
-            await handler(await kind.beside(comm))
+            await handler(await kind.from_comm(comm))
 
         async with dask_listen("mpi://127.0.0.1:0", serve) as listener:
             yield listener.contact_address
 
     async def connect(address: str) -> Endpoint:
-        return await kind.beside(await dask_connect(address))
+        return await kind.from_comm(await dask_connect(address))
 
     return Endpoints(listen, connect)
 
@@ -186,7 +186,7 @@ def compile_and_load(source: Path) -> ctypes.CDLL:
     Raises
     ------
     LaunchError
-        Where it can't be compiled.
+        If it can't be compiled.
     """
     with tempfile.TemporaryDirectory(prefix="commbench-") as folder:
         library = Path(folder) / f"{source.stem}.so"
@@ -197,7 +197,7 @@ def compile_and_load(source: Path) -> ctypes.CDLL:
             raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from error
         if done.returncode:
             raise LaunchError(f"{' '.join(command)} failed: {done.stderr.strip()[:500]}")
-        # Once it is loaded, its file may go.
+        # The file is not needed after loading.
         return ctypes.CDLL(str(library))
 
 

@@ -1,4 +1,4 @@
-"""``tcp``: Dask's own sockets, through tornado."""
+"""``tcp``: Dask's default, sockets through tornado."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TcpBackend(Backend):
-    """What every Dask user has: ``tcp://`` addresses, nothing set."""
+    """``tcp://`` addresses with Dask's default settings."""
 
     head = "tcp"
     protocol = "tcp"
@@ -32,18 +32,18 @@ class TcpBackend(Backend):
         del device, scratch
         return {}
 
-    def lacking(self, layer: str, mode: str) -> None:
-        """Return None: there is nothing but Python's own library to it."""
+    def unavailable_layer(self, layer: str, mode: str) -> None:
+        """Return None: the layers only need Python's standard library."""
 
     def endpoints(self, layer: str) -> Endpoints:  # noqa: D102
-        # asyncio takes a tenth of the time of ``commbench list``.
+        # Importing asyncio would take a tenth of the time of ``commbench list``.
         from commbench.backends import tcp_endpoints
 
         return tcp_endpoints.BLOCKING if layer == "raw" else tcp_endpoints.STREAMS
 
     @staticmethod
     def transport(comm: Any) -> Transport:
-        """Return the interface that the kernel routes the socket over."""
+        """Return the network interface that the socket uses."""
         used = _route(comm)
         if not gpu.in_use():
             return used
@@ -62,10 +62,10 @@ def _route(comm: Any) -> Transport:
     peer = get_address_host(comm.peer_address)
     evidence = f"socket {comm.local_address} ↔ {comm.peer_address}"
     if local == peer:
-        # Linux routes a host's traffic with itself over lo, whatever the address.
+        # Linux routes a host's traffic with itself over lo, for any of its addresses.
         return Transport("tcp/lo", evidence)
     for interface, addresses in psutil.net_if_addrs().items():
-        # An address on lo, as routed clusters have it, is not what carries bytes elsewhere.
+        # In routed clusters lo may have the host's address, but never carries remote traffic.
         if interface != "lo" and any(address.address == local for address in addresses):
             return Transport(f"tcp/{interface}", evidence)
     return Transport("tcp", evidence)

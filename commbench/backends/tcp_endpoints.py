@@ -1,4 +1,4 @@
-"""Sockets with TCP_NODELAY: asyncio's streams (``coroutine``), and blocking ones (``raw``)."""
+"""Endpoints of TCP with TCP_NODELAY: asyncio's streams, and blocking sockets (``raw``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StreamEndpoint(Endpoint):
         buffer.data[:] = await self._reader.readexactly(buffer.nbytes)
 
     async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        # A stream has one order, and one reader at a time.
+        # A stream allows one reader at a time.
         for _ in range(count):
             await self.send(buffer)
 
@@ -67,9 +67,9 @@ async def _connect_stream(address: str) -> StreamEndpoint:
 
 
 class BlockingTcpEndpoint(Endpoint):
-    """One ``sendall``, and ``recv_into`` until the buffer is full.
+    """A blocking socket: one ``sendall``, and ``recv_into`` until the buffer is full.
 
-    The coroutines never suspend: nothing of the event loop runs between two messages.
+    The coroutines never suspend, so the event loop does not run between two messages.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -119,9 +119,9 @@ class BlockingTcpEndpoint(Endpoint):
             await self.receive(buffer)
 
     async def cross_windows(self, sent: Any, received: Any, count: int) -> None:
-        """Send and receive by turns, each as far as it goes without waiting for the peer.
+        """Send and receive in turns, each as far as possible without blocking.
 
-        Were one done after the other, both ends would wait in ``sendall`` for each other.
+        If each end sent everything first, both would block in ``sendall``.
         """
         outgoing, incoming = memoryview(sent), memoryview(received)
         size = len(outgoing)

@@ -1,24 +1,24 @@
-"""``ucx`` and ``ucx:…``: distributed-ucxx, with the transports that the name asks for.
+"""``ucx`` and ``ucx:…``: distributed-ucxx, with the transports in the name.
 
 =================  ==========================================================================
-name               what it sets in every process of the cluster
+name               settings in every process of the cluster
 =================  ==========================================================================
-``ucx``            nothing: what a Dask user gets who says only ``protocol="ucx"``
+``ucx``            none: the defaults with ``protocol="ucx"`` in Dask
 ``ucx:a+b``        ``UCX_TLS`` to ``tcp`` and the transports below, in that order
 ``…tcp``           ``tcp`` (always there: connections begin on a TCP listener)
-``…shm``           ``sm``, and ``UCX_MM_ERROR_HANDLING=y``: Dask's endpoints want to be told of a
-                   peer's death, and UCX's shared memory refuses that by default
+``…shm``           ``sm``, and ``UCX_MM_ERROR_HANDLING=y``: Dask's endpoints need peer error
+                   handling, which UCX's shared memory refuses by default
 ``…nvlink``        ``cuda_copy,cuda_ipc``
 ``…ib``            ``rc``
 ``…polling``       ``UCXPY_PROGRESS_MODE=polling``; also ``blocking`` (Dask's default), ``thread``
                    and ``thread-polling``, and ``thread-future``: ``thread`` and
                    ``UCXPY_ENABLE_PYTHON_FUTURE=1``, which alone does not poll
-``--device gpu``   ``cuda_copy`` besides, where ``UCX_TLS`` is set at all, and a CUDA context
-                   made before UCX begins (``distributed-ucxx.create-cuda-context``)
+``--device gpu``   also ``cuda_copy``, if ``UCX_TLS`` is set at all, and a CUDA context created
+                   before UCX is initialized (``distributed-ucxx.create-cuda-context``)
 =================  ==========================================================================
 
-UCX's own log goes to the launch's scratch folder at level ``info``, where it names the lanes of
-every endpoint configuration; it logs nothing while data moves.
+UCX logs to the launch's scratch folder at level ``info``. The log names the lanes of every endpoint
+configuration, and has no entries per message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MODES = ("blocking", "polling", "thread", "thread-polling", "thread-future")
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
 TOOL = "ucx_perftest"
 TESTS = {"latency": "tag_lat", "bandwidth": "tag_bw", "message-rate": "tag_bw"}
-"""Its test for a mode of pingpong."""
+"""The test of ``ucx_perftest`` for each mode of pingpong."""
 _FIELD_TRANSPORTS = 1 << 3
 _MAX_LANES = 64
 # UCX's transports by the family that users speak of, fastest first.
@@ -53,14 +53,14 @@ _FAMILIES = {
 
 
 class UcxBackend(Backend):
-    """``protocol="ucx"`` as distributed-ucxx gives it."""
+    """``protocol="ucx"`` of distributed-ucxx."""
 
     head = "ucx"
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
     in_mpi_ranks = False
     before_cuda = "distributed_ucxx.ucxx:init_once"
-    # It makes the context itself, where that is set, before UCX looks for one.
+    # If configured, it creates the context before UCX looks for one.
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         for option in options:
@@ -116,7 +116,7 @@ class UcxBackend(Backend):
             settings["UCX_MM_ERROR_HANDLING"] = "y"
         return settings
 
-    def lacking(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         if layer != "raw":
             return None
         if mode not in TESTS:
@@ -195,7 +195,7 @@ class _Lane(ctypes.Structure):
 
 
 class _EndpointAttributes(ctypes.Structure):
-    """``ucp_ep_attr_t`` of ucp.h, with its ``ucp_transports_t`` laid out in place."""
+    """``ucp_ep_attr_t`` of ucp.h, with the fields of its ``ucp_transports_t``."""
 
     _fields_ = (
         ("field_mask", ctypes.c_uint64),
@@ -218,15 +218,15 @@ def _query_lanes(endpoint: int) -> list[str]:
         n_lanes=_MAX_LANES,
         lane_size=ctypes.sizeof(_Lane),
     )
-    # Already in the process: the loader returns ucxx's own copy for the soname.
+    # The library is already loaded, and the loader returns ucxx's copy for this soname.
     libucp = ctypes.CDLL("libucp.so.0")
     status = libucp.ucp_ep_query(ctypes.c_void_p(endpoint), ctypes.byref(attributes))
     if status != 0:
         return []
-    found = lanes[: attributes.n_lanes]
-    named = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in found)
+    used = lanes[: attributes.n_lanes]
+    names = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in used)
     # The connection manager's lane has no device and carries no data.
-    return [name for name in named if not name.endswith("/")]
+    return [name for name in names if not name.endswith("/")]
 
 
 def _family(transport: str) -> str:
@@ -242,7 +242,7 @@ def fastest(lanes: list[str]) -> str:
 
 
 def log_variables(scratch: Path) -> dict[str, str]:
-    """Return the variables that make each process log to a file of its own in `scratch`."""
+    """Return the variables that make each process log to a separate file in `scratch`."""
     return {
         "UCX_LOG_LEVEL": "info",
         "UCX_LOG_FILE": str(scratch / "ucx-%p.log"),
@@ -251,12 +251,12 @@ def log_variables(scratch: Path) -> dict[str, str]:
 
 
 def logged(pid: int | None = None) -> list[str]:
-    """Return what this process, or the one called `pid`, has logged of its endpoints, oldest first.
+    """Return the log lines of this process's, or process `pid`'s, endpoints, oldest first.
 
     One line names the context, the distance (``self``, ``intra-node`` or ``inter-node``) and the
     lanes, for example ``intra-node cfg#1 tag(sysv/memory cma/memory)``.
     """
-    # The log is a buffered stdio stream that dies with a killed worker.
+    # The log is a buffered stdio stream, which is lost if a worker is killed.
     ctypes.CDLL(None).fflush(None)
     path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(pid or os.getpid())))
     if not path.is_file():

@@ -1,8 +1,7 @@
-"""ucxx's endpoints in the context and progress mode that Dask gives them, and ``ucx_perftest``.
+"""Endpoints of ucxx with Dask's context and progress mode, and UCX's benchmark ``ucx_perftest``.
 
-``ucx_perftest`` is UCX's own benchmark. It runs as two processes on this host, with the variables
-that the backend has set, and with error handling as Dask's endpoints have it: without, UCX would
-choose another transport.
+``ucx_perftest`` runs as two processes on this host, with the backend's variables, and with error
+handling as in Dask's endpoints. Without error handling UCX would choose another transport.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from commbench.errors import LaunchError
 from commbench.machine import environment
 
 _COLUMNS = 8
-"""The columns of a line of results of ``ucx_perftest``."""
+"""The number of columns in the results of ``ucx_perftest``."""
 _CONNECT_SECONDS = 20.0
 _SLOWEST_MESSAGE_S = 1.0
 
 
 class UcxEndpoint(Endpoint):
-    """One of ucxx's endpoints, with tagged messages."""
+    """An endpoint of ucxx, with tagged messages."""
 
     takes_gpu = True
 
@@ -81,7 +80,7 @@ def tool_times(text: str) -> ToolTimes:
     Raises
     ------
     LaunchError
-        Where there are none.
+        If there are none.
 
     Examples
     --------
@@ -100,7 +99,7 @@ def tool_times(text: str) -> ToolTimes:
 class Perftest(Tool):
     """``ucx_perftest``, with tagged messages.
 
-    The median is that of the last 2048 messages at most; where several are under way, there is
+    The median is that of the last 2048 messages at most. With several messages in flight there is
     only a mean.
     """
 
@@ -128,28 +127,28 @@ class Perftest(Tool):
                     env=_environ(environs[0]),
                 )  # fmt: skip
                 try:
-                    said, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
+                    output, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
                 finally:
                     client.kill()
                     client.wait()
                 if client.returncode == 0:
                     server.wait(timeout=_CONNECT_SECONDS)
-                    return tool_times(said), (_transport(client.pid), _transport(server.pid))
-                # The server has not begun to listen, unless it is gone.
+                    return tool_times(output), (_transport(client.pid), _transport(server.pid))
+                # The server may not listen yet.
                 if server.poll() is not None or time.monotonic() > deadline:
-                    raise LaunchError(f"{self.name} failed at {size} B: {said.strip()[-500:]}")
+                    raise LaunchError(f"{self.name} failed at {size} B: {output.strip()[-500:]}")
                 time.sleep(0.02)
 
 
 @contextmanager
 def _server(
-    options: list[str], scratch: Path, own: Mapping[str, str]
+    options: list[str], scratch: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     with socket.create_server(("127.0.0.1", 0)) as chosen:
         port = chosen.getsockname()[1]
     with (scratch / "ucx_perftest-server.log").open("ab") as log:
         server = subprocess.Popen(
-            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(own)
+            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(environ)
         )
     with server:
         try:
@@ -164,12 +163,12 @@ def _program() -> str:
     return str(tools / TOOL)
 
 
-def _environ(own: Mapping[str, str]) -> dict[str, str]:
+def _environ(environ: Mapping[str, str]) -> dict[str, str]:
     tools = environment.ucx_tools()
     assert tools is not None
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    return {**os.environ, **own, "LD_LIBRARY_PATH": path}
+    return {**os.environ, **environ, "LD_LIBRARY_PATH": path}
 
 
 def _transport(pid: int) -> Transport:

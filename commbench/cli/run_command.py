@@ -64,11 +64,11 @@ def _workload_command(name: str) -> click.Command:
             options.cluster(given),
             **options.replication(given),
         )
-        ctx.exit(_start(suite.suite_of(name, cases), given))
+        ctx.exit(_start(suite.make_suite(name, cases), given))
 
     params = [
-        *options.of_params(kind.Params),
-        *options.of_workload(kind),
+        *options.param_options(kind.Params),
+        *options.cluster_options(kind),
         *options.run_options(),
     ]
     return click.Command(name, callback=callback, params=params, help=kind.summary)
@@ -88,7 +88,7 @@ def _suite_command(path: Path) -> click.Command:
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
-    params = [*options.of_suite(), *options.run_options()]
+    params = [*options.suite_options(), *options.run_options()]
     return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
 
 
@@ -222,7 +222,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
     for launch in jobs or launches:
         cluster = launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()
-        scratch = runner.scratch_of(launch, output.resolve() / "RUN")
+        scratch = runner.scratch_folder(launch, output.resolve() / "RUN")
         backend = parse(launch.case.backend)
         environ = runner.environment(launch, backend, scratch)
         click.echo(launcher.script(cluster, backend.protocol, scratch, environ), nl=False)

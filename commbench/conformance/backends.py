@@ -88,34 +88,38 @@ def _check_unavailable_imports(name: str, device: str) -> None:
         "found = backend.unavailable(sys.argv[2])\n"
         "if found is None:\n"
         f"    for layer, mode in itertools.product(('raw', 'coroutine'), {tuple(MODES)}):\n"
-        "        assert not (why := backend.lacking(layer, mode)) or why.reason and why.remedy\n"
+        "        why = backend.unavailable_layer(layer, mode)\n"
+        "        assert not why or why.reason and why.remedy\n"
         f"print(type(found).__name__, *({set(_STACKS)} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, name, device], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (
-        f"unavailable() or lacking() failed in a fresh process: {done.stderr}"
+        f"unavailable() or unavailable_layer() failed in a fresh process: {done.stderr}"
     )
     kind, *loaded = done.stdout.split()
     assert kind in ("NoneType", Unavailability.__name__), (
         f"unavailable() returns a {kind}; return None or an Unavailability"
     )
     assert not loaded, (
-        f"unavailable() or lacking() imports {', '.join(loaded)}; look for it, don't load it"
+        f"unavailable() or unavailable_layer() imports {', '.join(loaded)}; "
+        "look for it, don't load it"
     )
 
 
 def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]:
     name = backend.name
-    below = [layer for layer in ("raw", "coroutine") if not backend.lacking(layer, "latency")]
+    below = [
+        layer for layer in ("raw", "coroutine") if not backend.unavailable_layer(layer, "latency")
+    ]
     layers = [*below, "comm", "worker"]
     params = {"sizes": list(_SIZES), "layers": layers, "seconds_per_size": 0.5}
     cases = suite.cases_for(
         "pingpong", [name], params, ClusterSpec(device=device),
         launches=1, iterations=20, warmups=2, timeout_s=_TIMEOUT_S,
     )  # fmt: skip
-    plan = suite.plan(suite.suite_of("conformance", cases), seed=0)
+    plan = suite.plan(suite.make_suite("conformance", cases), seed=0)
     records = InMemory()
     for emitted in runner.run_plan(plan, scratch):
         if emitted is not None:

@@ -58,22 +58,22 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
     (case,) = suite.cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
     for field, value in _FOREIGN.items():
-        if field not in kind.takes:
+        if field not in kind.supports:
             with assert_raises(UsageError, f"{field}, which {name} does not take,"):
-                kind().check(ClusterSpec(launcher=name, **{field: value}), talk)
+                kind().validate(ClusterSpec(launcher=name, **{field: value}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
         _check_members(running, spec, talk.protocol)
         _check_cpu_time(running)
         launch = Launch(case=case, index=0, block=0, position=0)
         records = InMemory()
-        workload: Any = suite.workload_of(case)
+        workload: Any = suite.make_workload(case)
         measure_cluster(launch, workload, talk, running, records)
-        adopted, outlives = running.adopted, running.outlives
+        foreign_pids, preexisting = running.foreign_pids, running.preexisting
     samples = [record for record in records if isinstance(record, Sample)]
     assert len(samples) == 3, f"of 3 iterations {len(samples)} have a sample"
     assert all(sample.verified for sample in samples), "a sample is not verified"
-    if not outlives:
-        _await_end(adopted)
+    if not preexisting:
+        _await_end(foreign_pids)
 
 
 def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) -> None:
@@ -89,10 +89,10 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     # A scheduler may share the client's process.
     wanted = spec.n_workers + 1 + int(running.client.run_on_scheduler(os.getpid) != os.getpid())
     assert running.n_processes == wanted, (
-        f"pids and elsewhere have {running.n_processes} processes: scheduler, client and workers "
-        f"are {wanted}"
+        f"pids and remote_members have {running.n_processes} processes: scheduler, client and "
+        f"workers are {wanted}"
     )
-    assert set(running.adopted) <= set(running.pids), "adopted has processes that pids has not"
+    assert set(running.foreign_pids) <= set(running.pids), "foreign_pids has more than pids"
 
 
 def _check_cpu_time(running: RunningCluster) -> None:

@@ -76,7 +76,7 @@ def _check_params(kind: type[Workload]) -> None:
     assert not without, f"these fields of Params have no help: {', '.join(without)}"
     try:
         defaults = params()
-        options.of_params(params)
+        options.param_options(params)
         again = suite.structure(asdict(defaults), params, kind.name)
     except (TypeError, KeyError, UsageError) as error:
         raise AssertionError(
@@ -109,13 +109,13 @@ def _check_computation(work: ClusterWorkload, client: Any) -> None:
         # The harness releases a result before it computes the next.
         result = client.persist(work.build())
         wait(result)
-        work.check(client, result)
+        work.verify(client, result)
     largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
     (holder, *_) = client.who_has([largest])[largest.key]
     changed = client.run(_corrupt, largest.key, workers=[holder])[holder]
     assert changed, f"the kit can't change a {largest.type}: make the result of arrays or frames"
     with assert_raises(VerificationError, f"a wrong number in {largest.key}"):
-        work.check(client, result)
+        work.verify(client, result)
 
 
 def _nbytes(client: Any, future: Any) -> int:
@@ -151,14 +151,14 @@ def _check_blocks(make: Callable[[int], Any]) -> None:
         block = work.block(0, size)
         _check_random_bytes(block, size)
         assert _same(block, work.block(0, size)), f"block(0, {size}) is another at each call"
-        work.check(0, size, block)
+        work.verify(0, size, block)
         garbled = block.copy()
         garbled[-1] ^= 1
         with assert_raises(VerificationError, f"a wrong last byte of {size}"):
-            work.check(0, size, garbled)
+            work.verify(0, size, garbled)
     size = max(work.sizes)
     with assert_raises(VerificationError, "the block of another worker"):
-        work.check(0, size, work.block(1, size))
+        work.verify(0, size, work.block(1, size))
     assert not _same(work.block(0, size), make(2).block(0, size)), (
         "the seed makes no difference to block()"
     )
@@ -174,14 +174,14 @@ def _check_messages(make: Callable[[int], Any]) -> None:
         assert _same(payload, work.payload(size)), f"payload({size}) is another at each call"
         work.stamp(payload, 1)
         reply = payload.copy()
-        work.check(payload, reply, whole=True)
+        work.verify(payload, reply, whole=True)
         work.stamp(payload, 2)
         with assert_raises(VerificationError, f"a stale reply of {size} B"):
-            work.check(payload, reply, whole=False)
+            work.verify(payload, reply, whole=False)
         reply = payload.copy()
         reply[-1] ^= 1
         with assert_raises(VerificationError, f"a wrong last byte of {size}"):
-            work.check(payload, reply, whole=True)
+            work.verify(payload, reply, whole=True)
     size = max(work.sizes)
     assert not _same(work.payload(size), make(2).payload(size)), (
         "the seed makes no difference to payload()"

@@ -1,1 +1,1 @@
-"""What runs launches and observes them while the clock runs."""
+"""Run launches and measure them."""

@@ -1,4 +1,4 @@
-"""Cases, their parameters complete and checked, the suite that they make, and its plan."""
+"""Cases with validated parameters, suites of cases, and the plan of their launches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def cases_for(
     cluster: ClusterSpec,
     **replication: Any,
 ) -> list[Case]:
-    """Return one case per backend, its parameters complete and checked.
+    """Return one case per backend, with complete and validated parameters.
 
     Raises
     ------
     UsageError
-        Where a name is unknown, or a number makes no sense.
+        If a name is unknown, or a number is invalid.
     """
     kind = registry.load("workload", workload)
     filled = structure(dict(params), kind.Params, f"{workload}: params")
@@ -67,9 +67,9 @@ def cases_for(
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:
-        gpu.check(cluster, backend.name)
+        gpu.validate(cluster, backend.name)
         if not issubclass(kind, PairWorkload):
-            launcher.check(cluster, backend)
+            launcher.validate(cluster, backend)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(
@@ -91,14 +91,14 @@ def cases_for(
         )
         for backend in parsed
     ]
-    made = workload_of(cases[0])
+    made = make_workload(cases[0])
     if isinstance(made, PairWorkload):
-        _check_mode(made, cases[0].params)
+        _validate_mode(made, cases[0].params)
     return cases
 
 
-def workload_of(case: Case) -> Workload:
-    """Return the workload of a case, with its parameters."""
+def make_workload(case: Case) -> Workload:
+    """Return an instance of a case's workload."""
     kind = registry.load("workload", case.workload)
     params = structure(dict(case.params), kind.Params, case.workload)
     context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
@@ -106,8 +106,8 @@ def workload_of(case: Case) -> Workload:
     return workload
 
 
-def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
-    """Refuse a workload whose numbers would have a wrong name in reports."""
+def _validate_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
+    """Raise an error if reports would show the workload's results under a wrong mode."""
     if workload.mode not in MODES:
         raise UnknownNameError("mode", workload.mode, tuple(MODES))
     said = params.get("mode", "latency")
@@ -119,8 +119,8 @@ def _check_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
         )
 
 
-def suite_of(name: str, cases: Iterable[Case]) -> Suite:
-    """Return the suite of `cases`, none of which may ask for the same thing twice."""
+def make_suite(name: str, cases: Iterable[Case]) -> Suite:
+    """Return the suite of `cases`, which must not have duplicates."""
     unique: dict[str, Case] = {}
     sizes: dict[str, tuple[int, int]] = {}
     for case in cases:
@@ -129,14 +129,14 @@ def suite_of(name: str, cases: Iterable[Case]) -> Suite:
                 f"{case.workload} over {case.backend} with the same parameters is asked for twice"
             )
         unique[case.id] = case
-        _check_running(case.cluster, sizes)
+        _validate_running_cluster(case.cluster, sizes)
     if not unique:
         raise SuiteError(f"the suite {name!r} has no case; add a [[case]] table")
     return Suite(name=name, cases=tuple(unique.values()))
 
 
-def _check_running(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> None:
-    """Refuse a running cluster that is to be of another size than in the cases before."""
+def _validate_running_cluster(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> None:
+    """Raise an error if cases require different sizes of the same running cluster."""
     size = (cluster.n_workers, cluster.threads_per_worker)
     if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
         raise SuiteError(
@@ -147,12 +147,12 @@ def _check_running(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> N
 
 
 def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
-    """Return `content` as an instance of the dataclass `kind`, taking nothing for granted.
+    """Return `content` as an instance of the dataclass `kind`, after validation.
 
     Raises
     ------
     SuiteError
-        For an unknown key or a value of another type, naming `where`, the key and what is known.
+        For an unknown key or a value of a wrong type; the message has `where` and the key.
     """
     import cattrs
 
@@ -174,8 +174,8 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (int, float, str, bool):
         converter.register_structure_hook(kind, _exactly)
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _one_of)
-    # Without it a string would pass for a sequence of characters.
+    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _literal)
+    # cattrs would accept a string as a sequence of characters.
     converter.register_structure_hook_func(
         lambda kind: _origin(kind) is tuple, _only_from((list, tuple), "a list", items)
     )
@@ -198,7 +198,7 @@ def _exactly(value: Any, kind: type[Any]) -> Any:
     return kind(value)
 
 
-def _one_of(value: Any, kind: Any) -> Any:
+def _literal(value: Any, kind: Any) -> Any:
     if value not in get_args(kind):
         raise ValueError(f"expected one of {', '.join(map(repr, get_args(kind)))}, got {value!r}")
     return value
@@ -231,8 +231,8 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
 def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> list[Launch]:
     """Return the launches of `suite` in randomised complete blocks.
 
-    Every block runs each case once, in an order of its own, so that a drift of the machine hits
-    all cases alike. `done` counts by case id the launches to leave out.
+    Every block runs each case once, in random order, so that a drift of the machine affects all
+    cases alike. `done` has the number of launches to leave out, by case id.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> l
 
 
 def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
-    """Return `launches` with indices from ``used[case id]`` on, as a resumed run needs them."""
+    """Return `launches` with indices from ``used[case id]`` on, for a resumed run."""
     n_blocks = max(used.values(), default=0)
     return [
         replace(
@@ -269,20 +269,22 @@ def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
 
 
 def unmet(case: Case) -> Unavailability | None:
-    """Return what this machine lacks to measure `case`, or its backend, or None."""
-    backend, workload = parse(case.backend), workload_of(case)
+    """Return the first unmet requirement of `case` or its backend, or None."""
+    backend, workload = parse(case.backend), make_workload(case)
     if problem := backend.unavailable(case.cluster.device):
         return problem
-    if case.cluster.device == "gpu" and (problem := _lacking_gpu(case, workload)):
+    if case.cluster.device == "gpu" and (problem := _unmet_by_gpu(case, workload)):
         return problem
     if not isinstance(workload, PairWorkload):
         return None
     below = (layer for layer in workload.layers if layer in ("raw", "coroutine"))
-    return next(filter(None, (backend.lacking(layer, workload.mode) for layer in below)), None)
+    return next(
+        filter(None, (backend.unavailable_layer(layer, workload.mode) for layer in below)), None
+    )
 
 
-def _lacking_gpu(case: Case, workload: Workload) -> Unavailability | None:
-    # The client of a cluster on other hosts needs a GPU, too: it makes empty arrays and frames.
+def _unmet_by_gpu(case: Case, workload: Workload) -> Unavailability | None:
+    # The client of a remote cluster needs a GPU, too, for empty arrays and frames.
     cluster = case.cluster
     n_processes = cluster.n_workers
     here = not registry.load("launcher", cluster.launcher).remote(cluster)

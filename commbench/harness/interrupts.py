@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first ends a run in good order, and no other disturbs that."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first stops a run cleanly, and further ones are ignored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first of the signals, and ignore all others until the end.
+    """Raise KeyboardInterrupt at the first of the signals, and ignore all others.
 
-    What is ignored already, as under ``nohup``, stays so.
+    Signals that are already ignored, as with ``nohup``, stay ignored.
     """
     before = {
         number: handler
@@ -34,18 +34,18 @@ def interruptible() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Ignore the signals, for whatever comes next is short and must not be left half done."""
+    """Ignore the signals, so that a short operation is not interrupted."""
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            # SIG_IGN would have Python complain of a signal that has come but is not handled yet.
+            # With SIG_IGN Python would print an error for a pending signal.
             signal.signal(number, _do_nothing)
 
 
 @contextlib.contextmanager
 def none_lost() -> Iterator[None]:
-    """Interrupt once more where Python can't raise KeyboardInterrupt, and would print it and go on.
+    """Send SIGINT again if Python prints a KeyboardInterrupt instead of raising it.
 
-    Such as in the callback of a weak reference.
+    This happens, for example, in the callback of a weak reference.
     """
     before = sys.unraisablehook
 

@@ -1,10 +1,10 @@
-"""One launch, inside its own process: start the cluster, measure, stream the records.
+"""The process of one launch: start the cluster, measure, write the records.
 
-Run as ``python -m commbench.harness.launch`` by the runner, which sends the launch as JSON on
-standard input and keeps that pipe open for as long as it lives; records leave as JSON lines on the
-file descriptor that ``COMMBENCH_RECORDS_FD`` names, and those in large numbers go to the run's
-directory, ``COMMBENCH_RUN``. The process leads a new process group, and all that it starts
-carries the launch's mark: when the runner goes, so do they.
+The runner starts it as ``python -m commbench.harness.launch``, sends the launch as JSON on standard
+input, and keeps this pipe open. Records are written as JSON lines to the file descriptor
+``COMMBENCH_RECORDS_FD``, and those in large numbers to the run's directory, ``COMMBENCH_RUN``. The
+process leads a new process group, and all its processes have the launch's mark. They are killed
+when the runner ends.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from commbench.store.emitter import Emitter
 from commbench.workloads.base import ClusterWorkload, PairWorkload
 
 LOG = "launch.log"
-"""The file in the launch's scratch folder that takes its standard output and error."""
+"""The file with the standard output and error, in the launch's scratch folder."""
 UNWRITABLE = "store"
-"""The stage of a failure that ends the run: the disk refuses records."""
+"""The stage of a failure that ends the run: records can't be written."""
 _STAGES = {UnwritableError: UNWRITABLE, VerificationError: "verify"}
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
-    """Measure what `launch` asks for and emit its records as they come."""
+    """Measure `launch` and emit its records."""
     backend = backends.parse(launch.case.backend)
     if (simulated := backend.simulate(launch)) is not None:
         for record in simulated:
             emit(record)
         return
-    with conditions.watched(launch, emit) as found:
-        _measure(launch, backend, scratch, found, emit)
+    with conditions.watched(launch, emit) as watched:
+        _measure(launch, backend, scratch, watched, emit)
 
 
 def _measure(
-    launch: Launch, backend: Backend, scratch: Path, found: conditions.Conditions, emit: Emitter
+    launch: Launch, backend: Backend, scratch: Path, watched: conditions.Conditions, emit: Emitter
 ) -> None:
     from commbench.harness import cases
 
-    case, workload = launch.case, cases.workload_of(launch.case)
+    case, workload = launch.case, cases.make_workload(launch.case)
     if isinstance(workload, PairWorkload):
-        from commbench.harness.measure.pair import measure_pair
+        from commbench.harness.measure.pingpong import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
         return
-    # Before a cluster is there: a backend that polls would slow what is imported.
+    # Imported before the cluster starts, because a backend that polls slows imports down.
     measure: Any
     preload: tuple[str, ...] = ()
     if isinstance(workload, ClusterWorkload):
@@ -68,8 +68,8 @@ def _measure(
 
     launcher = registry.load("launcher", case.cluster.launcher)()
     running = launcher.start(case.cluster, backend.protocol, scratch, preload)
-    with running as cluster, found.on(cluster):
-        conditions.check_gpus(launch, cluster, emit)
+    with running as cluster, watched.on(cluster):
+        conditions.validate_gpus(launch, cluster, emit)
         measure(launch, workload, backend, cluster, emit)
 
 
@@ -82,10 +82,10 @@ def _end_launch() -> NoReturn:
 
 
 def main() -> int:
-    """Run the launch on standard input and return the exit status: 0 good, 1 failed."""
+    """Run the launch on standard input, and return the exit status: 0 or, if it failed, 1."""
     launch = directory.decode_launch(json.loads(sys.stdin.readline()))
     descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
-    # The runner takes this pipe's end for the launch's: no child may keep it open.
+    # The runner takes the end of this pipe for the end of the launch.
     os.set_inheritable(descriptor, False)
     scratch = Path(os.environ["COMMBENCH_SCRATCH"])
     name = f"{launch.case.id}-{launch.index}"
@@ -113,7 +113,7 @@ def main() -> int:
         stages = (stage for kind, stage in _STAGES.items() if isinstance(error, kind))
         fail(next(stages, "launch"), str(error))
         return 1
-    except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
+    except Exception as error:  # noqa: BLE001 - all errors must reach the report
         traceback.print_exc()
         where = f"; the traceback is in {scratch / LOG}"
         fail("launch", f"{type(error).__name__}: {error}{where}")

@@ -1,7 +1,7 @@
-"""The options of ``commbench run``: of every run, of a workload's parameters, and of a cluster.
+"""The options of ``commbench run``: for all runs, for a workload's parameters, and for clusters.
 
-Those of a cluster are the fields of ``ClusterSpec``. A workload's options have its defaults. A
-suite's have none: what is not given is as the file says.
+The options for clusters are the fields of ``ClusterSpec``. With a workload, options have the
+workload's defaults; with a suite file, they have no defaults, and the file's values apply.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from commbench.workloads.base import PairWorkload, Workload
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any, Any]
 else:
-    # Before click 8.5 it does not take two types.
+    # It takes no two type parameters before click 8.5.
     _ParamType = click.ParamType
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
 class Parsed(_ParamType):
-    """Text that one of commbench's own parsers understands."""
+    """A parameter type with a parser of commbench."""
 
     def __init__(self, name: str, parse: Any) -> None:
         self.name = name
@@ -43,8 +43,8 @@ class Parsed(_ParamType):
             self.fail(str(error), param, ctx)
 
 
-def listed(parse: Any) -> Any:
-    """Return a parser of a list with commas between what `parse` understands."""
+def comma_separated(parse: Any) -> Any:
+    """Return a parser of comma-separated items, each parsed by `parse`."""
 
     def parse_list(text: str) -> tuple[Any, ...]:
         items = [item.strip() for item in text.split(",") if item.strip()]
@@ -84,7 +84,7 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
     int: {"type": click.INT},
     float: {"type": SECONDS},
     bool: {"is_flag": True},
-    tuple: {"type": Parsed("names", listed(str))},
+    tuple: {"type": Parsed("names", comma_separated(str))},
     Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
 }
 
@@ -94,8 +94,8 @@ def names(params: type[Any]) -> list[str]:
     return [field.name for field in fields(params)]
 
 
-def of_params(params: type[Any]) -> list[click.Parameter]:
-    """Return one option for every field of a workload's parameters."""
+def param_options(params: type[Any]) -> list[click.Parameter]:
+    """Return one option per field of a workload's parameters."""
     hints = get_type_hints(params)
     return [
         click.Option(
@@ -112,7 +112,7 @@ def _type(hint: Any, unit: str) -> Any:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        return Parsed("list", listed(units.parse_bytes if unit == "bytes" else item))
+        return Parsed("list", comma_separated(units.parse_bytes if unit == "bytes" else item))
     if hint not in (int, float, bool, str):
         raise TypeError(f"a parameter can't be a {hint}")
     return BYTES if hint is int and unit == "bytes" else hint
@@ -126,10 +126,10 @@ def _show(default: Any) -> str:
 
 
 def run_options() -> list[click.Parameter]:
-    """Return the options that every run takes."""
+    """Return the options of every run."""
     case, rule = Case(workload="", backend=""), Stopping()
     return [
-        click.Option(["--backends"], type=Parsed("names", listed(str)),
+        click.Option(["--backends"], type=Parsed("names", comma_separated(str)),
                      help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
                           "[default: tcp]"),
         click.Option(["--launches"], type=click.INT,
@@ -148,54 +148,55 @@ def run_options() -> list[click.Parameter]:
                           f"[default: {rule.max_launches}]"),
         click.Option(["--iterations"], type=click.INT,
                      help="Timed calls per launch; for pingpong messages per size."),
-        click.Option(["--warmups"], type=click.INT, help="Calls before the ones that count."),
-        click.Option(["--seed"], type=click.INT, help="Of the data and of the launches' order."),
+        click.Option(["--warmups"], type=click.INT, help="Calls before the timed ones."),
+        click.Option(["--seed"], type=click.INT,
+                     help="Seed of the data and of the launches' order."),
         click.Option(["--timeout"], type=SECONDS,
                      help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
         click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
                      help="Count transfers from this size on in pair tables."),
         click.Option(["--racks"], type=click.Path(path_type=Path), metavar="FILE",
-                     help="Which hosts share a rack, for the classes of links."),
+                     help="The hosts of each rack, for the classes of links."),
         click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
-                     show_default=True, help="Where the run's directory is made."),
+                     show_default=True, help="Parent folder of the run's directory."),
         click.Option(["--resume"], type=click.Path(path_type=Path),
-                     help="Go on with an interrupted run, as it was begun."),
+                     help="Continue an interrupted run with its settings."),
         click.Option(["--skip-unavailable"], is_flag=True,
-                     help="Go on without backends that this machine lacks."),
+                     help="Skip backends that this machine lacks."),
         click.Option(["--dry-run"], is_flag=True,
                      help="Print the job script of every launch, and start nothing."),
     ]  # fmt: skip
 
 
 def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the hosts of each rack that the file names; none without a file."""
+    """Return the hosts of each rack in the file; none without a file."""
     from commbench.harness.suite import read_racks
 
     return {} if given is None else read_racks(given)
 
 
 def replication(given: dict[str, Any]) -> dict[str, Any]:
-    """Return those of launches, iterations, … that the user gave, by the names in ``Case``."""
-    found = {key: given[key] for key in _REPLICATION if given[key] is not None}
+    """Return the given options for launches, iterations, …, by their names in ``Case``."""
+    settings = {key: given[key] for key in _REPLICATION if given[key] is not None}
     if given["rigorous"]:
-        found.setdefault("launches", RIGOROUS_LAUNCHES)
+        settings.setdefault("launches", RIGOROUS_LAUNCHES)
     if given["timeout"] is not None:
-        found["timeout_s"] = given["timeout"]
-    return found
+        settings["timeout_s"] = given["timeout"]
+    return settings
 
 
 def stopping(given: dict[str, Any]) -> Stopping | None:
-    """Return when a ``--rigorous`` run has enough launches; None without that option.
+    """Return the stopping rule of a ``--rigorous`` run; None without this option.
 
     Raises
     ------
     UsageError
-        Where a limit is given without it.
+        If a limit is given without it.
     """
     limits = {"rel_ci": "rel_ci", "time_budget": "time_budget_s", "max_launches": "max_launches"}
-    found = {field: given[key] for key, field in limits.items() if given[key] is not None}
+    values = {field: given[key] for key, field in limits.items() if given[key] is not None}
     if given["rigorous"]:
-        return Stopping(**found)
+        return Stopping(**values)
     for key in limits:
         if given[key] is not None:
             raise UsageError(f"--{key.replace('_', '-')} is a limit of --rigorous; give both")
@@ -203,17 +204,17 @@ def stopping(given: dict[str, Any]) -> Stopping | None:
 
 
 def available(suite: Suite, *, skip: bool) -> Suite:
-    """Return `suite` without the cases that this machine can't run, if they may be skipped.
+    """Return `suite` without the cases that this machine can't run.
 
     Raises
     ------
     UsageError
-        Where they may not, nothing is left, or workers are bound to what is not there.
+        If cases must not be skipped, none is left, or a binding is impossible on this host.
     """
     from commbench.harness.cases import unmet
-    from commbench.harness.suite import check_placements
+    from commbench.harness.suite import validate_placements
 
-    check_placements(suite)
+    validate_placements(suite)
     kept: list[Case] = []
     missing: dict[str, list[Case]] = {}
     for case in suite.cases:
@@ -229,12 +230,12 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     for text, cases in missing.items():
         click.echo(f"skipped: {text}{_number(cases)}", err=True)
     if not kept:
-        raise UsageError("no backend is left to measure; `commbench doctor` tells what is missing")
+        raise UsageError("no backend is left to measure; `commbench doctor` shows what is missing")
     return replace(suite, cases=tuple(kept))
 
 
 def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
-    told = [f"{text}{_number(cases)}" for text, cases in missing.items()]
+    reasons = [f"{text}{_number(cases)}" for text, cases in missing.items()]
     n_cases = len(kept) + sum(map(len, missing.values()))
     backends = ", ".join(dict.fromkeys(case.backend for case in kept))
     rest = (
@@ -242,15 +243,15 @@ def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
         if kept
         else "Nothing else is left to measure"
     )
-    return f"{told[0]}. {rest}" if len(told) == 1 else "\n".join([*told, rest])
+    return f"{reasons[0]}. {rest}" if len(reasons) == 1 else "\n".join([*reasons, rest])
 
 
 def _number(cases: list[Case]) -> str:
     return f" ({len(cases)} cases)" if len(cases) > 1 else ""
 
 
-def of_workload(workload: type[Workload]) -> list[click.Parameter]:
-    """Return the options that describe the cluster of `workload`; a pair needs no size."""
+def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
+    """Return the options for the cluster of `workload`; a pair of processes has fewer."""
     device = click.Option(
         ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
         show_default=True, help=ClusterSpec.settings()["device"].help,
@@ -260,8 +261,8 @@ def of_workload(workload: type[Workload]) -> list[click.Parameter]:
     return [*_options("size", "launcher"), _placement("none"), device, *_options("gpu")]
 
 
-def of_suite() -> list[click.Parameter]:
-    """Return the options that change the size and the clusters of a suite file's cases."""
+def suite_options() -> list[click.Parameter]:
+    """Return the options that override the scale and the clusters of a suite file."""
     scale = click.Option(
         ["--scale"], type=SHARE,
         help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
@@ -273,13 +274,13 @@ def of_suite() -> list[click.Parameter]:
     return [scale, *clusters, _placement("the file's")]
 
 
-def _options(*of: str) -> list[click.Option]:
-    """Return the options for the fields of these kinds."""
+def _options(*groups: str) -> list[click.Option]:
+    """Return the options for the fields in these groups."""
     spec, types = ClusterSpec(), get_type_hints(ClusterSpec)
-    found = []
-    for name, how in ClusterSpec.settings(*of).items():
+    options = []
+    for name, how in ClusterSpec.settings(*groups).items():
         if name == "scheduler":
-            found += [
+            options += [
                 click.Option(["--scheduler-address"],
                              help="For external: such as tcp://10.0.0.1:8786."),
                 click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
@@ -288,7 +289,7 @@ def _options(*of: str) -> list[click.Option]:
             continue
         kind, default = types[name], getattr(spec, name)
         has_default = how.none or (default not in ((), {}) and kind is not bool)
-        found.append(
+        options.append(
             click.Option(
                 [how.option], help=how.help, metavar=how.metavar,
                 default=default if has_default else None,
@@ -296,7 +297,7 @@ def _options(*of: str) -> list[click.Option]:
                 **_BY_TYPE.get(get_origin(kind) or kind, {}),
             )
         )  # fmt: skip
-    return found
+    return options
 
 
 def _placement(default: str) -> click.Option:
@@ -308,29 +309,29 @@ def _placement(default: str) -> click.Option:
 
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:
-    """Return the cluster that the options ask for."""
-    from commbench.harness.suite import place
+    """Return the cluster specified by the options."""
+    from commbench.harness.suite import choose_placement
 
     device = devices.detect() if given["device"] == "auto" else given["device"]
     asked = ClusterSpec(**overrides(given), device=device)
     choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
-    placement = place(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
+    placement = choose_placement(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
     return replace(asked, placement=placement)
 
 
 def overrides(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the user gave of a cluster, by the names in ``ClusterSpec``.
+    """Return the given options for a cluster, by their names in ``ClusterSpec``.
 
-    Device and placement are not among it: those depend on the machine, and on the number of
+    Device and placement are not included, because they depend on the machine and the number of
     workers.
     """
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: given.get(how.option.removeprefix("--").replace("-", "_"))
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
-    found["launcher_options"] = dict(found["launcher_options"] or ()) or None
-    found["scheduler"] = _scheduler(given) or None
-    return {name: value for name, value in found.items() if value is not None}
+    values["launcher_options"] = dict(values["launcher_options"] or ()) or None
+    values["scheduler"] = _scheduler(given) or None
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _scheduler(given: dict[str, Any]) -> str:

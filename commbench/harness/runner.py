@@ -1,7 +1,7 @@
 """Run a plan: one child process group per launch, with a deadline; no printing, no files.
 
-A launch that crashes, hangs, is killed or talks rubbish costs that launch alone: it becomes a
-``Failure``, its processes end, and the plan goes on.
+A launch that crashes, hangs, is killed or writes invalid records becomes a ``Failure``. Its
+processes are killed, and the plan goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from commbench.machine.process import MARK
 from commbench.model import Failure, Launch, LaunchEnd, Record
 from commbench.store import directory
 
-__all__ = ["MARK", "environment", "run_plan", "scratch_of"]
+__all__ = ["MARK", "environment", "run_plan", "scratch_folder"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -41,36 +41,36 @@ TEMPORARY = "tmp"
 
 
 def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
-    """Yield the records of every launch as they come, and None while none does.
+    """Yield the records of every launch as they arrive, and None at each quiet interval.
 
-    Those of ``records.BULK`` don't come: the launch writes them to `run`. Each launch ends with a
-    ``LaunchEnd``. Closing the iterator ends the launch that is running, with all its processes.
+    Records of ``records.BULK`` are not yielded: the launch writes them to `run`. Each launch ends
+    with a ``LaunchEnd``. Closing the iterator kills all processes of the running launch.
 
     Parameters
     ----------
     plan
-        What to run, in this order.
+        The launches to run, in this order.
     run
-        The run's directory, which also takes the processes' logs; those of good launches are
+        The run's directory, also for the processes' logs; those of successful launches are
         removed.
 
     Raises
     ------
     UnwritableError
-        Where `run` can't be written.
+        If `run` can't be written.
     """
     for launch in plan:
         yield from _run(launch, run)
 
 
-def scratch_of(launch: Launch, run: Path) -> Path:
-    """Return the folder of the logs of one launch."""
+def scratch_folder(launch: Launch, run: Path) -> Path:
+    """Return the folder for the logs of a launch."""
     return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
 def _run(launch: Launch, run: Path) -> Generator[Record | None]:
     began = time.monotonic()
-    scratch = scratch_of(launch, run)
+    scratch = scratch_folder(launch, run)
     failed = False
     for record in _stream(launch, run, scratch):
         failed = failed or isinstance(record, Failure)
@@ -154,12 +154,12 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
             )
         finally:
             _end(child, mark)
-            # What is spilled or cached there can be large, and tells nothing of a failure.
+            # Spilled and cached data can be large, and don't explain a failure.
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
 
 
 def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
-    """Return the environment in which a launch is measured, this process's included."""
+    """Return the environment of a launch, including this process's variables."""
     case = launch.case
     config = {
         # dask.config reads "__" as a level and treats "_" and "-" alike.
@@ -168,7 +168,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     }
     variables = backend.environment(case.cluster.device, scratch)
     return {
-        # Where no other is set, Dask would leave folders in the system's.
+        # By default Dask would leave folders in the system's temporary folder.
         "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
@@ -180,14 +180,14 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
 
 
 def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
-    """Yield the lines of `pipe`, and None after every quiet tick, until the end of `child`.
+    """Yield the lines of `pipe`, and None after each quiet interval, until `child` ends.
 
-    The end of the pipe does not count: a process that the child left behind may hold it open.
+    The end of the pipe is not waited for, because a process that the child started may have it.
 
     Raises
     ------
     TimeoutError
-        Where the deadline comes first.
+        If the deadline comes first.
     """
     rest = b""
     os.set_blocking(pipe.fileno(), False)
@@ -206,7 +206,7 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
                     if len(rest) > _MAX_LINE_BYTES:
                         yield rest
                 elif ended in ready:
-                    # A last line without its end was cut short by a death that is reported apart.
+                    # An incomplete last line was cut off by a death, which is reported separately.
                     return
                 else:
                     selector.unregister(pipe)
@@ -216,13 +216,13 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
 
 
 def _end(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill whatever is left of a launch: its group first, then who carries its mark."""
+    """Kill the processes of a launch: first its group, then those with its mark."""
     if child.stdin is not None:
-        # The launch takes that for its end, and takes back what it has started elsewhere.
+        # The launch then ends what it has started on other hosts, and kills itself.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
     if child.returncode is None:
-        # Not by waiting for it: until then its id is nobody else's, nor is its group's.
+        # Without reaping it, so that its process id and group id are not reused.
         ended = os.pidfd_open(child.pid)
         try:
             gone = select.poll()

@@ -1,6 +1,6 @@
-"""From a TOML file or command line options to cases, and from cases to a plan of launches.
+"""Read suites from TOML files, with overrides from the command line.
 
-A suite file, with all of its keys (no one cluster has use for all of them)::
+A suite file with all of its keys (no launcher uses all of them)::
 
     name = "smoke"            # every key but case and its workload is optional
     backends = ["tcp", "ucx:shm"]
@@ -9,18 +9,18 @@ A suite file, with all of its keys (no one cluster has use for all of them)::
     warmups = 1
     seed = 0
     timeout_s = 300.0         # of one launch
-    reproduces = "mpi4dask.merge_ri2"  # a figure in commbench.model.published, to be shown beside
+    reproduces = "mpi4dask.merge_ri2"  # a figure in commbench.model.published to compare with
     scale = 0.01              # 1: the full size
 
     [cluster]
     n_workers = 2
     threads_per_worker = 1
-    device = "cpu"            # or gpu, or auto: gpu where there is one and CuPy
-    placement = "none"        # or auto, or a placement file beside this one
+    device = "cpu"            # or gpu, or auto: gpu if there is one and CuPy
+    placement = "none"        # or auto, or a placement file relative to this one
     launcher = "local"        # or mpirun, ssh, slurm, pbs, lsf, external: docs/launchers.md
-    launcher_options = { memory = "8GB" }  # what the launcher takes besides, as text
+    launcher_options = { memory = "8GB" }  # further options of the launcher, as text
     hosts = ["head", "node1"]  # ssh, mpirun: the scheduler's first
-    scheduler = "tcp://10.0.0.1:8786"  # external: the address of a running one, or its file
+    scheduler = "tcp://10.0.0.1:8786"  # external: its address or file
     start_timeout_s = 60.0    # for all workers to be there; below timeout_s
     memory_limit = "4GB"      # of each worker, or a share of its host's memory, as "0.25"
     env = { UCX_TLS = "tcp" }  # in every process, after what the backend sets
@@ -35,7 +35,7 @@ A suite file, with all of its keys (no one cluster has use for all of them)::
     workload = "merge"
     params = { rows = 1000 }
     workers = [2, 4, 6]       # a case for each of these numbers of workers
-    scaling = { rows = "linear" }  # what scale does, by the rules of `scaled`
+    scaling = { rows = "linear" }  # the effect of scale, by the rules of `scaled`
     from_scale = 0.001        # leave the case out at smaller scales
 """
 
@@ -50,15 +50,26 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
-from commbench.harness.cases import cases_for, plan, shift, structure, suite_of, workload_of
+from commbench.harness.cases import cases_for, make_suite, make_workload, plan, shift, structure
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
 from commbench.workloads import device
 from commbench.workloads.base import PairWorkload
 
 __all__ = [
-    "CaseEntry", "SuiteFile", "cases_for", "check_placements", "place", "plan", "read_racks",
-    "read_suite", "scaled", "shift", "structure", "suite_of", "workload_of",
+    "CaseEntry",
+    "SuiteFile",
+    "cases_for",
+    "choose_placement",
+    "make_suite",
+    "make_workload",
+    "plan",
+    "read_racks",
+    "read_suite",
+    "scaled",
+    "shift",
+    "structure",
+    "validate_placements",
 ]  # fmt: skip
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed", "timeout_s")
@@ -75,12 +86,12 @@ ClusterOverrides: Any = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""The ``cluster`` table; what is None is taken from the level above."""
+"""The ``cluster`` table; values that are None are taken from the level above."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Replication:
-    """What both the file and its cases may say."""
+    """The keys of both the file and its cases."""
 
     cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
     launches: int | None = None
@@ -121,14 +132,14 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     path
         The file.
     overrides
-        Values for ``backends``, ``launches``, ``scale`` and the like that win over all of the
-        file's; those that are None don't count. ``cluster`` has those of ``ClusterSpec``.
+        Values for ``backends``, ``launches``, ``scale`` and the like that override the file's,
+        unless they are None. ``cluster`` has those of ``ClusterSpec``.
 
     Raises
     ------
     SuiteError
-        Where the file can't be read, a key is unknown or a value has the wrong type, with the
-        path of the key and the known ones; where the scale is none, or a case has no rule for it.
+        If the file can't be read, a key is unknown or a value has the wrong type; the message has
+        the path of the key and the known ones. If the scale is invalid, or a case has no rule.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -152,24 +163,24 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         if scale < entry.from_scale:
             continue
         try:
-            # The file's placement lies beside it, the command line's where that is given.
+            # Placement files are relative to the suite file, or to the working directory.
             choice, folder = given.get("placement"), Path()
             if choice is None:
                 choice = _first(entry.cluster.placement, file.cluster.placement, "none")
                 folder = path.parent
             for cluster in _clusters(file, entry, scale, given_cluster):
-                placement = place(
+                placement = choose_placement(
                     choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
                 )
                 placed = replace(cluster, placement=placement)
                 cases += _cases(file, entry, placed, scale, given)
         except CommbenchError as error:
             raise SuiteError(f"{path}: case[{number}]: {error}") from error
-    given_cluster.check_used(file.name or path.stem)
+    given_cluster.validate_used(file.name or path.stem)
     if given.get("backends"):
-        # Cases that differ in their backends only are one where others are asked for.
+        # Cases that only differ in their backends become equal.
         cases = list({case.id: case for case in cases}.values())
-    suite = suite_of(file.name or path.stem, cases)
+    suite = make_suite(file.name or path.stem, cases)
     return replace(suite, reproduces=file.reproduces, scale=scale)
 
 
@@ -218,7 +229,7 @@ def _first(*values: Any) -> Any:
 
 
 def merged(*levels: ClusterOverrides) -> ClusterSpec:
-    """Return the cluster of these levels, of which a later one wins, still to be placed."""
+    """Return the cluster of these levels, without placement; later levels win."""
     settings = {
         f.name: value
         for level in levels
@@ -229,13 +240,13 @@ def merged(*levels: ClusterOverrides) -> ClusterSpec:
 
 
 class GivenCluster:
-    """What the command line says of all clusters of a suite.
+    """Overrides of the command line for all clusters of a suite.
 
     Parameters
     ----------
     given
-        Values for fields of ``ClusterSpec``. Those about GPUs are for cases that work on one, and
-        the others for cases that have a cluster.
+        Values for fields of ``ClusterSpec``. Those about GPUs apply to cases with the device gpu,
+        and the others to cases that have a cluster.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -243,10 +254,10 @@ class GivenCluster:
         self._unused = set(given)
 
     def win_over(self, spec: ClusterSpec, workload: str) -> ClusterSpec:
-        """Return `spec`, of a case of `workload`, with what was given in place of its own.
+        """Return `spec`, of a case of `workload`, with the overrides.
 
-        Another launcher than its own has no use for the hosts, the options and the scheduler of
-        that; options of the same launcher win one by one.
+        With another launcher, the hosts, options and scheduler of `spec` are dropped. With the same
+        launcher, its options are overridden one by one.
         """
         pair = issubclass(registry.load("workload", workload), PairWorkload)
         for_gpus = ClusterSpec.settings("gpu")
@@ -258,51 +269,52 @@ class GivenCluster:
         self._unused -= set(chosen)
         if chosen.get("launcher", spec.launcher) != spec.launcher:
             default, settings = ClusterSpec(), ClusterSpec.settings()
-            own = {name: getattr(default, name) for name in settings
-                   if settings[name].launcher_specific}  # fmt: skip
-            spec = replace(spec, **own)
+            defaults = {name: getattr(default, name) for name in settings
+                        if settings[name].launcher_specific}  # fmt: skip
+            spec = replace(spec, **defaults)
         if "launcher_options" in chosen:
             chosen["launcher_options"] = {**spec.launcher_options, **chosen["launcher_options"]}
         return replace(spec, **chosen)
 
-    def check_used(self, suite: str) -> None:
-        """Refuse what was of no use to any case.
+    def validate_used(self, suite: str) -> None:
+        """Raise an error if an override applied to no case.
 
         Raises
         ------
         SuiteError
-            With the options, and what they are for.
+            With the options, and the cases that they are for.
         """
-        for of, lacking in (
+        for group, requirement in (
             ("launcher", "has a cluster: each runs between two processes of this host, which it "
                            "starts itself"),
             ("gpu", "works on a GPU: their device is cpu, or auto where there is none"),
         ):  # fmt: skip
-            settings = ClusterSpec.settings(of)
+            settings = ClusterSpec.settings(group)
             if unused := [settings[name].option for name in settings if name in self._unused]:
                 raise SuiteError(
-                    f"{', '.join(unused)}: no case of the suite {suite!r} {lacking}; leave it out"
+                    f"{', '.join(unused)}: no case of the suite {suite!r} {requirement}; "
+                    "leave it out"
                 )
 
 
 def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) -> dict[str, Any]:
-    """Return `params` at this scale; those without a rule stay as they are.
+    """Return `params` at this scale; those without a rule are not changed.
 
     ============  ================================================================================
     rule          a parameter p at scale s
     ============  ================================================================================
     ``linear``    p · s
     ``root``      p · √s: the side of an array that is to have s times the bytes
-    ``largest``   of a list of sizes those up to s times the largest
+    ``largest``   a list of sizes without those above s times the largest
     ============  ================================================================================
 
-    Parameters of the same rule keep their proportions: the smallest is rounded, and the others
-    follow it, so that an array has as many chunks at every scale. Nothing becomes less than 1.
+    Parameters with the same rule keep their proportions: the smallest is rounded, and the others
+    follow it, so that an array has as many chunks at every scale. The minimum is 1.
 
     Raises
     ------
     SuiteError
-        Where a rule is unknown, or is for something that is not there or no number.
+        If a rule is unknown, or its parameter is missing or not a number.
 
     Examples
     --------
@@ -321,15 +333,16 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
                 f"scaling: {name} is {params[name]!r}; whole numbers from 1 up can be scaled, and "
                 "lists of them"
             )
-    found = dict(params)
+    result = dict(params)
     for rule, exponent in _EXPONENTS.items():
         chosen = {name: params[name] for name in params if rules.get(name) == rule}
-        found |= _in_proportion(chosen, scale**exponent)
+        result |= _in_proportion(chosen, scale**exponent)
     for name in params:
         if rules.get(name) == "largest":
             sizes = _numbers(params[name])
-            found[name] = [size for size in sizes if size <= max(min(sizes), scale * max(sizes))]
-    return found
+            largest = max(min(sizes), scale * max(sizes))
+            result[name] = [size for size in sizes if size <= largest]
+    return result
 
 
 def _in_proportion(params: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -346,7 +359,7 @@ def _in_proportion(params: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> list[int]:
-    """Return the numbers that can be scaled; none where anything can't be."""
+    """Return the numbers to scale; none if any value can't be scaled."""
     numbers = value if isinstance(value, list) else [value]
     return numbers if all(type(number) is int and number > 0 for number in numbers) else []
 
@@ -361,23 +374,22 @@ class _RackFile:
     racks: dict[str, tuple[str, ...]]
 
 
-def place(
+def choose_placement(
     choice: str, n_workers: int, device: str, folder: Path = Path(), workers_per_gpu: int = 1
 ) -> tuple[Placement, ...]:
-    """Return what ``none``, ``auto`` or a file, relative to `folder`, binds the workers to.
+    """Return the bindings of the workers: ``none``, ``auto`` or a file relative to `folder`.
 
-    The file has a table for each worker, in the order of their names; a key that is left out leaves
-    the worker as it is::
+    The file has a table for each worker, in the order of their names. All keys are optional::
 
         [[worker]]
-        cpus = "0-19,40-59"  # those that it may use
+        cpus = "0-19,40-59"  # the CPUs that it may use
         gpu = 0              # by nvidia-smi's number
         nic = "mlx5_0:1"     # for ucx: UCX_NET_DEVICES
 
     Raises
     ------
     UsageError
-        Where the file can't be understood or has too few workers, or the host too few GPUs.
+        If the file is invalid or has too few workers, or the host has too few GPUs.
     """
     if choice == "none":
         return ()
@@ -402,19 +414,19 @@ def place(
     return file.worker[:n_workers]
 
 
-def check_placements(suite: Suite) -> None:
-    """Refuse cases whose workers are bound to what this host doesn't have.
+def validate_placements(suite: Suite) -> None:
+    """Raise an error if workers are bound to CPUs, GPUs or NICs that this host lacks.
 
     Raises
     ------
     UsageError
-        With the worker, what it should be bound to, and what there is.
+        With the worker, its binding, and what exists.
     """
     placements = {case.cluster.placement for case in suite.cases if case.cluster.placement}
     if placements:
         host = topology.this_host()
         for placement in placements:
-            topology.check(placement, host)
+            topology.validate_placement(placement, host)
 
 
 def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
@@ -429,7 +441,7 @@ def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
     Raises
     ------
     UsageError
-        Where it can't be understood.
+        If the file is invalid.
     """
     file: _RackFile = structure(_content(path, "a file of racks"), _RackFile, str(path))
     return file.racks

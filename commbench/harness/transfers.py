@@ -1,10 +1,10 @@
-"""Every worker's incoming transfer log, complete.
+"""Record all incoming transfers of every worker.
 
-Dask keeps the last 1,000 entries and does not tell what it dropped. This plugin puts an
-unbounded log in the place of the bounded one, and counts what became of every fetch, so that
-entries can be checked against ``transfer_incoming_count_total``.
+Dask's log keeps the last 1,000 entries, and the number of dropped ones is unknown. This plugin
+replaces the log by an unbounded one, and counts the outcomes of all fetches, to compare the entries
+with ``transfer_incoming_count_total``.
 
-Like `wire` and `spill` this module imports nothing of commbench: it may be sent by value.
+Like `wire` and `spill` this module does not import commbench, so it can be sent by value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 
 class TransferLog(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that keeps the worker's incoming transfer log whole."""
+    """A worker plugin that makes the worker's incoming transfer log unbounded."""
 
     name = "commbench-transfer-log"
 
@@ -38,10 +38,10 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         worker.gather_dep = counted
 
     def teardown(self, worker: Any) -> None:
-        """Give `worker` its own log back, with what the unbounded one still holds."""
+        """Restore the bounded log of `worker`, with the last entries of the unbounded one."""
         self._bounded.extend(worker.transfer_incoming_log)
         worker.transfer_incoming_log = self._bounded
-        # What remains is the class's own.
+        # This uncovers the method of the class.
         del worker.gather_dep
 
 
@@ -51,33 +51,33 @@ def drain(most: int, dask_worker: Any) -> str:
     Parameters
     ----------
     most
-        How many entries to return at the most.
+        The maximum number of entries to return.
 
     Returns
     -------
     JSON of an object of lists, one item per entry
-        Who sent it, as a place in ``senders``; bytes in memory; start and stop in seconds since the
-        epoch on the worker's own clock corrected to the scheduler's, as Dask logs them; number of
+        The sender, as an index into ``senders``; bytes in memory; start and stop in seconds since
+        the epoch on the worker's clock, corrected to the scheduler's, as Dask logs them; number of
         keys.
     """
     plugin: TransferLog = dask_worker.plugins[TransferLog.name]
     log = dask_worker.transfer_incoming_log
     entries = [log.popleft() for _ in range(min(most, plugin.n_counted, len(log)))]
     plugin.n_counted -= len(entries)
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     columns = {
-        "sender": [places.setdefault(entry["who"], len(places)) for entry in entries],
+        "sender": [indices.setdefault(entry["who"], len(indices)) for entry in entries],
         "nbytes": [entry["total"] for entry in entries],
         "start_s": [entry["start"] for entry in entries],
         "stop_s": [entry["stop"] for entry in entries],
         "n_keys": [len(entry["keys"]) for entry in entries],
     }
-    # Entry by entry, Dask's own serialization takes 30 times as long.
-    return json.dumps({"senders": list(places), **columns}, separators=(",", ":"))
+    # Dask's serialization of single entries takes 30 times as long.
+    return json.dumps({"senders": list(indices), **columns}, separators=(",", ":"))
 
 
 def count(dask_worker: Any) -> dict[str, int]:
-    """Return how many fetches began since the last call and how they ended; runs on a worker."""
+    """Return the number of fetches since the last call, by outcome; runs on a worker."""
     plugin: TransferLog = dask_worker.plugins[TransferLog.name]
     total = dask_worker.state.transfer_incoming_count_total
     counts = {
@@ -88,7 +88,7 @@ def count(dask_worker: Any) -> dict[str, int]:
         + plugin.outcomes["GatherDepNetworkFailureEvent"],
         "n_in_flight": dask_worker.state.transfer_incoming_count,
     }
-    # What is still in flight belongs to the next window, in which it will be logged.
+    # Fetches in flight will be logged in the next window, and count there.
     plugin.n_started_before = total - counts["n_in_flight"]
     plugin.outcomes.clear()
     plugin.n_counted = counts["n_logged"]
@@ -96,6 +96,6 @@ def count(dask_worker: Any) -> dict[str, int]:
 
 
 def forget(dask_worker: Any) -> None:
-    """Forget what was logged and counted so far; runs on a worker."""
+    """Clear the log and the counts; runs on a worker."""
     count(dask_worker)
     dask_worker.transfer_incoming_log.clear()

@@ -1,9 +1,8 @@
-"""Count the bytes that really cross the comms between workers, at the comm layer.
+"""Count the bytes of all messages between workers, at the comm layer.
 
-Dask's transfer log sees only what ``gather_dep`` fetches. This plugin sees every message of
-every channel, the P2P shuffle's too: it wraps ``write`` of whatever class of comm the worker
-uses, and lets each worker tell its name in Dask's handshake, so that both ends know whom they
-write to.
+Dask's transfer log only has fetches of ``gather_dep``. This plugin counts all messages, including
+those of the P2P shuffle: it wraps ``write`` of the comm classes in use, and adds the worker's name
+to Dask's handshake, so that both ends know their peer.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _NAME_KEY = "commbench-worker"
 class WireMeter(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that counts the bytes and messages written to each other worker.
 
-    One worker per process: the count is the process's. Connections that were open before the
-    plugin came are not counted.
+    The count is that of the process, which must have one worker. Connections that were open before
+    the plugin was registered are not counted.
     """
 
     name = "commbench-wire-meter"
@@ -33,19 +32,19 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self.comms: dict[str, weakref.ref[Any]] = {}
 
     def setup(self, worker: Any) -> None:
-        """Begin to count in the process of `worker`."""
-        self._own_name = str(worker.name)
+        """Start counting in the process of `worker`."""
+        self._worker_name = str(worker.name)
         self._handshake_info = Comm.handshake_info
         self._write_methods: dict[type[Any], Any] = {}
 
         def handshake_info(comm: Any) -> dict[str, Any]:
             self._wrap_write(type(comm))
-            return {**self._handshake_info(comm), _NAME_KEY: self._own_name}
+            return {**self._handshake_info(comm), _NAME_KEY: self._worker_name}
 
         Comm.handshake_info = handshake_info
 
     def teardown(self, worker: Any) -> None:
-        """Restore the classes of comms as they were."""
+        """Restore the methods of the comm classes."""
         del worker
         Comm.handshake_info = self._handshake_info
         for cls, write in self._write_methods.items():
@@ -53,7 +52,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self._write_methods.clear()
 
     def _wrap_write(self, cls: type[Any]) -> None:
-        # TLS inherits TCP's: wrapped in both, a message would count twice.
+        # TLS inherits TCP's method; if both were wrapped, a message would count twice.
         owner: type[Any] = next(base for base in cls.__mro__ if "write" in vars(base))
         if owner in self._write_methods:
             return
@@ -62,7 +61,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
 
         async def counted(comm: Any, *args: Any, **kwargs: Any) -> Any:
             nbytes = await write(comm, *args, **kwargs)
-            # Both ends write before they have read the other's handshake: no name yet.
+            # The peer's name is unknown until its handshake has been read.
             peer = comm.remote_info.get(_NAME_KEY)
             if peer is not None:
                 self.nbytes[peer] += nbytes
@@ -89,7 +88,7 @@ def take(dask_worker: Any) -> list[tuple[str, int, int]]:
 
 
 def forget(dask_worker: Any) -> None:
-    """Forget what was counted so far; runs on a worker."""
+    """Reset the counts; runs on a worker."""
     take(dask_worker)
 
 
@@ -101,19 +100,19 @@ def transports(transport: Any, dask_worker: Any) -> list[tuple[str, str, str]]:
     transport
         The backend's ``transport`` function.
     """
-    found = []
+    rows = []
     for peer, reference in _meter(dask_worker).comms.items():
         comm = reference()
         if comm is not None and not comm.closed():
             used = transport(comm)
-            found.append((peer, used.name, used.evidence))
-    return found
+            rows.append((peer, used.name, used.evidence))
+    return rows
 
 
 def compressions(dask_worker: Any) -> list[str]:
-    """Return the compressors of the live connections, ``"none"`` for none; runs on a worker.
+    """Return the compressions of the live connections, or ``"none"``; runs on a worker.
 
-    The two ends of a connection agree on one; within a host on none, whatever is set.
+    The two ends of a connection agree on one; on the same host Dask never compresses.
     """
     live = (reference() for reference in _meter(dask_worker).comms.values())
     options = [comm.handshake_options for comm in live if comm is not None and not comm.closed()]

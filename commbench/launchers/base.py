@@ -1,4 +1,4 @@
-"""What a launcher must give: a connected client and the processes behind it."""
+"""Base classes of launchers, and of the clusters that they start."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 SCHEDULER = "scheduler"
-"""What the scheduler is called where workers go by their addresses."""
+"""The scheduler's key in mappings and sets of worker addresses."""
 
 
 class RunningCluster(ABC):
-    """A cluster with all its workers there, closed on leaving the context."""
+    """A running cluster with all its workers; leaving the context closes it."""
 
     client: Any
     """A connected ``distributed.Client``."""
     names: Mapping[str, str]
-    """The name of every worker by its address."""
+    """The workers' names by address."""
     pids: tuple[int, ...]
-    """Every process on this host that works for the cluster, the client's included."""
-    adopted: tuple[int, ...] = ()
-    """Those of them that this process did not start, itself or through its children."""
-    elsewhere: frozenset[str] = frozenset()
-    """The addresses of the workers on other hosts, and `SCHEDULER` where that is on another."""
-    outlives: bool = False
-    """Whether the cluster was there before the launch and stays: it is to be left as it was."""
+    """The processes of the cluster on this host, including the client's."""
+    foreign_pids: tuple[int, ...] = ()
+    """Those of `pids` that are not descendants of this process."""
+    remote_members: frozenset[str] = frozenset()
+    """The addresses of workers on other hosts, and `SCHEDULER` if it is on another host."""
+    preexisting: bool = False
+    """Whether the cluster ran before the launch and must be left as it was."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the processes in an orderly way, and by force those that won't."""
+        """Stop the processes; kill those that don't end in time."""
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that scheduler, workers and client have used since they began.
+        """Return the CPU seconds of scheduler, workers and client since they started.
 
-        Processes elsewhere are asked for theirs, which costs each of them one message.
+        Each process on another host is asked for its CPU time, with one message.
         """
         seconds = cores.cpu_seconds(self.pids)
-        if workers := sorted(self.elsewhere - {SCHEDULER}):
+        if workers := sorted(self.remote_members - {SCHEDULER}):
             seconds += sum(self.client.run(time.process_time, workers=workers).values())
-        if SCHEDULER in self.elsewhere:
+        if SCHEDULER in self.remote_members:
             seconds += self.client.run_on_scheduler(time.process_time)
         return seconds
 
     def shut_down(self) -> None:
-        """Ask the scheduler to end all, and leave."""
-        # The scheduler goes away while it answers.
+        """Ask the scheduler to shut down the cluster, and close the client."""
+        # The scheduler closes the connection while it answers.
         with contextlib.suppress(Exception):
             self.client.shutdown()
         with contextlib.suppress(Exception):
@@ -63,38 +63,38 @@ class RunningCluster(ABC):
 
     @property
     def n_processes(self) -> int:
-        """How many processes that is."""
-        return len(self.pids) + len(self.elsewhere)
+        """The number of processes, on this and other hosts."""
+        return len(self.pids) + len(self.remote_members)
 
     def __enter__(self) -> RunningCluster:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
         if kind is not None:
-            process.let_deaths_be_told()
+            process.await_death_report()
         self.close()
 
 
-def bound_to(place: Placement) -> dict[str, str]:
-    """Return the variables that bind a process which ``bound`` starts to its CPUs and its NIC.
+def binding_env(placement: Placement) -> dict[str, str]:
+    """Return the variables that bind a process to its CPUs and its NIC.
 
-    Its GPU is the business of :mod:`commbench.machine.gpu`.
+    :mod:`commbench.launchers.child` applies the CPUs; :mod:`commbench.machine.gpu` has the GPU.
 
     Examples
     --------
-    >>> bound_to(Placement(cpus="0-3", nic="mlx5_0:1"))
+    >>> binding_env(Placement(cpus="0-3", nic="mlx5_0:1"))
     {'COMMBENCH_CPUS': '0-3', 'UCX_NET_DEVICES': 'mlx5_0:1'}
     """
-    variables = {process.CPUS: place.cpus} if place.cpus else {}
-    if place.nic:
-        variables["UCX_NET_DEVICES"] = place.nic
+    variables = {process.CPUS: placement.cpus} if placement.cpus else {}
+    if placement.nic:
+        variables["UCX_NET_DEVICES"] = placement.nic
     return variables
 
 
-def of_workers(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
-    """Return the modules that workers import before they communicate, where all import `preload`.
+def worker_preloads(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
+    """Return the modules that workers import before they communicate: `preload` and GPU setup.
 
-    Scheduler and client do without the set-up of a GPU: RMM's pool would be lost there.
+    Scheduler and client don't set up a GPU, because they would allocate an RMM pool in vain.
     """
     return [*([gpu.PRELOAD] if spec.device == "gpu" else []), *preload]
 
@@ -119,57 +119,57 @@ def memory_limit(spec: ClusterSpec, default: int | float) -> int | float:
     return parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
 
 
-def _takers(field: str) -> Iterator[str]:
-    """Yield the names of the launchers that look at a field of the spec."""
+def _supporters(field: str) -> Iterator[str]:
+    """Yield the names of the launchers that support a field of the spec."""
     for name in registry.names("launcher"):
         with contextlib.suppress(UnavailableError):
-            if field in registry.load("launcher", name).takes:
+            if field in registry.load("launcher", name).supports:
                 yield name
 
 
 class Launcher(ABC):
-    """A way to come to a cluster."""
+    """A way to start a cluster, or to connect to a running one."""
 
     name: ClassVar[str]
     """The entry point's name."""
-    takes: ClassVar[frozenset[str]] = frozenset()
-    """Those of the spec's ``hosts``, ``scheduler``, ``launcher_options``, ``placement`` and
-    ``memory_limit`` that it looks at."""
+    supports: ClassVar[frozenset[str]] = frozenset()
+    """The launcher uses these of the spec's ``hosts``, ``scheduler``, ``launcher_options``,
+    ``placement`` and ``memory_limit``."""
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:
-        """Return whether workers may be on other hosts than this; True where nobody can know."""
+        """Return whether workers may be on other hosts; True if this is unknown."""
         del spec
         return True
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:
-        """Refuse what can't be started, before anything is.
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:
+        """Raise an error if this launcher can't start `spec` with `backend`.
 
         Raises
         ------
         UsageError
-            With what is wrong and what to do.
+            With the problem and a remedy.
         """
         del backend
         for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
-            if getattr(spec, field) and field not in self.takes:
+            if getattr(spec, field) and field not in self.supports:
                 raise UsageError(
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
-                    f"--launcher {' or '.join(_takers(field))}"
+                    f"--launcher {' or '.join(_supporters(field))}"
                 )
         memory_limit(spec, 1.0)
 
     def script(
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
     ) -> str:
-        """Return the job script that ``start`` would submit, with nothing started.
+        """Return the job script that ``start`` would submit, without submitting it.
 
-        `environ` is the environment that the launch would have.
+        `environ` is the environment of the launch.
 
         Raises
         ------
         UsageError
-            Where there is none.
+            If the launcher submits no jobs.
         """
         del spec, protocol, scratch, environ
         raise UsageError(
@@ -181,14 +181,13 @@ class Launcher(ABC):
     def start(
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
     ) -> RunningCluster:
-        """Start the cluster that `spec` asks for and wait for all its workers.
+        """Start the cluster described by `spec` and wait for all its workers.
 
-        Every process inherits the environment of this one. `scratch` takes its logs. The modules
-        `preload` are imported in every process before it communicates: a backend that polls
-        would slow their import manifold.
+        Every process inherits this process's environment and logs to `scratch`. It imports the
+        modules `preload` before it communicates, because a backend that polls slows imports down.
 
         Raises
         ------
         LaunchError
-            Where a process died or workers did not come in time, with how many did.
+            If a process died, or not all workers came in time; the message has their number.
         """

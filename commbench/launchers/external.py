@@ -1,7 +1,7 @@
 """``external``: a cluster that is already running, which is measured and left as it was.
 
-Nothing of it is started, stopped or set. What it can't be told is reported as found: the settings
-of UCX, the memory of the workers, whether they have nannies.
+Nothing in it is started, stopped or set. The report has the settings that it already has: those of
+UCX, the workers' memory limits, and whether there are nannies.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 _ANSWER_SECONDS = 10.0
-"""A scheduler that runs answers at once; this is for one that is busy."""
+"""The time limit for connecting, long enough for a busy scheduler."""
 
 
 class ExternalCluster(RunningCluster):
-    """A client of somebody else's cluster."""
+    """A client of a cluster that the user has started."""
 
-    outlives = True
+    preexisting = True
 
     def __init__(self, spec: ClusterSpec, protocol: str) -> None:
         deadline = time.monotonic() + spec.start_timeout_s
-        self.client = _connected(address_of(spec.scheduler))
+        self.client = _connect_client(scheduler_address(spec.scheduler))
         try:
             hint = "; the cluster is measured as it is: ask for fewer --workers, or add some"
             members.join(self, spec, protocol, deadline, hint)
@@ -44,8 +44,8 @@ class ExternalCluster(RunningCluster):
             raise
 
     def _refuse_busy(self, deadline: float) -> None:
-        # What an earlier launch left to be released is gone in a moment.
-        while (n_tasks := self.client.run_on_scheduler(_n_running)) > 0:
+        # The results of an earlier launch may not be released yet.
+        while (n_tasks := self.client.run_on_scheduler(_count_tasks)) > 0:
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"the cluster is busy with {n_tasks} tasks of other clients: they would share "
@@ -54,38 +54,38 @@ class ExternalCluster(RunningCluster):
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the client."""
         process.unwatch()
         with contextlib.suppress(Exception):
             self.client.close(timeout=5)
 
 
 class ExternalLauncher(Launcher):
-    """Find the cluster at an address, or by the file of its scheduler."""
+    """Connect to a cluster by its scheduler's address or file."""
 
     name = "external"
-    takes = frozenset({"scheduler"})
+    supports = frozenset({"scheduler"})
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if not spec.scheduler:
             raise UsageError(
-                "the launcher external needs to know of a scheduler: --scheduler-address "
+                "the launcher external needs a scheduler: --scheduler-address "
                 "tcp://HOST:PORT or --scheduler-file FILE"
             )
-        address = address_of(spec.scheduler)
+        address = scheduler_address(spec.scheduler)
         scheme = address.partition("://")[0]
         if scheme != backend.protocol:
             raise UsageError(
-                f"the scheduler at {address} talks {scheme}, and the addresses of the backend "
-                f"{backend.name} begin with {backend.protocol}://: what is measured would bear a "
-                "wrong name. A running cluster has one backend; name that one with --backends"
+                f"the scheduler at {address} uses {scheme}, and the addresses of the backend "
+                f"{backend.name} begin with {backend.protocol}://. A running cluster has one "
+                "backend; name it with --backends"
             )
         if backend.options:
             raise UsageError(
                 f"the settings of {backend.name} can't be set on a cluster that is running; say "
-                f"--backends {backend.protocol}, and the report tells the settings and the "
-                "transport found"
+                f"--backends {backend.protocol}, and the report shows the settings and the "
+                "transport in use"
             )
         if spec.rmm:
             raise UsageError(
@@ -106,23 +106,23 @@ class ExternalLauncher(Launcher):
         return ExternalCluster(spec, protocol)
 
 
-def address_of(scheduler: str) -> str:
-    """Return the address that `scheduler` is, or that the scheduler's file of that name holds.
+def scheduler_address(scheduler: str) -> str:
+    """Return the scheduler's address: `scheduler`, or the address in the file of that name.
 
     Raises
     ------
     UsageError
-        Where it is neither.
+        If it is neither an address nor a scheduler's file.
 
     Examples
     --------
-    >>> address_of("10.0.0.1:8786"), address_of("ucx://10.0.0.1:8786")
+    >>> scheduler_address("10.0.0.1:8786"), scheduler_address("ucx://10.0.0.1:8786")
     ('tcp://10.0.0.1:8786', 'ucx://10.0.0.1:8786')
     """
     if "://" in scheduler:
         return scheduler
     host, _, port = scheduler.rpartition(":")
-    # As Dask reads it.
+    # Dask takes HOST:PORT for tcp, too.
     if host and port.isdecimal() and not Path(scheduler).exists():
         return f"tcp://{scheduler}"
     try:
@@ -140,7 +140,7 @@ def address_of(scheduler: str) -> str:
     return str(address)
 
 
-def _connected(address: str) -> Any:
+def _connect_client(address: str) -> Any:
     from distributed import Client
 
     try:
@@ -149,9 +149,9 @@ def _connected(address: str) -> Any:
         cause = error.__cause__ or error
         raise LaunchError(
             f"no scheduler answers at {address} within {_ANSWER_SECONDS:g} s ({cause}); is it "
-            "running, of this version of distributed, and is the way there open?"
+            "running, of this version of distributed, and its port reachable?"
         ) from error
 
 
-def _n_running(dask_scheduler: Any) -> int:
+def _count_tasks(dask_scheduler: Any) -> int:
     return sum(len(worker.processing) for worker in dask_scheduler.workers.values())

@@ -1,8 +1,8 @@
 """Workers as jobs of a queue, by the job classes of dask-jobqueue; the scheduler stays here.
 
-The scheduler is a process of this host's, as with the launcher ``local``, and not a part of the
-client, as dask-jobqueue has it: its time is not the client's. What the site wants of a job (queue,
-account, walltime, directives) comes from Dask's configuration, ``jobqueue.yaml``, and from
+The scheduler is a process on this host, as with the launcher ``local``. dask-jobqueue would run it
+in the client's process, whose time would then include the scheduler's. The options of a job (queue,
+account, walltime, directives) come from Dask's configuration, ``jobqueue.yaml``, and from
 ``--launcher-option``.
 """
 
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, of_workers
+from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
-from commbench.launchers.members import handed_on
+from commbench.launchers.members import forwarded_env
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
@@ -41,23 +41,23 @@ _LISTS = (
 
 
 class JobLauncher(Launcher):
-    """What the queues share."""
+    """Base class of the launchers for job queues."""
 
-    takes = frozenset({"launcher_options"})
+    supports = frozenset({"launcher_options"})
     job_class: ClassVar[str]
     """The class of dask-jobqueue, as ``module:class``."""
     status_command: ClassVar[str]
-    """What tells why a job waits."""
+    """The command that shows why a job is pending."""
     log_directives: ClassVar[tuple[str, ...]]
-    """The directives that put what a job prints into the folder ``{logs}``."""
+    """The directives that write a job's output to the folder ``{logs}``."""
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         if spec.memory_limit:
             raise UsageError(
                 f"the launcher {self.name} takes no --memory-limit: the workers of a job share the "
                 "memory that it asks for; say --launcher-option memory=8GB"
             )
-        super().check(spec, backend)
+        super().validate(spec, backend)
         if importlib.util.find_spec("dask_jobqueue") is None:
             raise UnavailableError(
                 f"the launcher {self.name}", "the package dask-jobqueue is not installed",
@@ -85,11 +85,11 @@ class JobLauncher(Launcher):
         return JobCluster(self, spec, protocol, scratch, preload)
 
     def n_jobs(self, spec: ClusterSpec) -> int:
-        """Return how many jobs make the workers of `spec`."""
+        """Return the number of jobs for the workers of `spec`."""
         per_job = self._processes(spec)
         if spec.n_workers % per_job:
             raise UsageError(
-                f"{spec.n_workers} workers can't be shared out to jobs of {per_job} (processes); "
+                f"{spec.n_workers} workers can't be divided into jobs of {per_job} (processes); "
                 "make one a multiple of the other"
             )
         return spec.n_workers // per_job
@@ -98,12 +98,12 @@ class JobLauncher(Launcher):
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
         scheduler: str, name: str, preload: Sequence[str] = (),
     ) -> Any:  # fmt: skip
-        """Return a job of dask-jobqueue's that was not submitted.
+        """Return a job of dask-jobqueue without submitting it.
 
         Raises
         ------
         UsageError
-            Where an option or a key of the configuration makes no sense to it.
+            If dask-jobqueue rejects an option or a key of the configuration.
         """
         import dask
 
@@ -116,12 +116,12 @@ class JobLauncher(Launcher):
         )
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
             extra = [*(line.format(logs=scratch) for line in self.log_directives), *extra]
-        variables = handed_on(environ, spec.env, nanny_environment())
-        # It is for the launch's own host; a node has its own, and the results' disk may be slow.
+        variables = forwarded_env(environ, spec.env, nanny_environment())
+        # Nodes have temporary folders of their site; this one may be on a slow shared disk.
         if variables.get(_TEMPORARY, "").startswith(str(scratch)):
             del variables[_TEMPORARY]
         if _VISIBLE not in spec.env:
-            # A job's GPUs are those that the queue gives it, and not this process's.
+            # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         per_job = self._processes(spec)
@@ -134,19 +134,19 @@ class JobLauncher(Launcher):
                 nanny=False,
                 protocol=protocol,
                 job_extra_directives=list(extra),
-                # After what the site needs, such as its modules: the case has the last word.
+                # After the site's prologue, so that the case's variables win.
                 job_script_prologue=[*prologue, *exports],
                 worker_extra_args=[
                     *arguments,
                     "--no-dashboard",
-                    *preload_options(of_workers(spec, preload)),
+                    *preload_options(worker_preloads(spec, preload)),
                 ],
                 **{key: value for key, value in options.items() if key != "processes"},
             )
         except (TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(":.")
             raise UsageError(
-                f"dask-jobqueue makes no job for {self.name} of that: {reason}. Say it "
+                f"dask-jobqueue can't make a job for {self.name}: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
 
@@ -154,19 +154,19 @@ class JobLauncher(Launcher):
         import dask
         import dask_jobqueue  # noqa: F401 - it fills in the configuration
 
-        found = self._options(spec).get("processes")
-        if found is None:
-            found = dask.config.get(f"jobqueue.{self.name}.processes") or 1
-        if not isinstance(found, int) or found < 1:
-            raise UsageError(f"processes is {found!r}; it is the number of workers in a job")
-        return found
+        n_processes = self._options(spec).get("processes")
+        if n_processes is None:
+            n_processes = dask.config.get(f"jobqueue.{self.name}.processes") or 1
+        if not isinstance(n_processes, int) or n_processes < 1:
+            raise UsageError(f"processes is {n_processes!r}; it is the number of workers in a job")
+        return n_processes
 
     def _options(self, spec: ClusterSpec) -> dict[str, Any]:
-        found = {}
+        options = {}
         for key, text in spec.launcher_options.items():
             name, value = key.replace("-", "_"), _value(text)
-            found[name] = [value] if name in _LISTS and not isinstance(value, list) else value
-        return found
+            options[name] = [value] if name in _LISTS and not isinstance(value, list) else value
+        return options
 
     def _job_class(self) -> Any:
         module, _, name = self.job_class.partition(":")
@@ -183,7 +183,7 @@ class JobLauncher(Launcher):
 
 
 class JobCluster(LocalCluster):
-    """A scheduler here, and workers wherever the queue puts them."""
+    """A scheduler on this host, and workers in jobs of the queue."""
 
     def __init__(
         self, launcher: JobLauncher, spec: ClusterSpec, protocol: str, scratch: Path,
@@ -206,11 +206,11 @@ class JobCluster(LocalCluster):
         ids = ", ".join(str(job.job_id) for job in self._jobs)
         hint = (
             f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
-            f"why one waits, and what they print is in {self._scratch}"
+            f"why one waits, and their logs are in {self._scratch}"
         )
         members.join(self, spec, protocol, self._deadline, hint)
         children = {child.pid for child in self._processes}
-        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
+        self.foreign_pids = tuple(pid for pid in self.foreign_pids if pid not in children)
         members.watch(self)
 
     def _submit(self, job: Any) -> None:
@@ -238,13 +238,13 @@ class JobCluster(LocalCluster):
                 yield f"--{key}"
                 yield str(options[key])
 
-    def _stop(self, patience_s: float = 0.0) -> None:
+    def _stop(self, timeout_s: float = 0.0) -> None:
         process.unwatch()
         self._cancel()
-        super()._stop(patience_s)
+        super()._stop(timeout_s)
 
     def _cancel(self) -> None:
-        # The first worker's end ends the launch, from another thread, before the last is cancelled.
+        # The end of the first worker makes another thread call this, too.
         with self._cancelling:
             while self._jobs:
                 with contextlib.suppress(Exception):

@@ -1,7 +1,7 @@
 """``local``: ``dask scheduler`` and ``dask worker`` processes on this host, as users start them.
 
-The scheduler has a process of its own, so that its time is not the client's. The workers have no
-nanny: a worker that dies must void the launch, not come back and blur it.
+The scheduler runs in a separate process, so that its time is not the client's. The workers have no
+nanny: if a worker dies, the launch must fail instead of going on with a new worker.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from pathlib import Path
 
 from commbench.errors import LaunchError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, bound_to, memory_limit, of_workers
+from commbench.launchers.base import (
+    Launcher,
+    RunningCluster,
+    binding_env,
+    memory_limit,
+    worker_preloads,
+)
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
 
-BOUND = (sys.executable, "-m", "commbench.launchers.bound")
+CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
 _CLOSE_SECONDS = 5.0
 _END_SECONDS = 2.5
 
@@ -35,8 +41,8 @@ class LocalCluster(RunningCluster):
     ) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._scratch = scratch
-        self._patience_s = spec.start_timeout_s
-        self._deadline = time.monotonic() + self._patience_s
+        self._timeout_s = spec.start_timeout_s
+        self._deadline = time.monotonic() + self._timeout_s
         try:
             self._start(spec, protocol, preload)
         except BaseException:
@@ -48,31 +54,31 @@ class LocalCluster(RunningCluster):
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
         self._spawn_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
-        preloads = preload_options(of_workers(spec, preload))
-        places = spec.placement or (Placement(),) * spec.n_workers
-        gpus = gpu.of_workers(spec, os.environ)
+        preloads = preload_options(worker_preloads(spec, preload))
+        bindings = spec.placement or (Placement(),) * spec.n_workers
+        gpus = gpu.env_for_workers(spec, os.environ)
         limit = memory_limit(spec, equal_share(spec.n_workers))
         for index in range(spec.n_workers):
             self._spawn(
-                f"worker {index}", *BOUND, "-m", "dask", "worker", "--scheduler-file", contact,
-                "--protocol", protocol, "--host", "127.0.0.1", "--name", str(index),
-                "--no-nanny", "--no-dashboard", "--nthreads", str(spec.threads_per_worker),
-                "--memory-limit", str(limit), *preloads,
-                **gpus[index], **bound_to(places[index]),
+                f"worker {index}", *CHILD_COMMAND, "-m", "dask", "worker",
+                "--scheduler-file", contact, "--protocol", protocol, "--host", "127.0.0.1",
+                "--name", str(index), "--no-nanny", "--no-dashboard",
+                "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
+                *preloads, **gpus[index], **binding_env(bindings[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
     def _spawn_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
         self._spawn(
-            "scheduler", *BOUND, "-m", "dask", "scheduler", "--scheduler-file", contact,
+            "scheduler", *CHILD_COMMAND, "-m", "dask", "scheduler", "--scheduler-file", contact,
             "--protocol", protocol, "--port", "0", "--no-dashboard", *options,
         )  # fmt: skip
 
     def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
         self._connect_to_scheduler(contact, preload)
-        found = members.wait_for(self.client, spec, self._deadline)
-        self.names = {address: str(info["name"]) for address, info in found.items()}
+        workers = members.wait_for(self.client, spec, self._deadline)
+        self.names = {address: str(info["name"]) for address, info in workers.items()}
 
     def _connect_to_scheduler(self, contact: Path, preload: Sequence[str]) -> None:
         from distributed import Client
@@ -82,11 +88,11 @@ class LocalCluster(RunningCluster):
         while not contact.exists():
             if time.monotonic() > self._deadline:
                 raise LaunchError(
-                    f"the scheduler did not start within {self._patience_s:g} s (--start-timeout)"
+                    f"the scheduler did not start within {self._timeout_s:g} s (--start-timeout)"
                 )
             time.sleep(0.02)
-        # It waits for the scheduler to have written the whole file.
-        self.client = Client(scheduler_file=str(contact), timeout=self._patience_s)
+        # The client waits until the scheduler has written the whole file.
+        self.client = Client(scheduler_file=str(contact), timeout=self._timeout_s)
 
     def _spawn(self, name: str, *command: str | Path, **environ: str) -> None:
         log = self._scratch / f"{name.replace(' ', '-')}.log"
@@ -100,16 +106,16 @@ class LocalCluster(RunningCluster):
         process.watch(name, spawned, log)
 
     def close(self) -> None:
-        """Ask the scheduler to end all, then make sure of it."""
+        """Ask the scheduler to shut down the cluster, then kill what is left."""
         process.unwatch()
         self.shut_down()
         self._stop(_CLOSE_SECONDS)
 
-    def _stop(self, patience_s: float = 0.0) -> None:
-        """Give those who were asked to end `patience_s` for it, then make sure of it."""
+    def _stop(self, timeout_s: float = 0.0) -> None:
+        """Wait `timeout_s` for the processes to end, then terminate and kill them."""
         process.unwatch()
         for sent, seconds in (
-            (None, patience_s), (signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)
+            (None, timeout_s), (signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)
         ):  # fmt: skip
             for child in self._processes:
                 if sent is not None and child.poll() is None:
@@ -124,7 +130,7 @@ class LocalLauncher(Launcher):
     """Start every process on this host."""
 
     name = "local"
-    takes = frozenset({"placement", "memory_limit"})
+    supports = frozenset({"placement", "memory_limit"})
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
@@ -138,7 +144,7 @@ class LocalLauncher(Launcher):
 
 
 def nanny_environment() -> dict[str, str]:
-    """Return what a nanny sets for its worker: one BLAS thread per task, early trimming."""
+    """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task."""
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
@@ -153,7 +159,7 @@ def preload_options(modules: Sequence[str]) -> list[str]:
 
 def equal_share(n_workers: int) -> int:
     """Return the bytes of memory of each worker: an equal share of this machine's."""
-    # What Dask sees as this machine's memory: the cgroup's limit where there is one.
+    # The memory that Dask sees: the cgroup's limit, if there is one.
     from distributed.system import MEMORY_LIMIT
 
     return int(MEMORY_LIMIT // n_workers)

@@ -1,9 +1,8 @@
 """The members of a cluster that are not this process's children.
 
-What of this process's environment they are given, where they are, and if they fit. SSH hands
-nothing on, and job queues what their sites have chosen. The members are asked through the
-scheduler; nothing is taken for granted of processes that somebody else started, or that another
-host runs.
+This module chooses the environment variables to forward to them, because SSH forwards none and job
+queues forward what their site configured. Through the scheduler it then asks each member for its
+host and its versions, and compares these with the specification.
 """
 
 from __future__ import annotations
@@ -20,79 +19,80 @@ from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
-_ASK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
 _NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH")
-_OF_THIS_HOST = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
+_HOST_SPECIFIC = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
 _PACKAGES = ("distributed", "dask", "commbench")
 
 
-class Place(NamedTuple):
-    """Where a process is: ``pid`` is its id for whoever shares its ``system``."""
+class ProcessLocation(NamedTuple):
+    """The host of a process, and its id; ids are comparable within one ``system``."""
 
     host: str
     system: str
     pid: int
 
 
-def place() -> Place:
-    """Return where this process is."""
+def process_location() -> ProcessLocation:
+    """Return the location of this process."""
     boot, ids = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    # Two containers of a host don't see each other's processes, and each has its own ids.
+    # Containers on one host have separate PID namespaces.
     system = (
         boot.read_text().strip() if boot.exists() else "",
         str(ids.readlink()) if ids.is_symlink() else "",
     )
-    return Place(socket.gethostname(), " ".join(system), os.getpid())
+    return ProcessLocation(socket.gethostname(), " ".join(system), os.getpid())
 
 
 def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
-    """Wait until as many workers are there as `spec` asks for and return them.
+    """Wait for the workers of `spec`, and return the scheduler's information about each.
 
     Raises
     ------
     LaunchError
-        Where fewer came until `deadline`, of ``time.monotonic``, or where there are more.
+        If fewer came until `deadline`, of ``time.monotonic``, or there are more.
     """
     while True:
-        found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-        if len(found) == spec.n_workers:
-            return found
-        if len(found) > spec.n_workers:
+        workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        if len(workers) == spec.n_workers:
+            return workers
+        if len(workers) > spec.n_workers:
             raise LaunchError(
-                f"{len(found)} workers are there, and {spec.n_workers} were asked for: a workload "
-                f"uses all of a cluster, so say --workers {len(found)}"
+                f"{len(workers)} workers are there, and {spec.n_workers} were asked for: a "
+                f"workload uses all of a cluster, so say --workers {len(workers)}"
             )
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"{len(found)} of {spec.n_workers} workers came within {spec.start_timeout_s:g} s "
-                f"(--start-timeout){hint}"
+                f"{len(workers)} of {spec.n_workers} workers came within {spec.start_timeout_s:g} "
+                f"s (--start-timeout){hint}"
             )
-        time.sleep(_ASK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def join(
     cluster: RunningCluster, spec: ClusterSpec, protocol: str, deadline: float, hint: str = ""
 ) -> None:
-    """Wait for the workers of `cluster`, check them, and find out where all its processes are.
+    """Wait for the workers of `cluster`, check them, and locate all processes.
 
-    None of those on this host passes for one that this process has started.
+    All processes on this host but the client count as not started by this process.
 
     Raises
     ------
     LaunchError
-        Where they don't come in time, or are not as asked for.
+        If workers don't come in time, or don't match `spec`.
     """
-    # Other versions may not even answer how many workers there are; workers may come late.
+    # Processes of another version may not even answer how many workers there are.
     check_versions(cluster.client)
-    found = wait_for(cluster.client, spec, deadline, hint)
+    workers = wait_for(cluster.client, spec, deadline, hint)
+    # Workers that joined meanwhile.
     check_versions(cluster.client)
-    check_workers(found, spec, protocol)
-    cluster.names = {address: str(info["name"]) for address, info in found.items()}
+    check_workers(workers, spec, protocol)
+    cluster.names = {address: str(info["name"]) for address, info in workers.items()}
     locate(cluster)
-    cluster.adopted = cluster.pids[1:]
+    cluster.foreign_pids = cluster.pids[1:]
 
 
 def check_versions(client: Any) -> None:
@@ -101,16 +101,16 @@ def check_versions(client: Any) -> None:
     Raises
     ------
     LaunchError
-        Where Python (3.x), distributed, dask or commbench differ, with both versions.
+        If Python (3.x), distributed, dask or commbench differ; the message has both versions.
     """
-    told = client.get_versions(packages=["commbench"])
-    own = _versions(told["client"])
-    for who, row in ((SCHEDULER, told["scheduler"]), *told["workers"].items()):
+    versions = client.get_versions(packages=["commbench"])
+    local = _versions(versions["client"])
+    for who, row in ((SCHEDULER, versions["scheduler"]), *versions["workers"].items()):
         theirs = _versions(row)
-        for name, version in own.items():
+        for name, version in local.items():
             if theirs.get(name) == version:
                 continue
-            others = [_versions(other).get(name) for other in told["workers"].values()]
+            others = [_versions(other).get(name) for other in versions["workers"].values()]
             n_differ = sum(other != version for other in others)
             whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
             raise LaunchError(
@@ -120,28 +120,28 @@ def check_versions(client: Any) -> None:
             )
 
 
-def _versions(told: Mapping[str, Any]) -> dict[str, str]:
-    packages = told["packages"]
-    found = {"python": ".".join(str(packages["python"]).split(".")[:2])}
-    return found | {name: packages.get(name) for name in _PACKAGES}
+def _versions(row: Mapping[str, Any]) -> dict[str, str]:
+    packages = row["packages"]
+    versions = {"python": ".".join(str(packages["python"]).split(".")[:2])}
+    return versions | {name: packages.get(name) for name in _PACKAGES}
 
 
-def check_workers(found: Mapping[str, Any], spec: ClusterSpec, protocol: str) -> None:
-    """Compare the workers `found` with what is asked for, but for their number.
+def check_workers(workers: Mapping[str, Any], spec: ClusterSpec, protocol: str) -> None:
+    """Compare the protocol and the threads of the workers with `spec`.
 
     Raises
     ------
     LaunchError
-        Where their addresses are of another protocol, or they have other numbers of threads.
+        If a worker has another protocol or number of threads.
     """
-    for address, info in found.items():
+    for address, info in workers.items():
         scheme = address.partition("://")[0]
         if scheme != protocol:
             raise LaunchError(
                 f"worker {info['name']} listens at {address}, and the backend's addresses begin "
                 f"with {protocol}://; measure it as the backend that it is"
             )
-    threads = sorted({int(info["nthreads"]) for info in found.values()})
+    threads = sorted({int(info["nthreads"]) for info in workers.values()})
     if threads != [spec.threads_per_worker]:
         if len(threads) > 1:
             raise LaunchError(
@@ -155,71 +155,75 @@ def check_workers(found: Mapping[str, Any], spec: ClusterSpec, protocol: str) ->
 
 
 def locate(cluster: RunningCluster) -> None:
-    """Find out which processes of `cluster` are on this host, and which are elsewhere."""
-    client, own = cluster.client, place()
-    # It comes as a list where it went through msgpack.
-    told = {SCHEDULER: Place(*client.run_on_scheduler(place))}
-    told |= {address: Place(*found) for address, found in client.run(place).items()}
-    here = {found.pid for found in told.values() if found.system == own.system} - {own.pid}
-    cluster.pids = (own.pid, *sorted(here))
-    cluster.elsewhere = frozenset(
-        member for member, found in told.items() if found.system != own.system
+    """Set ``pids`` and ``remote_members`` of `cluster`."""
+    client, here = cluster.client, process_location()
+    # A tuple that went through msgpack is a list.
+    locations = {SCHEDULER: ProcessLocation(*client.run_on_scheduler(process_location))}
+    locations |= {
+        address: ProcessLocation(*location)
+        for address, location in client.run(process_location).items()
+    }
+    pids = {location.pid for location in locations.values() if location.system == here.system}
+    cluster.pids = (here.pid, *sorted(pids - {here.pid}))
+    cluster.remote_members = frozenset(
+        member for member, location in locations.items() if location.system != here.system
     )
 
 
 def watch(cluster: RunningCluster) -> None:
-    """Report, as a death, whoever leaves `cluster` or joins it, until ``process.unwatch``."""
+    """Report workers that leave or join `cluster` as a death, until ``process.unwatch``."""
     names = dict(cluster.names)
     for name in names.values():
-        process.expect_life(f"worker {name}")
+        process.watch_remote(f"worker {name}")
 
-    def tell(event: tuple[float, Any]) -> None:
+    def report(event: tuple[float, Any]) -> None:
         _, message = event
         if not isinstance(message, Mapping):
             return
         address, action = message.get("worker"), message.get("action")
         if action == "remove-worker" and address in names:
             who = f"worker {names[address]}"
-            process.tell_death(who, f"{who} ({address}) left the cluster while it was needed")
+            process.report_death(who, f"{who} ({address}) left the cluster while it was needed")
         elif action == "add-worker" and address not in names:
-            process.tell_death(
+            process.report_death(
                 f"worker {next(iter(names.values()))}",
                 f"another worker, {address}, joined the cluster while it was measured: it is no "
                 "longer the one that was asked for",
             )
 
-    cluster.client.subscribe_topic("all", tell)
+    cluster.client.subscribe_topic("all", report)
 
 
-def handed_on(
+def forwarded_env(
     environ: Mapping[str, str], env: Mapping[str, str], defaults: Mapping[str, str],
-    own: tuple[str, ...] = (),
+    prefixes: tuple[str, ...] = (),
 ) -> dict[str, str]:  # fmt: skip
-    """Return the variables that the processes of a cluster are to have wherever they run.
+    """Return the environment variables to forward to the processes of a cluster.
 
-    Those of Dask, commbench and libraries that compute, those that the backend names, and where
-    libraries are found.
+    These are the variables of Dask, commbench and numerical libraries, those that the backend
+    names, and the search paths of modules and libraries.
 
     Parameters
     ----------
     environ
-        The environment of the launch: what the user, the backend and the case set.
+        The environment of the launch, with the variables of the user, the backend and the case.
     env
-        What the case has set in it, to go along whatever its name.
+        The case's variables; all of them are forwarded.
     defaults
-        What is set where nothing else does it.
-    own
-        What the names of variables begin with that the launcher's own libraries read.
+        Values of variables that are not set otherwise.
+    prefixes
+        Prefixes of further variables, which the launcher's libraries read.
     """
-    prefixes = (*_PREFIXES, *own, *filter(None, environ.get(process.FORWARDED, "").split(",")))
+    forwarded = environ.get(process.FORWARDED, "").split(",")
+    prefixes = (*_PREFIXES, *prefixes, *filter(None, forwarded))
     chosen = {
         name: value
         for name, value in environ.items()
-        if (name.startswith(prefixes) or name in _NAMES) and name not in _OF_THIS_HOST
+        if (name.startswith(prefixes) or name in _NAMES) and name not in _HOST_SPECIFIC
     }
     return {**defaults, **chosen, **{name: environ.get(name, env[name]) for name in env}}
 
 
 def without_paths_in(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` but those that name something in `folder`, which other hosts lack."""
+    """Return `variables` without those that name a path in `folder`, which other hosts lack."""
     return {name: value for name, value in variables.items() if str(folder) not in value}

@@ -1,9 +1,9 @@
 """``mpirun``: scheduler and workers as the ranks of one MPI world, started by dask-mpi.
 
-Rank 0 is the scheduler, the others are the workers ``rank-1``, ``rank-2`` and so on. The client
-stays outside, in the launch's own process: over ``mpi`` it joins as elastic mode does. Where hosts
-are named, the first is the scheduler's, and each of the others has as many workers as with ``ssh``;
-the ranks of a host follow each other.
+Rank 0 is the scheduler, the others are the workers ``rank-1``, ``rank-2`` and so on. The client is
+no rank but the launch process; over ``mpi`` it connects as in elastic mode. With ``--hosts`` the
+first host runs the scheduler, and each other one has as many workers as with ``ssh``, in successive
+ranks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import psutil
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, memory_limit, of_workers
-from commbench.launchers.local import BOUND, LocalCluster, equal_share, nanny_environment
-from commbench.launchers.members import handed_on
+from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
+from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
+from commbench.launchers.members import forwarded_env
 from commbench.machine import gpu
 from commbench.model import ClusterSpec, registry
 
@@ -37,60 +37,62 @@ _VERSION_SECONDS = 10.0
 
 
 class MpirunCluster(LocalCluster):
-    """A running world."""
+    """A scheduler and workers that are ranks of one MPI world."""
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         mpiexec, contact = _mpiexec(), self._scratch / "scheduler.json"
         crowd = _crowd(spec)
-        # Other hosts have other memories: each worker has its share of its own host's.
+        # Hosts may differ in memory, so that a share of it is safer than bytes.
         share = 1 / max(crowd.values()) if crowd else equal_share(spec.n_workers)
-        # Without an interface Dask takes the address by which a host reaches others.
+        # Without an interface Dask uses the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
-        # It is for the launch's own host; another has its own, and the results' disk may be slow.
+        # Other hosts have temporary folders; this one may be on a slow shared disk.
         ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
         rank: list[str | Path] = [
             *(["env", "-u", _TEMPORARY] if spec.hosts and ours else []),
-            *BOUND, "-m", "dask_mpi.cli", "--scheduler-file", contact, "--protocol", protocol,
+            *CHILD_COMMAND, "-m", "dask_mpi.cli",
+            "--scheduler-file", contact, "--protocol", protocol,
             *(["--interface", interface] if interface else []),
             "--no-dashboard", "--worker-class", "distributed.Worker", "--name", "rank",
             "--nthreads", str(spec.threads_per_worker), "--memory-limit",
             str(memory_limit(spec, share)),
         ]  # fmt: skip
-        own = {
+        preloads = {
             "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(list(preload)),
-            "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(of_workers(spec, preload)),
+            "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
         }
         where = []
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
             variables = registry.load("backend", "mpi").variables
-            chosen = handed_on(os.environ, spec.env, nanny_environment(), variables)
-            names = [*chosen, *own]
+            chosen = forwarded_env(os.environ, spec.env, nanny_environment(), variables)
+            names = [*chosen, *preloads]
             where = _where(_version(mpiexec), spec, names)
-        self._spawn("mpiexec", *BOUND, mpiexec, *where, *_ranks(_gpus(spec, crowd), rank), **own)
+        ranks = _ranks(_gpus(spec, crowd), rank)
+        self._spawn("mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **preloads)
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
-        # SSH to this host gives processes that are nobody's children.
+        # Ranks on this host that were started over SSH are not children of this process.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
-        self.adopted = tuple(pid for pid in self.adopted if pid not in children)
+        self.foreign_pids = tuple(pid for pid in self.foreign_pids if pid not in children)
 
 
 class MpirunLauncher(Launcher):
-    """One ``mpiexec`` for the scheduler and all workers."""
+    """Start the scheduler and all workers with one ``mpiexec``."""
 
     name = "mpirun"
-    takes = frozenset({"hosts", "launcher_options", "memory_limit"})
+    supports = frozenset({"hosts", "launcher_options", "memory_limit"})
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
         return bool(spec.hosts)
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if not backend.in_mpi_ranks:
             raise UsageError(
-                f"{backend.name} can't run under mpirun: MPI brings libraries of its own into "
-                "every rank that don't go with it; use --launcher local"
+                f"{backend.name} can't run under mpirun: MPI loads libraries into every rank "
+                "that conflict with it; use --launcher local"
             )
         if len(spec.hosts) == 1:
             raise UsageError(
@@ -112,9 +114,9 @@ class MpirunLauncher(Launcher):
 
 
 def _crowd(spec: ClusterSpec) -> dict[str, int]:
-    """Return how many workers each host has, in the order of the ranks; none on this host alone.
+    """Return the number of workers per host, in the order of the ranks; empty without ``--hosts``.
 
-    The scheduler's host comes first, for its rank is 0.
+    The scheduler's host comes first, because its rank is 0.
 
     Examples
     --------
@@ -126,14 +128,14 @@ def _crowd(spec: ClusterSpec) -> dict[str, int]:
     if not spec.hosts:
         return {}
     head, *others = spec.hosts
-    counted = Counter(others[index % len(others)] for index in range(spec.n_workers))
-    return {host: counted[host] for host in (head, *others) if host == head or counted[host]}
+    n_workers = Counter(others[index % len(others)] for index in range(spec.n_workers))
+    return {host: n_workers[host] for host in (head, *others) if host == head or n_workers[host]}
 
 
 def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
-    """Return the arguments by which the ``mpiexec`` of this version goes to the hosts of `spec`.
+    """Return the arguments that make ``mpiexec`` start ranks on the hosts of `spec`.
 
-    Hydra hands its environment on; of Open MPI the `names` are what is to go along.
+    Hydra forwards its whole environment; Open MPI forwards the variables `names`.
 
     Examples
     --------
@@ -150,19 +152,19 @@ def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
         return ["--host", listed, *(word for name in names for word in ("-x", name))]
     if "HYDRA" in version:
         return ["-hosts", listed]
-    said = next(iter(version.strip().splitlines()), "")
+    first_line = next(iter(version.strip().splitlines()), "")
     raise LaunchError(
-        "the launcher mpirun knows how to tell hosts to the mpiexec of MPICH (hydra) and of Open "
-        f"MPI, and this one says it is {said!r}; use --launcher ssh"
+        "the launcher mpirun supports --hosts with the mpiexec of MPICH (hydra) and of Open MPI, "
+        f"and this one is {first_line!r}; use --launcher ssh"
     )
 
 
 def _gpus(spec: ClusterSpec, crowd: Mapping[str, int]) -> Sequence[Mapping[str, str]]:
-    """Return the variables that give each worker its GPU, in the order of the ranks."""
+    """Return the variables that select each worker's GPU, in the order of the ranks."""
     if not crowd or spec.device != "gpu":
-        return gpu.of_workers(spec, os.environ)
+        return gpu.env_for_workers(spec, os.environ)
     return [
-        gpu.of_crowd(number, n_workers, spec.workers_per_gpu, os.environ)
+        gpu.env_for_remote_worker(number, n_workers, spec.workers_per_gpu, os.environ)
         for n_workers in crowd.values()
         for number in range(n_workers)
     ]
@@ -171,7 +173,7 @@ def _gpus(spec: ClusterSpec, crowd: Mapping[str, int]) -> Sequence[Mapping[str, 
 def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -> list[str | Path]:
     """Return the arguments that start the scheduler and one worker for each of the `variables`.
 
-    Where these differ from worker to worker, a world is put together of commands that differ.
+    If the variables differ, each worker becomes a separate application context.
 
     Examples
     --------
@@ -183,20 +185,22 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
     if not any(variables):
         return ["-n", str(len(variables) + 1), *rank]
     words: list[str | Path] = ["-n", "1", *rank]
-    for own in variables:
-        words += [":", "-n", "1", "env", *(f"{key}={value}" for key, value in own.items()), *rank]
+    for environ in variables:
+        settings = [f"{key}={value}" for key, value in environ.items()]
+        words += [":", "-n", "1", "env", *settings, *rank]
     return words
 
 
 def _mpiexec() -> str:
-    # The one beside the interpreter belongs to the MPI that mpi4py finds there.
-    beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("mpiexec")
-    if found is None:
+    # In a virtual environment this is the mpiexec of the MPI that mpi4py loads.
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    mpiexec = mpiexec or shutil.which("mpiexec")
+    if mpiexec is None:
         raise LaunchError(
-            "the launcher mpirun finds no mpiexec; pip install mpich, or load your MPI's module"
+            "the launcher mpirun needs mpiexec, and there is none; pip install mpich, or load your "
+            "MPI's module"
         )
-    return found
+    return mpiexec
 
 
 def _version(mpiexec: str) -> str:
@@ -206,5 +210,5 @@ def _version(mpiexec: str) -> str:
             capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{mpiexec} does not tell its version: {error}") from error
+        raise LaunchError(f"{mpiexec} does not print its version: {error}") from error
     return asked.stdout + asked.stderr

@@ -1,8 +1,7 @@
-"""``ssh``: scheduler and workers on the hosts that ``--hosts`` names, by the parts of SSHCluster.
+"""``ssh``: scheduler and workers on the hosts in ``--hosts``, with the parts of SSHCluster.
 
-The first host is the scheduler's, and the workers go to the others in turn, as with
-``distributed.SSHCluster``. Each end is a process without a nanny, tethered to its connection: where
-that breaks, it ends.
+As with ``distributed.SSHCluster``, the first host runs the scheduler, and the workers are assigned
+to the others in turn. Each process has no nanny, and ends when its connection breaks.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, memory_limit, of_workers
+from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
 from commbench.launchers.local import nanny_environment
-from commbench.launchers.members import handed_on, without_paths_in
+from commbench.launchers.members import forwarded_env, without_paths_in
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
-_OWN = ("interface", "python")
+_FURTHER = ("interface", "python")
 _CLOSE_SECONDS = 10.0
 _TURNS_SECONDS = 0.05
 _LOGGER = "distributed.deploy.ssh"
 
 
 class SshCluster(RunningCluster):
-    """A running scheduler and its workers, each behind a connection of its own."""
+    """A running scheduler and its workers, with one SSH connection each."""
 
     def __init__(
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str]
@@ -67,8 +66,8 @@ class SshCluster(RunningCluster):
         from distributed import Client
 
         scheduler_host, *others = self._spec.hosts
-        places = [others[index % len(others)] for index in range(self._spec.n_workers)]
-        crowd = Counter(places)
+        hosts = [others[index % len(others)] for index in range(self._spec.n_workers)]
+        crowd = Counter(hosts)
         options = {"port": 0}
         starting = self._submit(self._start_end("scheduler", scheduler_host, "", options))
         self._result(starting, "scheduler")
@@ -79,13 +78,13 @@ class SshCluster(RunningCluster):
                 {
                     "name": str(index), "nthreads": self._spec.threads_per_worker,
                     "memory_limit": memory_limit(self._spec, 1 / crowd[host]),
-                    "preload": of_workers(self._spec, self._preload),
+                    "preload": worker_preloads(self._spec, self._preload),
                 },
-                gpu.of_crowd(
-                    places[:index].count(host), crowd[host], self._spec.workers_per_gpu, os.environ
+                gpu.env_for_remote_worker(
+                    hosts[:index].count(host), crowd[host], self._spec.workers_per_gpu, os.environ
                 ) if self._spec.device == "gpu" else {},
             )
-            for index, host in enumerate(places)
+            for index, host in enumerate(hosts)
         }  # fmt: skip
         started = {name: self._submit(start) for name, start in starts.items()}
         for came, (name, start) in enumerate(started.items()):
@@ -98,21 +97,21 @@ class SshCluster(RunningCluster):
 
     async def _start_end(
         self, name: str, host: str, scheduler: str, options: Mapping[str, Any],
-        own: Mapping[str, str] | None = None,
+        gpu_variables: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         from distributed.deploy import ssh
 
         connect = {key: _value(text) for key, text in self._options.items() if key in _CONNECT}
         python = self._options.get("python", sys.executable)
-        chosen = handed_on(os.environ, self._spec.env, nanny_environment())
-        variables = {**without_paths_in(self._scratch, chosen), **(own or {})}
+        chosen = forwarded_env(os.environ, self._spec.env, nanny_environment())
+        variables = {**without_paths_in(self._scratch, chosen), **(gpu_variables or {})}
         common: dict[str, Any] = {
             "address": host,
             "connect_options": {"connect_timeout": self._left(), **connect},
-            # SSHCluster puts it into a shell's command line as it stands.
+            # SSHCluster inserts this into a shell command without quoting.
             "remote_python": shlex.join(
                 ["env", *(f"{key}={value}" for key, value in variables.items()), python,
-                 "-m", "commbench.launchers.bound", "--tethered"]
+                 "-m", "commbench.launchers.child", "--tethered"]
             ),
             "kwargs": {
                 "protocol": self._protocol, "dashboard": False, "preload": self._preload,
@@ -138,23 +137,23 @@ class SshCluster(RunningCluster):
         try:
             address = socket.gethostbyname(host)
         except OSError:
-            # A name of the configuration of SSH; Dask finds an address by itself.
+            # The host is an alias of the SSH configuration; Dask will choose an address.
             return {}
-        # A host's own name is often that of its loopback, where no other host reaches it.
+        # On many hosts the host name resolves to a loopback address.
         several = len(set(self._spec.hosts)) > 1
         return {} if several and address.startswith("127.") else {"host": address}
 
     async def _follow(self, name: str) -> None:
-        """Keep what an end says, and report its end."""
+        """Write the standard error of a process to its log, and report its end."""
         remote = self._ends[name].proc
         log = self._scratch / f"{name.replace(' ', '-')}.log"
-        process.expect_life(name)
-        # A connection that breaks is the end, too.
+        process.watch_remote(name)
+        # A broken connection raises an exception, and is the end, too.
         with log.open("a", encoding="utf-8") as file, contextlib.suppress(Exception):
             async for line in remote.stderr:
                 file.write(line)
                 file.flush()
-        process.tell_death(
+        process.report_death(
             name,
             f"{name} on {self._ends[name].address} ended while it was needed" + process.tail(log),
         )
@@ -177,25 +176,25 @@ class SshCluster(RunningCluster):
             raise LaunchError(f"{came}{error}") from error
 
     def close(self) -> None:
-        """Ask the scheduler to end all, then make sure of it."""
+        """Ask the scheduler to shut down the cluster, then close the connections."""
         process.unwatch()
         self.shut_down()
         self._stop(_CLOSE_SECONDS)
 
-    def _stop(self, patience_s: float = 0.5) -> None:
-        """End the processes, by force those that don't within `patience_s`."""
+    def _stop(self, timeout_s: float = 0.5) -> None:
+        """Wait `timeout_s` for the processes to end, then close their connections."""
         process.unwatch()
         with contextlib.suppress(ResultTimeoutError):
-            self._submit(self._end_all(patience_s)).result(patience_s + _CLOSE_SECONDS)
+            self._submit(self._end_all(timeout_s)).result(timeout_s + _CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _end_all(self, patience_s: float) -> None:
+    async def _end_all(self, timeout_s: float) -> None:
         async def finish(end: Any) -> None:
             if end.proc is not None:
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(end.proc.wait_closed(), patience_s)
+                    await asyncio.wait_for(end.proc.wait_closed(), timeout_s)
             with contextlib.suppress(Exception):
                 await end.close()
                 await asyncio.wait_for(end.connection.wait_closed(), _CLOSE_SECONDS / 2)
@@ -205,7 +204,7 @@ class SshCluster(RunningCluster):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        # Connections that were refused close in the turns after.
+        # Refused connections close in the next turns of the event loop.
         await asyncio.sleep(_TURNS_SECONDS)
 
 
@@ -213,10 +212,10 @@ class SshLauncher(Launcher):
     """Start every process over SSH."""
 
     name = "ssh"
-    takes = frozenset({"hosts", "launcher_options", "memory_limit"})
+    supports = frozenset({"hosts", "launcher_options", "memory_limit"})
 
-    def check(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
-        super().check(spec, backend)
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
         if importlib.util.find_spec("asyncssh") is None:
             raise UnavailableError(
                 "the launcher ssh", "the package asyncssh is not installed",
@@ -228,8 +227,8 @@ class SshLauncher(Launcher):
                 "workers', for example --hosts node1,node1,node2"
             )
         for key in spec.launcher_options:
-            if key not in _CONNECT + _OWN:
-                known = ", ".join(_CONNECT + _OWN)
+            if key not in _CONNECT + _FURTHER:
+                known = ", ".join(_CONNECT + _FURTHER)
                 raise UsageError(f"the launcher ssh has no option {key!r}; known: {known}")
 
     def start(  # noqa: D102
@@ -240,7 +239,7 @@ class SshLauncher(Launcher):
 
 @contextlib.contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """Keep what the ends say until they have started, which SSHCluster gives to its logger."""
+    """Write SSHCluster's log to `file`; it has the processes' output until they have started."""
     handler = logging.FileHandler(file, encoding="utf-8")
     logger = logging.getLogger(_LOGGER)
     before = logger.level

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from commbench.errors import UsageError
 
 MAX_OTHERS = 0.1
-"""The share of the cores' time from which on others are said to use them.
+"""The share of the cores' time above which other processes are reported.
 
-A tenth of an idle core is what a desktop or a monitoring agent takes; a benchmark that leaves no
-core idle loses as much time as the others take.
+A desktop or a monitoring agent uses a tenth of a core. A benchmark that leaves no core idle loses
+the time that others use.
 """
 
 
 class Times(NamedTuple):
-    """CPU seconds since the machine's start, summed over cores: used by anybody, and stolen."""
+    """CPU seconds since boot, summed over cores: used by any process, and stolen."""
 
     busy_s: float
     stolen_s: float
@@ -36,7 +36,7 @@ def parse(text: str) -> frozenset[int]:
     Raises
     ------
     UsageError
-        Where it is anything else.
+        If `text` is not such a list.
 
     Examples
     --------
@@ -53,12 +53,12 @@ def parse(text: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as the kernel lists them.
+def format_list(numbers: Iterable[int]) -> str:
+    """Return numbers as a list in the kernel's format.
 
     Examples
     --------
-    >>> listed({0, 1, 2, 8}), listed(())
+    >>> format_list({0, 1, 2, 8}), format_list(())
     ('0-2,8', '')
     """
     spans: list[list[int]] = []
@@ -71,10 +71,10 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def times(numbers: Collection[int], proc: Path = Path("/proc")) -> Times | None:
-    """Return what the kernel counted on the cores of these `numbers`, None where it doesn't tell.
+    """Return the CPU times of the cores `numbers`, None if the kernel doesn't report them.
 
-    Waiting for a disk is not busy. Stolen is what a hypervisor gave to others while a process here
-    was ready to run; see proc_stat(5).
+    Waiting for a disk is not busy. Stolen is the time that a hypervisor gave to other guests while
+    a process here was ready to run; see proc_stat(5).
     """
     try:
         text = (proc / "stat").read_text()
@@ -93,13 +93,13 @@ def times(numbers: Collection[int], proc: Path = Path("/proc")) -> Times | None:
 
 
 def usable(cpu: Mapping[str, Any]) -> float | None:
-    """Return how many cores ``environment.cpu`` found that processes may use, quota included."""
+    """Return how many cores processes may use according to ``environment.cpu``, with quota."""
     limits = (cpu.get("usable_cores"), cpu.get("cgroup_quota_cores"))
     return min((limit for limit in limits if isinstance(limit, int | float)), default=None)
 
 
 def is_loaded(load_average: float, n_cores: float) -> bool:
-    """Return whether a load average says that others use the cores: 0.5 is there on any machine."""
+    """Return whether a load average means that others use the cores; 0.5 is normal."""
     return load_average > max(0.5, MAX_OTHERS * n_cores)
 
 
@@ -108,10 +108,10 @@ _SCHEDULER_CLOCK = 2
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU time that the processes `pids` have used, user and system, all threads.
+    """Return the CPU seconds, user and system, of all threads of the processes `pids`.
 
-    A process that is gone counts nothing: whoever compares two readings must know that all
-    lived through both.
+    A process that has ended counts as 0, so a difference of two results is only valid if no process
+    ended in between.
     """
     total = 0.0
     for pid in pids:
@@ -123,15 +123,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def thread_seconds(pid: int | str = "self") -> dict[int, tuple[float, float]]:
-    """Return by thread id the time that each thread of a process had a core, and waited for one.
+    """Return per thread id the seconds on a core and the seconds spent waiting for one.
 
-    From ``/proc/PID/task/TID/schedstat``. The time on a core of a thread that is running at this
-    moment may be a scheduler's tick (1 to 10 ms) old. A kernel without such accounting gives
-    no threads.
+    From ``/proc/PID/task/TID/schedstat``. The time on a core of a running thread may be a
+    scheduler's tick (1 to 10 ms) old. Without this accounting in the kernel, the result is empty.
     """
     threads = {}
     for folder in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end while its number is read.
+        # A thread may end meanwhile.
         with contextlib.suppress(OSError, ValueError):
             ran, waited, _ = (folder / "schedstat").read_text().split()
             threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9

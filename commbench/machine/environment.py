@@ -1,7 +1,8 @@
-"""What a measurement depends on: the machine and the software, recorded without guessing.
+"""Provenance of a measurement: the machine and the software.
 
-Functions read below a root that tests replace. None is what can't be read, ``"unlimited"`` a
-limit that is known to be absent. Nothing here raises, or imports a library that it asks about.
+Functions read files below a root, which tests replace. None stands for values that can't be read,
+``"unlimited"`` for a limit that is not set. No function raises an exception, or imports a library
+to describe it.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ Limit = float | str | None
 
 
 def collect(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the provenance of machine and software, ready for JSON; within 0.2 s, as a rule."""
-    gpu_rows, gpu_error = ask_gpus()
-    # Installed, it may lie in a virtual environment inside of somebody else's checkout.
+    """Return the provenance of machine and software for JSON; this usually takes 0.2 s."""
+    gpu_rows, gpu_error = query_gpus()
+    # An installed package may be in a virtual environment inside of another checkout.
     commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
     loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", read(root / "proc/loadavg") or "")
     return {
@@ -55,7 +56,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "clock": {"step_s": clock_step_s()},
+        "clock": {"step_s": timer_resolution()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),
@@ -69,7 +70,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def host(root: Path) -> dict[str, str | None]:
-    """Return the names of the host, its system and, where the kernel shows one, its hypervisor."""
+    """Return the host's name, its operating system and its hypervisor, if any."""
     release = read(root / "etc/os-release") or read(root / "usr/lib/os-release")
     dmi = (read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
     hypervisor = read(root / "sys/hypervisor/type")
@@ -85,9 +86,9 @@ def host(root: Path) -> dict[str, str | None]:
 
 
 def cpu(root: Path) -> dict[str, Any]:
-    """Return the processor, the cores that this process may use, and what moves their clock."""
+    """Return the processor, the cores that this process may use, and their clock settings."""
     info, tree = read(root / "proc/cpuinfo"), root / "sys/devices/system"
-    # Arm's cpuinfo has no model name, but two numbers that tell the model.
+    # Arm's cpuinfo has two numbers instead of a model name.
     arm = [_search(rf"^CPU {key}\s*:[ \t]*(.+)$", info) for key in ("implementer", "part")]
     arm_model = f"implementer {arm[0]}, part {arm[1]}" if all(arm) else None
     policies = [path for path in entries(tree / "cpu/cpufreq") if path.name.startswith("policy")]
@@ -118,7 +119,7 @@ def numa_nodes(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
 
 
 def memory(root: Path) -> dict[str, Limit]:
-    """Return memory, swap and their limits in bytes, and how huge pages are used."""
+    """Return memory, swap and their limits in bytes, and the mode of huge pages."""
     info = read(root / "proc/meminfo")
     pages = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     shm = None
@@ -139,7 +140,7 @@ def memory(root: Path) -> dict[str, Limit]:
 
 
 def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:
-    """Return the tightest limit that control groups set: cores of CPU time, or bytes of memory."""
+    """Return the lowest limit set by control groups, in cores or bytes."""
     limits: list[float] = []
     for folder in _cgroups(root, controller):
         separate = " ".join(read(folder / name) or "" for name in version_1)
@@ -167,7 +168,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
-    """Return the network interfaces; ``state`` is the kernel's, for loopback ``unknown``."""
+    """Return the network interfaces; ``state`` is ``unknown`` for loopback."""
     interfaces: list[dict[str, Any]] = []
     for path in entries(sys / "class/net"):
         speed = integer(path / "speed") or 2**32
@@ -181,7 +182,7 @@ def network_interfaces(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
 
 
 def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
-    """Return the ports of the RDMA devices, with state, rate and link layer as sysfs words them."""
+    """Return the ports of the RDMA devices, with state, rate and link layer from sysfs."""
     return [
         {"name": device.name, "port": port.name, "numa_node": integer(device / _NUMA_NODE)}
         | {key: read(port / key) for key in ("state", "rate", "link_layer")}
@@ -191,20 +192,20 @@ def rdma_devices(sys: Path = Path("/sys")) -> list[dict[str, Any]]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return the NVIDIA GPUs that the driver shows, whatever CUDA_VISIBLE_DEVICES hides."""
-    return ask_gpus()[0]
+    """Return the NVIDIA GPUs that the driver lists, regardless of CUDA_VISIBLE_DEVICES."""
+    return query_gpus()[0]
 
 
-def ask_gpus() -> tuple[list[dict[str, Any]], str]:
-    """Return the GPUs, and why nvidia-smi could not tell, where it is installed but failed."""
+def query_gpus() -> tuple[list[dict[str, Any]], str]:
+    """Return the GPUs, and the error of nvidia-smi if it is installed but failed."""
     executable = shutil.which("nvidia-smi")
-    return _ask_nvidia_smi(executable) if executable else ([], "")
+    return _query_nvidia_smi(executable) if executable else ([], "")
 
 
 @functools.cache  # a driver without persistence mode takes seconds to answer
-def _ask_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
+def _query_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
     command = (executable, _GPU_QUERY, "--format=csv,noheader,nounits")
-    text, error = ask(command, _GPU_TIMEOUT_S)
+    text, error = run_tool(command, _GPU_TIMEOUT_S)
     rows = []
     for line in text.splitlines():
         if row := re.fullmatch(r"([0-9]{1,4}), (.+), (.+), (.+), (.+), (.+)", line.strip()):
@@ -235,16 +236,16 @@ def ucx_tools() -> Path | None:
 
 
 def checkout(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of the git checkout around `folder`, and whether tracked files differ."""
+    """Return the commit of the git checkout with `folder`, and whether tracked files differ."""
     command = ("git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    text, error = ask(command, 2, GIT_OPTIONAL_LOCKS="0")
+    text, error = run_tool(command, 2, GIT_OPTIONAL_LOCKS="0")
     commit = _search(r"^# branch\.oid ([0-9a-f]+)$", text)
     dirty = any(not line.startswith("#") for line in text.splitlines())
     return {"commit": commit, "dirty": dirty} if commit and not error else None
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that steer Dask, UCX, MPI and CUDA, without secrets."""
+    """Return the environment variables of Dask, UCX, MPI and CUDA, without secrets."""
     kept = {}
     for name in filter(_VARIABLES.fullmatch, sorted(environ)):
         value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
@@ -263,12 +264,11 @@ def _kilobytes(name: str, text: str | None) -> int | None:
     return None if number is None else int(number) * 1024
 
 
-def clock_step_s() -> float:
-    """Return the seconds between two readings of ``time.perf_counter`` that follow each other.
+def timer_resolution() -> float:
+    """Return the median difference, in seconds, of two successive ``time.perf_counter`` readings.
 
-    The resolution that the clock claims is one nanosecond on any Linux; what two readings differ
-    by, at the least, is what a duration can be off by: the cost of a reading, or the tick of a
-    coarse clock source.
+    Linux always reports a resolution of one nanosecond. The error of a duration is larger: the cost
+    of a reading, or the tick of a coarse clock source.
     """
     clock = time.perf_counter
     readings = [clock() for _ in range(_N_READINGS)]
@@ -278,9 +278,9 @@ def clock_step_s() -> float:
 
 
 def recorded(known: Mapping[str, Any], key: str) -> Any:
-    """Return what an environment that was collected has under a key such as ``"cpu.model"``.
+    """Return the value of a key such as ``"cpu.model"`` in a collected environment.
 
-    None is what nobody recorded.
+    None if it was not recorded.
     """
     value: Any = known
     for part in key.split("."):
@@ -289,28 +289,28 @@ def recorded(known: Mapping[str, Any], key: str) -> Any:
 
 
 def read(path: Path) -> str | None:
-    """Return the text of a file without blanks around it; None where it can't be read."""
-    # Whole cpuinfos take long on many cores, and the first 64 KiB hold all that is asked for.
+    """Return the stripped text of a file; None if it can't be read."""
+    # /proc/cpuinfo is slow on many cores, and its first 64 KiB are enough.
     with suppress(OSError, ValueError), path.open("rb") as file:
         return file.read(65536).decode(errors="replace").strip()
     return None
 
 
 def integer(path: Path) -> int | None:
-    """Return the number in a file of sysfs, where a negative one means that it doesn't know."""
+    """Return the number in a file of sysfs; None if it is negative, which means unknown."""
     text = read(path) or ""
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what a folder has, in the order of numbers; nothing where it can't be read."""
+    """Return the entries of a folder in numerical order; none if it can't be read."""
     with suppress(OSError):
         return sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
     return []
 
 
-def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:
-    """Run a program, with `env` set, and return what it printed and why that is void, if it is."""
+def run_tool(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[str, str]:
+    """Run a program with the variables `env`; return its output, and an error message or ""."""
     name, pipe = Path(command[0]).name, subprocess.PIPE
     # A git hook's GIT_DIR would redirect git.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | env
@@ -323,7 +323,7 @@ def ask(command: Sequence[str | Path], timeout_s: float, **env: str) -> tuple[st
     except OSError as error:
         return "", f"{name} can't be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        # A process that is stuck in a driver outlives its SIGKILL: don't wait for it.
+        # A process that is stuck in a driver may survive SIGKILL, so don't wait for it.
         with suppress(OSError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate(timeout=1)

@@ -1,7 +1,7 @@
-"""Notice at once, and at no cost, that a process died, and leave none behind.
+"""Watch processes for their death, and kill all processes of a launch.
 
-A launch depends on all its processes, and on the orchestrator that started it. Where one of them
-goes, waiting for a result is in vain: the kernel tells a sleeping thread.
+A launch depends on all its processes, and on the orchestrator that started it. A thread per process
+sleeps until the kernel reports its end, which costs nothing and is noticed at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from commbench.machine import cores
 
 MARK = "COMMBENCH_LAUNCH"
-"""An environment variable that every process of a launch carries, so that none is missed."""
+"""An environment variable that identifies all processes of a launch."""
 
 CPUS = "COMMBENCH_CPUS"
-"""An environment variable with the CPUs that a worker is bound to, as the kernel lists them."""
+"""An environment variable with the CPUs to bind a worker to, in the kernel's list format."""
 
 FORWARDED = "COMMBENCH_FORWARDED"
-"""An environment variable with what the names of others begin with, comma-separated, that processes
-on other hosts are to have for the sake of the backend.
+"""An environment variable with prefixes, comma-separated: the variables that the backend needs in
+processes on other hosts.
 """
 
 _LOG_TAIL_LINES = 12
@@ -37,26 +37,26 @@ _GONE_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 
 # No process has this id.
-_ELSEWHERE = 0
+_REMOTE = 0
 
 _on_death: Callable[[str], None] | None = None
-_told = False
+_reported = False
 _watched: dict[str, int] = {}
 _undo: list[Callable[[], None]] = []
 _lock = threading.Lock()
 
 
 def on_death(report: Callable[[str], None]) -> None:
-    """Call `report`, with a message, from a thread, when the first watched process dies.
+    """Call `report` with a message, from a thread, when the first watched process dies.
 
-    It is expected to end this process: the deaths that follow are not told.
+    It should end this process: later deaths are not reported.
     """
-    global _on_death, _told
-    _on_death, _told = report, False
+    global _on_death, _reported
+    _on_death, _reported = report, False
 
 
 def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
-    """Report the death of `child`, with the end of its `log`, unless ``unwatch`` came first."""
+    """Report the death of `child` with the end of its `log`, until ``unwatch`` is called."""
     descriptor = os.pidfd_open(child.pid)
     with _lock:
         _watched[name] = child.pid
@@ -68,7 +68,7 @@ def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
             gone.poll()
         finally:
             os.close(descriptor)
-        _tell(
+        _report(
             name,
             child.pid,
             lambda: (
@@ -80,73 +80,73 @@ def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
     threading.Thread(target=wait, name=f"watch {name}", daemon=True).start()
 
 
-def expect_life(name: str) -> None:
-    """Take the death of `name`, which is no child of this process, as one to be told."""
+def watch_remote(name: str) -> None:
+    """Watch `name`, which is no child of this process; see ``report_death``."""
     with _lock:
-        _watched[name] = _ELSEWHERE
+        _watched[name] = _REMOTE
 
 
-def tell_death(name: str, message: str) -> None:
-    """Report with `message` that `name` died, unless ``unwatch`` came first."""
-    _tell(name, _ELSEWHERE, lambda: message)
+def report_death(name: str, message: str) -> None:
+    """Report that `name`, given to ``watch_remote``, has died, until ``unwatch`` is called."""
+    _report(name, _REMOTE, lambda: message)
 
 
-def _tell(name: str, pid: int, message: Callable[[], str]) -> None:
-    global _told
+def _report(name: str, pid: int, message: Callable[[], str]) -> None:
+    global _reported
     with _lock:
-        expected = _told or _watched.get(name) != pid
-        _told = _told or not expected
+        expected = _reported or _watched.get(name) != pid
+        _reported = _reported or not expected
     if not expected and _on_death is not None:
         _on_death(message())
 
 
 def unwatch() -> None:
-    """Take the death of every process from here on as intended."""
+    """Stop reporting deaths, because processes are about to be ended."""
     with _lock:
         _watched.clear()
 
 
 def at_end(undo: Callable[[], None]) -> None:
-    """Call `undo` before this process has to end itself: what it started is on other hosts.
+    """Call `undo` before this process kills itself, to end what it has started on other hosts.
 
-    Where several threads end the process, each calls it, and none may go on before all is undone.
+    If several threads end the process, each calls it, so `undo` must return only when it is done.
     """
     _undo.append(undo)
 
 
 def undo_all() -> None:
-    """Call what ``at_end`` was given, and let none of it keep the end from coming."""
+    """Call the functions given to ``at_end``; their exceptions are ignored."""
     for undo in reversed(_undo):
         with contextlib.suppress(Exception):
             undo()
 
 
-def let_deaths_be_told() -> None:
-    """Where something went wrong, wait as long as it takes to be told that a process died.
+def await_death_report() -> None:
+    """Wait after an error until a death, which may have caused it, would have been reported.
 
-    The kernel closes the sockets of a dying process before it tells of its end: whoever talked to
-    it learns of a closed connection first, which explains nothing. Where a death is told, this
-    does not return, since the report ends the process.
+    The kernel closes the sockets of a dying process before it reports its end. So its peers see a
+    closed connection first, which does not explain the error. If a death is reported, this does
+    not return, because the report ends the process.
     """
     if _watched:
         time.sleep(_NOTICE_SECONDS)
-    while _told and _on_death is not None:
+    while _reported and _on_death is not None:
         time.sleep(_NOTICE_SECONDS)
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process as soon as the one that started it is gone."""
+    """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def bind() -> None:
-    """Keep this process, which has one thread yet, to the CPUs in ``COMMBENCH_CPUS``, if any."""
+    """Bind this process, before it starts threads, to the CPUs in ``COMMBENCH_CPUS``, if set."""
     if numbers := cores.parse(os.environ.get(CPUS, "")):
         os.sched_setaffinity(0, numbers)
 
 
 def marked(mark: str) -> list[int]:
-    """Return the ids of the living processes, but this one, whose environment carries `mark`."""
+    """Return the ids of the other processes whose environment has `mark`."""
     wanted = f"{MARK}={mark}".encode()
     pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
@@ -157,7 +157,7 @@ def marked(mark: str) -> list[int]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill whoever carries `mark`, in whatever session, and wait until they are gone."""
+    """Kill all processes with `mark`, in any session, and wait until they have ended."""
     deadline = time.monotonic() + _GONE_SECONDS
     while (survivors := marked(mark)) and time.monotonic() < deadline:
         for pid in survivors:
@@ -178,7 +178,7 @@ def watch_parent(descriptor: int, then: Callable[[], None]) -> None:
 
 
 def describe_exit(status: int) -> str:
-    """Return in words how a process with the exit status `status` of ``Popen`` ended.
+    """Return a description of the exit status `status` of ``Popen``.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def describe_exit(status: int) -> str:
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of `log`, introduced, or nothing where there are none."""
+    """Return the last lines of `log` for an error message, or "" if there are none."""
     try:
         lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
     except OSError:

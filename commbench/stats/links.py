@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from commbench.machine.topology import UNKNOWN, link_class, rack_of, rank
+from commbench.machine.topology import UNKNOWN, find_rack, link_class, rank
 from commbench.model import WorkerPlace
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     workers = addresses.merge(places, on=_WORKER, how="outer")
     texts = workers[["address_host", "process", "host", "host_id"]].fillna("").astype("str")
     names = list(zip(texts["host"], texts["address_host"], strict=True))
-    racks = {name: rack_of(name, run.manifest.racks) for name in names}
+    racks = {name: find_rack(name, run.manifest.racks) for name in names}
     return workers[_WORKER].assign(
         address_host=texts["address_host"],
         process=texts["process"],

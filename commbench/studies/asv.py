@@ -85,25 +85,15 @@ def find_commit(
             f"{run.id} doesn't say of which commit it is: it was not started in a git checkout. "
             "Name the commit: --commit COMMIT"
         )
-    revision = name or str(commit)
-    said, problem = environment.ask(
-        (
-            "git",
-            "-C",
-            repository,
-            "log",
-            "-1",
-            "--format=%H %at",
-            "--end-of-options",
-            revision,
-            "--",
-        ),
+    asked = name or str(commit)
+    said, problem = environment.run_tool(
+        ("git", "-C", repository, "log", "-1", "--format=%H %at", "--end-of-options", asked, "--"),
         _GIT_TIMEOUT_S,
     )
     match = re.fullmatch(r"([0-9a-f]{40,64}) ([0-9]+)\s*", said)
     if match is None:
         raise UsageError(
-            f"{repository} has no commit {revision!r} ({problem or 'git told nothing'}); name the "
+            f"{repository} has no commit {asked!r} ({problem or 'git printed nothing'}); name the "
             "project's checkout with --repository, fetch what it lacks, or name another --commit"
         )
     if commit == match[1] and dirty and not force:

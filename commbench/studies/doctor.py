@@ -132,7 +132,7 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
         return (), ""
     library = tools.parent / "lib"
     path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    text, error = environment.ask((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    text, error = environment.run_tool((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
     transports = parse_ucx_info(text)
     return transports, error or ("" if transports else "ucx_info listed no transport")
 
@@ -156,7 +156,7 @@ def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
 
 def gpu_memory() -> Iterator[tuple[str, str]]:
     """Yield labels and facts on GPU memory: the driver, the packages, and the support of MPI."""
-    gpus, error = environment.ask_gpus()
+    gpus, error = environment.query_gpus()
     names = gpu.devices(os.environ)
     limit = os.environ.get(gpu.VISIBLE)
     yield (
@@ -175,7 +175,7 @@ def gpu_memory() -> Iterator[tuple[str, str]]:
 def _mpi() -> str:
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed"
-    text, error = environment.ask((sys.executable, "-c", _ASK_MPI), _TIMEOUT_S)
+    text, error = environment.run_tool((sys.executable, "-c", _ASK_MPI), _TIMEOUT_S)
     if error or len(lines := text.split("\n")) < 2:
         return f"not known: {error or 'it said nothing'}"
     if lines[1] == "True":

@@ -1,1 +1,1 @@
-"""What is computed or exchanged while the clock runs."""
+"""Workloads: the computations and message exchanges that are measured."""

@@ -1,9 +1,9 @@
 """``all-to-all``: each worker fetches blocks from each other, one pair at a time, then all at once.
 
-Whatever a workload of its users makes the workers exchange, here the matrix of pairs is complete.
-A block is a NumPy (or CuPy) array of random bytes that lies on its owner as a task's result does.
-Alone, a fetch has the cluster to itself: the bandwidth of the pair's own way. Together, all
-``W * (W - 1)`` ordered pairs of W workers fetch at once: what the pairs share shows.
+Unlike with other workloads, every pair of workers has a result. A block is a NumPy (or CuPy) array
+of random bytes, which is in its owner's memory like the result of a task. Alone, one pair fetches
+at a time, which shows the bandwidth of its link. Together, all ``W * (W - 1)`` ordered pairs of W
+workers fetch at once, which shows what they share.
 
 Payload of a sample: alone, one block; together, the blocks of all pairs.
 """
@@ -26,7 +26,7 @@ class AllToAll(FetchWorkload):
     Raises
     ------
     UsageError
-        Where there is one worker only, or a size is missing, repeated or below 1.
+        If there is only one worker, or a size is missing, repeated or below 1.
     """
 
     name = "all-to-all"
@@ -58,7 +58,7 @@ class AllToAll(FetchWorkload):
                 raise UsageError(f"all-to-all: a block of {size} B can't be fetched; at least 1")
 
     def block(self, owner: int, size: int) -> Any:
-        """Return a uint8 array of shape ``(size,)`` on the device, unlike any other block."""
+        """Return a uint8 array of shape ``(size,)`` on the device; no two blocks are equal."""
         import numpy
 
         random = numpy.random.default_rng([self.context.seed, owner, size])
@@ -66,13 +66,13 @@ class AllToAll(FetchWorkload):
             random.integers(0, 256, size, dtype=numpy.uint8)
         )
 
-    def check(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
+    def verify(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
         expected = self.block(owner, size)
-        found = getattr(fetched, "shape", None), str(getattr(fetched, "dtype", ""))
-        if type(fetched) is not type(expected) or found != ((size,), "uint8"):
+        received = getattr(fetched, "shape", None), str(getattr(fetched, "dtype", ""))
+        if type(fetched) is not type(expected) or received != ((size,), "uint8"):
             raise VerificationError(
                 f"all-to-all: a block of worker {owner} should be {size} B, and came as "
-                f"{type(fetched).__name__} of shape {found[0]}"
+                f"{type(fetched).__name__} of shape {received[0]}"
             )
         if n_wrong := int((fetched != expected).sum()):
             raise VerificationError(

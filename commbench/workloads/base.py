@@ -1,8 +1,8 @@
-"""What a workload must say of itself.
+"""Base classes of workloads.
 
-A workload owns its parameters, its data, its bytes formula, the one call that is timed and the
-check of its result. It never times anything itself: ``commbench.harness.measure`` does, in the same
-way for all.
+A workload defines its parameters, its data, the formula of its bytes, the one call that is timed
+and the verification of its result. It times nothing: ``commbench.harness.measure`` times all
+workloads in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a workload may know of the launch that it runs in."""
+    """The properties of a launch that a workload may depend on."""
 
     n_workers: int
     device: str
@@ -35,7 +35,7 @@ class Workload(ABC):
     Raises
     ------
     UsageError
-        Where the parameters make no sense together.
+        If the parameters are invalid.
     """
 
     name: ClassVar[str]
@@ -43,9 +43,9 @@ class Workload(ABC):
     summary: ClassVar[str]
     """One line for ``commbench list``."""
     defaults: ClassVar[Mapping[str, int]] = {}
-    """Launches, iterations and warm-ups where they differ from those of ``Case``."""
+    """Defaults of launches, iterations and warm-ups that differ from those of ``Case``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
-    """What it imports for data in GPU memory, besides CuPy."""
+    """The packages besides CuPy that are imported for data in GPU memory."""
     Params: ClassVar[type[Any]]
     """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
 
@@ -57,8 +57,8 @@ class Workload(ABC):
 class ClusterWorkload(Workload):
     """A workload that computes something on a Dask cluster.
 
-    For each iteration the harness calls ``build`` (timed apart), persists what it returns and
-    waits for it (the sample), then calls ``check``.
+    For each iteration the harness calls ``build`` (timed separately), persists its return value and
+    waits for it (the sample), then calls ``verify``.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
@@ -67,7 +67,7 @@ class ClusterWorkload(Workload):
     @property
     @abstractmethod
     def payload_bytes(self) -> int:
-        """The bytes that a sample's throughput is counted in; the formula is documented."""
+        """The bytes of a sample's throughput; the formula should be documented."""
 
     @abstractmethod
     def prepare(self, client: Any) -> None:
@@ -78,13 +78,13 @@ class ClusterWorkload(Workload):
         """Return the lazy Dask collection, or tuple of collections, that the sample computes."""
 
     @abstractmethod
-    def check(self, client: Any, result: Any) -> None:
-        """Compare the persisted `result` with what the data imply.
+    def verify(self, client: Any, result: Any) -> None:
+        """Compare the persisted `result` with the result that the input data imply.
 
         Raises
         ------
         VerificationError
-            With what was expected and what was found.
+            With the expected and the actual value.
         """
 
 
@@ -92,7 +92,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "latency": (), "loaded-latency": ("load_size",), "bandwidth": ("window",),
     "bidirectional": ("window",), "message-rate": ("window",), "multi-pair": ("pairs", "window"),
 }  # fmt: skip
-"""How messages can follow each other in a sample, and the parameters that reports read of it."""
+"""The modes of message exchange, and the parameters that reports read for each."""
 Mode: Any = Literal[tuple(MODES)]
 """The type of a parameter that is one of `MODES`."""
 
@@ -100,10 +100,10 @@ Mode: Any = Literal[tuple(MODES)]
 class PairWorkload(Workload):
     """A workload that exchanges messages between two processes over one connection.
 
-    For each message size the harness times ``exchange`` message by message and calls ``check``
+    For each message size the harness times ``exchange`` message by message and calls ``verify``
     on every reply, outside the timing. Sizes, mode and window are the parameters of these names,
-    unless a workload says otherwise. One whose mode is not latency has that as a parameter in any
-    case, with those of `MODES`: reports read them.
+    unless a subclass overrides them. A workload with another mode than latency must have the
+    parameters mode and those in `MODES`, because reports read them.
     """
 
     @property
@@ -115,26 +115,26 @@ class PairWorkload(Workload):
     @property
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
-        """The layers of the software to measure, from the wire up: of those in ``model.LAYERS``."""
+        """The layers to measure, from the wire up; see ``model.LAYERS``."""
 
     @property
     def mode(self) -> str:
-        """How messages follow each other in a sample: one of `MODES`."""
+        """The mode of message exchange, one of `MODES`."""
         return str(self.params.mode)
 
     @property
     def window(self) -> int:
-        """How many messages follow each other before an acknowledgement, but for latency."""
+        """The number of messages before an acknowledgement; unused for latency."""
         return int(self.params.window)
 
     @property
     def seconds_per_size(self) -> float:
-        """For how long a size is measured at most, if ten samples were taken by then."""
+        """The time limit for a size, which applies after ten samples."""
         return 1.0
 
     @abstractmethod
     def n_samples(self, size: int, iterations: int) -> int:
-        """Return how many samples of `size` bytes to take where the user said `iterations`."""
+        """Return the number of samples of `size` bytes for the user's `iterations`."""
 
     @abstractmethod
     def payload(self, size: int) -> Any:
@@ -142,20 +142,20 @@ class PairWorkload(Workload):
 
     @abstractmethod
     def stamp(self, payload: Any, number: int) -> None:
-        """Mark `payload` as the message `number`, so that a stale reply can't pass for it."""
+        """Write `number` into `payload`, so that a stale reply is detected."""
 
     @abstractmethod
     async def exchange(self, comm: Any, payload: Any) -> Any:
-        """Send `payload` to the peer over `comm` and return its reply: timed at layer comm."""
+        """Send `payload` to the peer over `comm` and return its reply; timed at layer comm."""
 
     @abstractmethod
-    def check(self, payload: Any, reply: Any, *, whole: bool) -> None:
-        """Compare the reply with what was sent: its stamp, or every byte where `whole`.
+    def verify(self, payload: Any, reply: Any, *, whole: bool) -> None:
+        """Compare the reply with the payload: its stamp, or every byte if `whole`.
 
         Raises
         ------
         VerificationError
-            Where they differ.
+            If they differ.
         """
 
 
@@ -163,8 +163,8 @@ class FetchWorkload(Workload):
     """A workload in which every worker fetches blocks of data from every other worker.
 
     For each size the harness times the fetches of every ordered pair, one after another and then
-    all at once, in the way in which workers fetch what a task needs. Every fetch is a real one,
-    since nothing of it is kept, and ``check`` sees all of it, outside the timing.
+    all at once, in the way in which workers fetch the input of a task. Fetched blocks are not kept,
+    so every fetch transfers data, and ``verify`` sees all of it, outside the timing.
     """
 
     @property
@@ -178,11 +178,11 @@ class FetchWorkload(Workload):
         """Return the incompressible, seeded block of that size of worker number `owner`."""
 
     @abstractmethod
-    def check(self, owner: int, size: int, fetched: Any) -> None:
-        """Compare every byte of what was fetched with what ``block`` gives.
+    def verify(self, owner: int, size: int, fetched: Any) -> None:
+        """Compare every byte of a fetched block with the return value of ``block``.
 
         Raises
         ------
         VerificationError
-            Where they differ.
+            If they differ.
         """

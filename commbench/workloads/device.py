@@ -1,7 +1,7 @@
-"""Seeded data in the memory of a CPU or GPU, and a look at what is left on the workers.
+"""Seeded data in the memory of a CPU or GPU, and access to blocks on the workers.
 
-The workloads are written once for both: a device decides which library makes the data, and
-Dask dispatches on the data from there on.
+Workloads have the same code for both: the device selects the library that makes the data, and Dask
+dispatches on their type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def array_library(device: str) -> Any:
     Raises
     ------
     UnavailableError
-        Where it can't be imported.
+        If it can't be imported.
     """
     return _library(device, "array")
 
@@ -47,39 +47,38 @@ def frame_library(device: str) -> Any:
     Raises
     ------
     UnavailableError
-        Where it can't be imported.
+        If it can't be imported.
     """
     return _library(device, "frame")
 
 
 def detect() -> str:
-    """Return ``"gpu"`` where there are CuPy and a GPU that is not hidden, else ``"cpu"``."""
+    """Return ``"gpu"`` if CuPy is installed and a GPU visible, else ``"cpu"``."""
     has_cupy = importlib.util.find_spec("cupy") is not None
     return "gpu" if has_cupy and gpu.devices(os.environ) else "cpu"
 
 
-def uniform_block(device: str, seed: int, place: Sequence[int], shape: Sequence[int]) -> Any:
-    """Return the block at `place` of the random array that `seed` defines.
+def uniform_block(device: str, seed: int, index: Sequence[int], shape: Sequence[int]) -> Any:
+    """Return the block at `index` of the random array that `seed` defines.
 
-    Every block has a generator of its own, so that any worker can make any block again without
-    a byte of it crossing the wire.
+    Every block has a separate generator, so any worker can make any block without communication.
 
     Returns
     -------
     array of float64, `shape`
         Uniform in [0, 1).
     """
-    rng = array_library(device).random.default_rng((seed, *place))
+    rng = array_library(device).random.default_rng((seed, *index))
     return rng.random(tuple(shape))
 
 
 def _fill(*, device: str, seed: int, block_info: Any = None) -> Any:
-    here = block_info[None]
-    return uniform_block(device, seed, here["chunk-location"], here["chunk-shape"])
+    info = block_info[None]
+    return uniform_block(device, seed, info["chunk-location"], info["chunk-shape"])
 
 
 def uniform_array(device: str, seed: int, shape: tuple[int, int], chunks: tuple[int, int]) -> Any:
-    """Return a lazy `dask.array.Array` of `uniform_block`, the last ones ragged."""
+    """Return a lazy `dask.array.Array` of blocks of `uniform_block`; the last may be smaller."""
     import dask.array as da
 
     return da.map_blocks(
@@ -93,12 +92,12 @@ def uniform_array(device: str, seed: int, shape: tuple[int, int], chunks: tuple[
 
 
 def persist_input(client: Any, *collections: Any) -> list[Any]:
-    """Persist `collections`, wait and return them.
+    """Persist `collections`, wait until they are in memory, and return them.
 
     Raises
     ------
     LaunchError
-        Where a task failed: ``wait`` says nothing of it.
+        If a task failed, which ``wait`` does not report.
     """
     from distributed import futures_of, wait
 
@@ -110,13 +109,13 @@ def persist_input(client: Any, *collections: Any) -> list[Any]:
     return persisted
 
 
-def demand_finished(futures: Sequence[Any], complaint: str) -> None:
-    """Wait for `futures`, and raise what is wrong where one did not end well.
+def wait_finished(futures: Sequence[Any], complaint: str) -> None:
+    """Wait for `futures`, and raise an error if one has failed.
 
     Parameters
     ----------
     complaint
-        With ``{!r}`` for the key, as ``"the task {!r} failed"``.
+        The message, with ``{!r}`` for the key, as ``"the task {!r} failed"``.
 
     Raises
     ------
@@ -128,35 +127,35 @@ def demand_finished(futures: Sequence[Any], complaint: str) -> None:
     wait(futures)
     for future in futures:
         if future.status != "finished":
-            # Only a future in error has an exception at once: on others exception() would wait.
+            # exception() waits unless the future is in error.
             error = future.exception() if future.status == "error" else future.status
             raise LaunchError(f"{complaint.format(future.key)}: {error!r}")
 
 
 def finished_blocks(result: Any, numblocks: Sequence[int]) -> dict[tuple[int, ...], Any]:
-    """Return the futures of a persisted array or data frame, by their place in it.
+    """Return the futures of a persisted array or data frame, by block index.
 
     Raises
     ------
     VerificationError
-        Where the collection is cut in another way than `numblocks` tells, or a block is
-        missing or did not finish.
+        If the collection does not have `numblocks` blocks per axis, or a block is missing or
+        did not finish.
     """
     from distributed import futures_of
 
-    found = result.numblocks if hasattr(result, "numblocks") else (result.npartitions,)
-    if tuple(found) != tuple(numblocks):
-        raise VerificationError(f"expected {tuple(numblocks)} blocks, found {tuple(found)}")
+    actual = result.numblocks if hasattr(result, "numblocks") else (result.npartitions,)
+    if tuple(actual) != tuple(numblocks):
+        raise VerificationError(f"expected {tuple(numblocks)} blocks, found {tuple(actual)}")
     futures = {tuple(future.key[1:]): future for future in futures_of(result)}
-    for place in itertools.product(*map(range, numblocks)):
-        if place not in futures:
-            raise VerificationError(f"block {place} of the result is missing")
-        if futures[place].status != "finished":
-            raise VerificationError(f"block {place} of the result: {_state(futures[place])}")
+    for index in itertools.product(*map(range, numblocks)):
+        if index not in futures:
+            raise VerificationError(f"block {index} of the result is missing")
+        if futures[index].status != "finished":
+            raise VerificationError(f"block {index} of the result: {_state(futures[index])}")
     return futures
 
 
 def _state(future: Any) -> str:
-    # Only a future in error has an exception at once: on others exception() would wait.
+    # exception() waits unless the future is in error.
     reason = f": {future.exception()!r}" if future.status == "error" else ""
     return f"task {future.key} is {future.status}{reason}"

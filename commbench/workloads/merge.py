@@ -1,8 +1,8 @@
 """``merge``: the inner join of two data frames on a key, as dask-cuda's benchmark does it.
 
-As in ``local_cudf_merge`` both frames are
-persisted before the clock starts, the build frame after it was indexed by its column "shuffle",
-and the join is ``build.merge(other, on=["key"], how="inner")`` by way of a shuffle.
+As in ``local_cudf_merge`` both frames are persisted before the clock starts, the build frame after
+it was indexed by its column "shuffle", and the join is ``build.merge(other, on=["key"],
+how="inner")`` with a shuffle.
 
 Payload: the rows times the item sizes of both frames' columns, without their indexes, which is
 ``2 * (rows * partitions) * (2 * 8)`` bytes. Each row goes to the partition that the hash of its
@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import array_library, finished_blocks, frame_library, persist_input
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 Shuffle = Literal["tasks", "p2p"]
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
@@ -32,7 +32,7 @@ class Merge(ClusterWorkload):
     Raises
     ------
     UsageError
-        Where a parameter is out of range, or a chunk has no row for each partition.
+        If a parameter is out of range, or a chunk has fewer rows than there are partitions.
     """
 
     name = "merge"
@@ -86,7 +86,7 @@ class Merge(ClusterWorkload):
         return self.data.nbytes
 
     def prepare(self, client: Any) -> None:
-        """Create both frames on the workers, and there the sums that their join must have."""
+        """Create both frames, and the sums that their join must have, on the workers."""
         import dask.dataframe as dd
 
         data, chunks = self.data, list(range(self.data.partitions))
@@ -96,14 +96,14 @@ class Merge(ClusterWorkload):
         divisions = (*chunks, data.partitions)
         build = build.set_index("shuffle", divisions=divisions, shuffle_method="tasks")
         self.frames = persist_input(client, build, other)
-        settle(client, *self.frames)
+        rebalance(client, *self.frames)
         self._expected = _total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
 
     def build(self) -> Any:
         """Return the lazy join, with the columns key, payload_x and payload_y.
 
-        The shuffle is part of the expression, so that no configuration in force when Dask
-        optimises it can choose another; a broadcast join is ruled out likewise.
+        The expression has the shuffle and excludes a broadcast join, so that Dask's configuration
+        can't choose another method when it optimises.
         """
         build, other = self.frames
         return build.merge(
@@ -114,25 +114,25 @@ class Merge(ClusterWorkload):
             broadcast=False,
         )
 
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Compare the rows and the exact sums of the columns with what the data imply.
 
-        The sums of key times payload tell of a payload that met another row's key. The join is
-        summed where its partitions lie, and no join is needed to know what to expect.
+        The sums of key times payload detect a payload in another key's row. Workers sum their
+        partitions, and the expected sums are computed without a join.
         """
         parts = list(finished_blocks(result, (self.data.partitions,)).values())
         for dtypes in client.gather(client.map(_dtypes, parts, pure=False)):
             if dtypes != _DTYPES:
                 raise VerificationError(f"joined frame: expected {_DTYPES}, found {dtypes}")
-        found = _total(client.gather(client.map(_sums, parts, pure=False)))
+        actual = _total(client.gather(client.map(_sums, parts, pure=False)))
         wrong = [
-            f"{name}: expected {expected}, found {found[name]}"
+            f"{name}: expected {expected}, found {actual[name]}"
             for name, expected in self._expected.items()
-            if found[name] != expected
+            if actual[name] != expected
         ]
         if wrong:
             raise VerificationError(f"joined frame, sums modulo 2**64: {'; '.join(wrong)}")
-        settle(client, *self.frames)
+        rebalance(client, *self.frames)
 
 
 def _dtypes(frame: Any) -> dict[str, str]:
@@ -157,14 +157,14 @@ MODULUS = 2**64
 
 @dataclass(frozen=True, kw_only=True)
 class JoinData:
-    """The definition of both frames, from which any worker can make any part of them.
+    """The definition of both frames; any worker can make any part of them.
 
     Parameters
     ----------
     device
         ``"cpu"`` for pandas or ``"gpu"`` for cuDF.
     seed
-        Seeds the generator of every permutation, together with what it permutes.
+        The seed of all permutations; each has a separate generator.
     rows
         Rows of a chunk, at least `partitions`.
     partitions
@@ -211,10 +211,10 @@ class JoinData:
         )
 
     def joined_sums(self, chunk: int) -> dict[str, int]:
-        """Return what `chunk` of either frame contributes to `column_sums` of the joined frame.
+        """Return the contribution of one chunk to the `column_sums` of the joined frame.
 
-        No key occurs twice in a frame: the joined rows with keys of this build chunk are those
-        that the other frame's chunks took from it.
+        No key occurs twice in a frame, so the joined rows with keys of this build chunk are those
+        with the keys that the chunks of the other frame chose from it.
         """
         taken = [self._chosen_keys(chunk, other) for other in range(self.partitions)]
         key = array_library(self.device).concatenate(taken)
@@ -250,8 +250,8 @@ class JoinData:
 def column_sums(columns: Any) -> dict[str, int]:
     """Return the length and the sums of int64 columns, and of each column times the key.
 
-    The products tell which payload stood beside which key. All are exact modulo 2**64, which is
-    how int64 overflows.
+    The products depend on the payload of each key. All sums are exact modulo 2**64, which is how
+    int64 overflows.
     """
     key = columns["key"]
     sums = {"rows": len(key)}

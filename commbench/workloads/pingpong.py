@@ -4,8 +4,8 @@
 layer          what moves the message
 =============  ====================================================================================
 ``raw``        the transport without Python's event loop: blocking sockets, ``ucx_perftest``, or
-               MPI in a loop of C; with it comes ``memcpy``, one copy within a process, as the floor
-``coroutine``  the backend's own asynchronous send and receive, from buffer to buffer
+               MPI in a loop of C; includes ``memcpy``, one copy within a process, as the floor
+``coroutine``  the backend's asynchronous send and receive, from buffer to buffer
 ``comm``       Dask's ``write`` and ``read`` of one NumPy (or CuPy) array, with its serialization
 ``worker``     one worker of a live cluster fetching a key from another
 =============  ====================================================================================
@@ -28,10 +28,10 @@ from commbench.workloads.device import array_library
 
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
-_ASKED_FOR = LAYERS[1:]
-"""``memcpy`` comes with ``raw``."""
-_AWAITED = ("loaded-latency", "multi-pair")
-"""Modes that take an event loop."""
+_SELECTABLE = LAYERS[1:]
+"""The layers that users may select; ``raw`` includes ``memcpy``."""
+_EVENT_LOOP_MODES = ("loaded-latency", "multi-pair")
+"""The modes that need an event loop."""
 
 
 class PingPong(PairWorkload):
@@ -39,7 +39,7 @@ class PingPong(PairWorkload):
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
-    # A tenth of osu_latency's: here a small message takes 100 times as long as there.
+    # A tenth of osu_latency's counts, because a small message takes 100 times as long.
     defaults: ClassVar[Mapping[str, int]] = {"iterations": 1000, "warmups": 100}
 
     @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,13 @@ class PingPong(PairWorkload):
         mode: Mode = field(
             default="latency",
             metadata={
-                "help": "as osu_latency; the same beside a stream of --load-size messages; "
+                "help": "as osu_latency; the same during a stream of --load-size messages; "
                 "as osu_bw, osu_bibw, osu_mbw_mr of one pair, or of --pairs"
             },
         )
         load_size: int = field(
             default=1 << 20,
-            metadata={"help": "of the messages that loaded-latency streams", "unit": "bytes"},
+            metadata={"help": "message size of the stream of loaded-latency", "unit": "bytes"},
         )
         pairs: int = field(
             default=2, metadata={"help": "pairs of processes that stream at once, for multi-pair"}
@@ -90,8 +90,8 @@ class PingPong(PairWorkload):
             if size < 1:
                 raise UsageError(f"pingpong: a message size of {size} B can't be sent; at least 1")
         for layer in params.layers:
-            if layer not in _ASKED_FOR:
-                raise UnknownNameError("layer", layer, _ASKED_FOR)
+            if layer not in _SELECTABLE:
+                raise UnknownNameError("layer", layer, _SELECTABLE)
         if not params.layers or len(set(params.layers)) < len(params.layers):
             raise UsageError("pingpong: layers names none, or one twice; for example --layers comm")
         if "worker" in params.layers and params.mode != "latency":
@@ -99,7 +99,7 @@ class PingPong(PairWorkload):
                 f"pingpong: a worker fetches one key at a time, so the layer worker has no mode "
                 f"{params.mode}; --mode latency, or leave worker out of --layers"
             )
-        if params.mode in _AWAITED and not {"comm", "coroutine"}.issuperset(params.layers):
+        if params.mode in _EVENT_LOOP_MODES and not {"comm", "coroutine"}.issuperset(params.layers):
             raise UsageError(
                 f"pingpong: the layers comm and coroutine only have the mode {params.mode}; "
                 "--layers comm,coroutine, or another --mode"
@@ -116,8 +116,8 @@ class PingPong(PairWorkload):
     @property
     def layers(self) -> tuple[str, ...]:  # noqa: D102
         asked = self.params.layers
-        # From the wire up, whatever the order they are named in: what Dask loads and polls with
-        # must not be in the process while the raw transport is measured.
+        # In the order from the wire up: Dask's libraries and polling must not be in the process
+        # while the raw transport is measured.
         return tuple(
             name for name in LAYERS
             if name in asked or (name == "memcpy" and "raw" in asked and self.mode == "latency")
@@ -128,9 +128,9 @@ class PingPong(PairWorkload):
         return float(self.params.seconds_per_size)
 
     def n_samples(self, size: int, iterations: int) -> int:
-        """Return `iterations` up to 8 KiB and a tenth above, as OSU does; never below one.
+        """Return `iterations` up to 8 KiB and a tenth above, as OSU does, but at least 1.
 
-        Of windows there are a tenth as many, which is OSU's proportion, too.
+        There are a tenth as many windows, as in OSU's benchmarks.
         """
         fewer = (10 if size > _LARGE_MESSAGE else 1) * (10 if "window" in MODES[self.mode] else 1)
         return max(1, iterations // fewer) if iterations else 0
@@ -145,7 +145,7 @@ class PingPong(PairWorkload):
         )
 
     def stamp(self, payload: Any, number: int) -> None:
-        """Write `number` into the first eight bytes, or as many as there are."""
+        """Write `number` into the first eight bytes, or fewer if the payload is smaller."""
         stamp = number.to_bytes(_STAMP_BYTES, "little")[: payload.size]
         payload[: len(stamp)] = array_library(self.context.device).frombuffer(stamp, dtype="u1")
 
@@ -155,7 +155,7 @@ class PingPong(PairWorkload):
         await comm.write(to_serialize(payload))
         return await comm.read()
 
-    def check(self, payload: Any, reply: Any, *, whole: bool) -> None:  # noqa: D102
+    def verify(self, payload: Any, reply: Any, *, whole: bool) -> None:  # noqa: D102
         if type(reply) is not type(payload) or reply.shape != payload.shape:
             raise VerificationError(
                 f"pingpong: sent {_describe(payload)}, the peer answered {_describe(reply)}"

@@ -1,9 +1,9 @@
-"""Where a workload's input lies: block by block on one worker, the same in every iteration.
+"""Restore the distribution of a workload's input over the workers before every iteration.
 
-A worker that fetches a block of persisted input keeps its copy for as long as the input lives, so
-that a second computation on the same input moves less than the first and a third perhaps nothing.
-And which worker creates a block is a matter of luck, on which the bytes moved depend. dask-cuda's
-benchmarks create their input anew for every run; here it is put back in place instead.
+A worker that fetches a block of persisted input keeps the copy as long as the input exists, so a
+second computation on the same input would move less than the first. The bytes moved also depend on
+which worker happened to create a block. dask-cuda's benchmarks create new input for every run;
+here its blocks are moved back instead.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from commbench.errors import LaunchError
 _SECONDS = 120.0
 
 
-def settle(client: Any, *collections: Any, seconds: float = _SECONDS) -> None:
-    """Leave one copy of each block: equal runs of successive blocks on successive workers.
+def rebalance(client: Any, *collections: Any, seconds: float = _SECONDS) -> None:
+    """Move blocks so that each worker has one run of successive blocks, and drop other copies.
 
-    Blocks are taken in the order of their places (arrays row by row) and workers in that of
-    their names, so that every iteration of every launch starts from the same layout.
+    Blocks are sorted by index and workers by name, so every iteration of every launch starts from
+    the same layout.
 
     Parameters
     ----------
     client
         The client of the cluster.
     collections
-        Persisted arrays or data frames, each spread over the workers by itself.
+        Persisted arrays or data frames; each is distributed over all workers.
     seconds
-        How long it may take.
+        The time limit.
 
     Raises
     ------
     LaunchError
-        Where the blocks are not in place by then.
+        If the blocks have not been moved within the time limit.
     """
     from distributed import futures_of
 
@@ -44,16 +44,16 @@ def settle(client: Any, *collections: Any, seconds: float = _SECONDS) -> None:
         for collection in collections
     ]
     deadline = time.monotonic() + seconds
-    while n_left := client.run_on_scheduler(_settle_once, groups):
+    while n_left := client.run_on_scheduler(_rebalance_once, groups):
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"{n_left} blocks of the input can't be put in place within {seconds:g} s; "
-                "workers may be short of memory"
+                f"{n_left} blocks of the input can't be moved to their workers within {seconds:g} "
+                "s; workers may be short of memory"
             )
         time.sleep(0.01)
 
 
-def _settle_once(groups: Sequence[Sequence[Any]], dask_scheduler: Any) -> int:
+def _rebalance_once(groups: Sequence[Sequence[Any]], dask_scheduler: Any) -> int:
     from distributed.active_memory_manager import (
         ActiveMemoryManagerExtension,
         ActiveMemoryManagerPolicy,

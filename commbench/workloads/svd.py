@@ -2,12 +2,12 @@
 
 The computation of the RAPIDS post on UCX on a DGX: ``dask.array.linalg.svd`` of a uniform random
 x, persisted before, in chunks that span all columns; x was 1,000,000 x 1,000 in chunks of 10,000
-rows there. It is a direct tall-and-skinny QR decomposition (Benson, Gleich and Demmel, 2013):
+rows there. Dask uses a direct tall-and-skinny QR decomposition (Benson, Gleich and Demmel, 2013):
 each chunk's R, ``columns**2`` numbers, goes to one worker, and a block of Q of that size comes
-back. Messages are many and small beside the computation: what counts is their latency.
+back. There are many small messages, so their latency matters.
 
 Payload: ``x.nbytes = 8 * rows * columns`` bytes, the bytes that are decomposed. The messages are
-about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only where the scheduler
+about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only if the scheduler
 steals work.
 """
 
@@ -26,7 +26,7 @@ from commbench.workloads.device import (
     uniform_array,
     uniform_block,
 )
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 # Householder QR and SVD are backward stable: the error is a small multiple of eps = 2e-16, and
 # 3e-15 was seen. One wrong number in u leaves a relative error of about
@@ -38,13 +38,13 @@ class Svd(ClusterWorkload):
     """u, s and v of an array whose chunks span all its columns.
 
     The data: x is ``(rows, columns)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk_rows, columns)``, of which the last is ragged; each is drawn by a generator of its
-    own, seeded with the launch's seed and the chunk's place.
+    ``(chunk_rows, columns)``, of which the last may be smaller; each has a separate generator,
+    seeded with the launch's seed and the chunk's index.
 
     Raises
     ------
     UsageError
-        Where x is wider than tall or a chunk is wider than tall or taller than x.
+        If x or a chunk is wider than tall, or a chunk is taller than x.
     """
 
     name = "svd"
@@ -83,7 +83,7 @@ class Svd(ClusterWorkload):
         shape, chunks = (params.rows, params.columns), (params.chunk_rows, params.columns)
         lazy = uniform_array(context.device, context.seed, shape, chunks)
         (self.x,) = persist_input(client, lazy)
-        settle(client, self.x)
+        rebalance(client, self.x)
 
     def build(self) -> tuple[Any, Any, Any]:
         """Return the lazy u, s and v.
@@ -96,13 +96,13 @@ class Svd(ClusterWorkload):
         u, s, v = da.linalg.svd(self.x)
         return u, s, v
 
-    def check(self, client: Any, result: Any) -> None:
-        """Demand all that makes a singular value decomposition one.
+    def verify(self, client: Any, result: Any) -> None:
+        """Verify all properties of a singular value decomposition.
 
-        That is, each within the tolerance: x = u s v, the columns of u and the rows of v
-        orthonormal, and the sum of the squared singular values that of x; and exactly: the
-        singular values sorted and none negative. Each block of x is drawn again on the worker
-        that holds the same block of u.
+        Within the tolerance: x = u s v, the columns of u and the rows of v are orthonormal, and the
+        sum of the squared singular values is that of the squares of x. Exactly: the singular values
+        are sorted, and none is negative. Each block of x is made again on the worker that has the
+        same block of u.
         """
         if len(result) != 3:
             raise VerificationError(f"expected u, s and v, found {len(result)} arrays")
@@ -110,54 +110,54 @@ class Svd(ClusterWorkload):
         u = finished_blocks(result[0], (self._n_chunks, 1))
         (s,) = finished_blocks(result[1], (1,)).values()
         (v,) = finished_blocks(result[2], (1, 1)).values()
-        values, rows_of_v = client.gather([s, v])
-        _demand_shape("s", (columns,), values.shape)
-        _demand_shape("v", (columns, columns), rows_of_v.shape)
-        seen = client.gather(
+        values, v_transposed = client.gather([s, v])
+        _verify_shape("s", (columns,), values.shape)
+        _verify_shape("v", (columns, columns), v_transposed.shape)
+        inspected = client.gather(
             [
                 client.submit(
-                    _see, block, s, v, device, seed, place,
-                    (self._n_rows(place[0]), columns), pure=False,
+                    _inspect, block, s, v, device, seed, index,
+                    (self._n_rows(index[0]), columns), pure=False,
                 )
-                for place, block in u.items()
+                for index, block in u.items()
             ]
         )  # fmt: skip
-        for place, block in zip(u, seen, strict=True):
-            _demand_shape(f"block {place} of u", (self._n_rows(place[0]), columns), block.shape)
-        x_squared = math.fsum(block.x_squared for block in seen)
-        error = math.sqrt(math.fsum(block.error_squared for block in seen) / x_squared)
-        _demand_small("norm of x - u s v over that of x", error)
-        _demand_sorted(values.tolist())
-        _demand_small(
+        for index, block in zip(u, inspected, strict=True):
+            _verify_shape(f"block {index} of u", (self._n_rows(index[0]), columns), block.shape)
+        x_squared = math.fsum(block.x_squared for block in inspected)
+        error = math.sqrt(math.fsum(block.error_squared for block in inspected) / x_squared)
+        _verify_small("norm of x - u s v over that of x", error)
+        _verify_sorted(values.tolist())
+        _verify_small(
             "sum of the squared singular values over that of x, less 1",
             abs(float((values**2).sum()) / x_squared - 1),
         )
         identity = array_library(device).eye(columns)
-        gram = sum(block.gram for block in seen)
-        _demand_small("largest number in u' u - 1", float(abs(gram - identity).max()))
-        gram = rows_of_v @ rows_of_v.T
-        _demand_small("largest number in v v' - 1", float(abs(gram - identity).max()))
-        settle(client, self.x)
+        gram = sum(block.gram for block in inspected)
+        _verify_small("largest number in u' u - 1", float(abs(gram - identity).max()))
+        gram = v_transposed @ v_transposed.T
+        _verify_small("largest number in v v' - 1", float(abs(gram - identity).max()))
+        rebalance(client, self.x)
 
     def _n_rows(self, index: int) -> int:
         return int(min(self.params.chunk_rows, self.params.rows - index * self.params.chunk_rows))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _Inspected:
     shape: tuple[int, ...]
     error_squared: float = 0.0
     x_squared: float = 0.0
     gram: Any = None
 
 
-def _see(
-    u: Any, s: Any, v: Any, device: str, seed: int, place: tuple[int, int], shape: tuple[int, int]
-) -> _Seen:
+def _inspect(
+    u: Any, s: Any, v: Any, device: str, seed: int, index: tuple[int, int], shape: tuple[int, int]
+) -> _Inspected:
     if tuple(u.shape) != shape:
-        return _Seen(shape=tuple(u.shape))
-    x = uniform_block(device, seed, place, shape)
-    return _Seen(
+        return _Inspected(shape=tuple(u.shape))
+    x = uniform_block(device, seed, index, shape)
+    return _Inspected(
         shape=shape,
         error_squared=float(((x - (u * s) @ v) ** 2).sum()),
         x_squared=float((x**2).sum()),
@@ -165,17 +165,17 @@ def _see(
     )
 
 
-def _demand_shape(what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
-    if tuple(found) != expected:
-        raise VerificationError(f"{what}: expected the shape {expected}, found {tuple(found)}")
+def _verify_shape(what: str, expected: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if tuple(shape) != expected:
+        raise VerificationError(f"{what}: expected the shape {expected}, found {tuple(shape)}")
 
 
-def _demand_small(what: str, found: float) -> None:
-    if not found <= _TOLERANCE:
-        raise VerificationError(f"{what}: expected at most {_TOLERANCE:.0e}, found {found:.3g}")
+def _verify_small(what: str, value: float) -> None:
+    if not value <= _TOLERANCE:
+        raise VerificationError(f"{what}: expected at most {_TOLERANCE:.0e}, found {value:.3g}")
 
 
-def _demand_sorted(values: list[float]) -> None:
+def _verify_sorted(values: list[float]) -> None:
     for index, (value, following) in enumerate(zip(values, [*values[1:], 0.0], strict=True)):
         if not value >= following:
             raise VerificationError(

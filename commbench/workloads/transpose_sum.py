@@ -6,8 +6,8 @@ post on UCX on a DGX, whose x + x.T is summed (here ``operation="sum"``); dask-c
 ``local_cupy`` does the latter. All three draw x uniformly from [0, 1).
 
 Payload: ``x.nbytes = 8 * size**2`` bytes, the bytes that both operations read. What crosses the
-wire is less: of the blocks off the diagonal, those whose mirror image lies on another worker
-(x lies on the workers in bands of rows).
+wire is less: of the blocks off the diagonal, those whose mirror image is on another worker (each
+worker has a band of rows of x).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from commbench.workloads.device import (
     uniform_array,
     uniform_block,
 )
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 Operation = Literal["persist", "sum"]
 _N_OFF_DIAGONAL = 3
@@ -37,13 +37,13 @@ class TransposeSum(ClusterWorkload):
     """x + x.T of a square array in square chunks, or the sum of it.
 
     The data: x is ``(size, size)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk, chunk)``, of which the last are ragged; each is drawn by a generator of its own,
-    seeded with the launch's seed and the chunk's place.
+    ``(chunk, chunk)``, of which the last may be smaller; each has a separate generator, seeded
+    with the launch's seed and the chunk's index.
 
     Raises
     ------
     UsageError
-        Where size or chunk is out of range, or the operation unknown.
+        If size or chunk is out of range, or the operation unknown.
     """
 
     name = "transpose-sum"
@@ -70,7 +70,7 @@ class TransposeSum(ClusterWorkload):
             known = ", ".join(get_args(Operation))
             raise UsageError(f"operation is {params.operation!r}; it must be one of {known}")
         self._n_chunks = math.ceil(params.size / params.chunk)
-        self._n_checks = 0
+        self._n_verified = 0
 
     @property
     def payload_bytes(self) -> int:
@@ -78,81 +78,81 @@ class TransposeSum(ClusterWorkload):
         return 8 * int(self.params.size) ** 2
 
     def prepare(self, client: Any) -> None:
-        """Create x on the workers, and sum each of its blocks there for the check."""
+        """Create x on the workers, and sum each of its blocks there for the verification."""
         size, chunk = self.params.size, self.params.chunk
         lazy = uniform_array(self.context.device, self.context.seed, (size, size), (chunk, chunk))
         (self.x,) = persist_input(client, lazy)
-        settle(client, self.x)
+        rebalance(client, self.x)
         blocks = finished_blocks(self.x, (self._n_chunks, self._n_chunks))
-        self._sums = {place: seen.total for place, seen in _look_at(client, blocks).items()}
+        self._sums = {index: block.total for index, block in _inspect_all(client, blocks).items()}
 
     def build(self) -> Any:
         """Return the lazy x + x.T, or its sum."""
         y = self.x + self.x.T
         return y.sum() if self.params.operation == "sum" else y
 
-    def check(self, client: Any, result: Any) -> None:
+    def verify(self, client: Any, result: Any) -> None:
         """Compare the sum of every block, and every number of several, with what x implies.
 
-        Blocks are summed where they lie, and x is drawn again there instead of fetched: a
-        transport that garbles data can't garble the check in the same way.
+        Workers sum their blocks, and make x again instead of fetching it: a transport that
+        garbles data can't garble the verification in the same way.
         """
         if self.params.operation == "sum":
-            self._check_sum(client, result)
+            self._verify_sum(client, result)
         else:
-            self._check_blocks(client, result)
-        settle(client, self.x)
+            self._verify_blocks(client, result)
+        rebalance(client, self.x)
 
-    def _check_blocks(self, client: Any, result: Any) -> None:
+    def _verify_blocks(self, client: Any, result: Any) -> None:
         blocks = finished_blocks(result, (self._n_chunks, self._n_chunks))
-        for place, seen in _look_at(client, blocks).items():
-            shape = tuple(self._side(index) for index in place)
-            if (seen.shape, seen.dtype) != (shape, "float64"):
+        for index, block in _inspect_all(client, blocks).items():
+            shape = tuple(map(self._side, index))
+            if (block.shape, block.dtype) != (shape, "float64"):
                 raise VerificationError(
-                    f"block {place} of x + x.T: expected float64 {shape}, "
-                    f"found {seen.dtype} {seen.shape}"
+                    f"block {index} of x + x.T: expected float64 {shape}, "
+                    f"found {block.dtype} {block.shape}"
                 )
-            expected = self._sums[place] + self._sums[place[::-1]]
-            self._compare(f"sum of block {place} of x + x.T", expected, seen.total)
+            expected = self._sums[index] + self._sums[index[::-1]]
+            self._compare(f"sum of block {index} of x + x.T", expected, block.total)
         sample = self._sample()
         wrong = client.gather(
             [
                 client.submit(
-                    _count_wrong, blocks[place], self.context.device, self.context.seed, place,
-                    tuple(self._side(index) for index in place), pure=False,
+                    _count_wrong, blocks[index], self.context.device, self.context.seed, index,
+                    tuple(map(self._side, index)), pure=False,
                 )
-                for place in sample
+                for index in sample
             ]
         )  # fmt: skip
-        for place, n_wrong in zip(sample, wrong, strict=True):
+        for index, n_wrong in zip(sample, wrong, strict=True):
             if n_wrong:
                 raise VerificationError(
-                    f"block {place} of x + x.T: {n_wrong} numbers differ from x[i, j] + x[j, i]"
+                    f"block {index} of x + x.T: {n_wrong} numbers differ from x[i, j] + x[j, i]"
                 )
 
-    def _check_sum(self, client: Any, result: Any) -> None:
+    def _verify_sum(self, client: Any, result: Any) -> None:
         (future,) = finished_blocks(result, ()).values()
         expected = 2 * math.fsum(self._sums.values())
         self._compare("sum of x + x.T", expected, float(client.gather(future)))
 
-    def _compare(self, what: str, expected: float, found: float) -> None:
-        # Summing numbers of one sign, in whatever order, errs by at most eps / 2 for each
+    def _compare(self, what: str, expected: float, value: float) -> None:
+        # Summing numbers of one sign, in any order, has an error of at most eps / 2 for each
         # addition that a number goes through: fewer than 2 * size, since blocks are reduced
         # along one axis and then the other at worst. That is 1e-11 at the default size, where
         # one number in the whole array (of 2.56e8, each 1 on average) weighs 4e-9.
         tolerance = 4 * self.params.size * sys.float_info.epsilon
-        if not abs(found - expected) <= tolerance * expected:
+        if not abs(value - expected) <= tolerance * expected:
             raise VerificationError(
-                f"{what}: expected {expected!r} within {tolerance:.1e} of it, found {found!r}"
+                f"{what}: expected {expected!r} within {tolerance:.1e} of it, found {value!r}"
             )
 
     def _side(self, index: int) -> int:
         return int(min(self.params.chunk, self.params.size - index * self.params.chunk))
 
     def _sample(self) -> list[tuple[int, int]]:
-        # Each check of a launch looks at other blocks.
-        rng = random.Random(f"{self.context.seed} {self._n_checks}")
-        self._n_checks += 1
+        # Each verification in a launch compares other blocks.
+        rng = random.Random(f"{self.context.seed} {self._n_verified}")
+        self._n_verified += 1
         last = self._n_chunks - 1
         off_diagonal = list(itertools.permutations(range(last + 1), 2))
         sample = set(rng.sample(off_diagonal, min(_N_OFF_DIAGONAL, len(off_diagonal))))
@@ -163,23 +163,25 @@ class TransposeSum(ClusterWorkload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _Inspected:
     shape: tuple[int, ...]
     dtype: str
     total: float
 
 
-def _see(block: Any) -> _Seen:
-    return _Seen(shape=tuple(block.shape), dtype=str(block.dtype), total=float(block.sum()))
+def _inspect(block: Any) -> _Inspected:
+    return _Inspected(shape=tuple(block.shape), dtype=str(block.dtype), total=float(block.sum()))
 
 
-def _look_at(client: Any, blocks: dict[tuple[int, ...], Any]) -> dict[tuple[int, ...], _Seen]:
-    seen = client.gather([client.submit(_see, block, pure=False) for block in blocks.values()])
-    return dict(zip(blocks, seen, strict=True))
+def _inspect_all(
+    client: Any, blocks: dict[tuple[int, ...], Any]
+) -> dict[tuple[int, ...], _Inspected]:
+    futures = [client.submit(_inspect, block, pure=False) for block in blocks.values()]
+    return dict(zip(blocks, client.gather(futures), strict=True))
 
 
 def _count_wrong(
-    block: Any, device: str, seed: int, place: tuple[int, int], shape: tuple[int, int]
+    block: Any, device: str, seed: int, index: tuple[int, int], shape: tuple[int, int]
 ) -> int:
-    mirrored = uniform_block(device, seed, place[::-1], shape[::-1])
-    return int((block != uniform_block(device, seed, place, shape) + mirrored.T).sum())
+    mirrored = uniform_block(device, seed, index[::-1], shape[::-1])
+    return int((block != uniform_block(device, seed, index, shape) + mirrored.T).sum())

@@ -79,7 +79,7 @@ WRONG = {
     "Silent": r"settings\(\) is ''",
     "Wordless": "it takes a reason and a remedy",
     "Boolean": r"unavailable\(\) returns a bool",
-    "Greedy": r"lacking\(\) imports mpi4py",
+    "Greedy": r"unavailable_layer\(\) imports mpi4py",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from commbench import backends
 from commbench.harness import suite
 from commbench.harness.launch import run_launch
-from commbench.harness.measure import cluster, instruments
+from commbench.harness.measure import cluster, plugins
 from commbench.model import ClusterSpec, Launch, Sample
 from commbench.store.emitter import InMemory
 
@@ -25,7 +25,7 @@ N_PAIRS = 12
 N_WARMUPS = 4
 
 
-class EveryOther(instruments.Profiler):
+class EveryOther(plugins.Profiler):
     """Profiles an iteration of each pair, and takes all that it does out of the other one."""
 
     profiled: list[bool] = []  # noqa: RUF012 - all there is, in the one process
@@ -37,7 +37,7 @@ class EveryOther(instruments.Profiler):
         second = len(self.profiled) % 2 == 1
         self._on = not self._on if second else random.random() < 0.5
         self.profiled.append(self._on)
-        self._ask(instruments.start if self._on else instruments.stop)
+        self._ask(plugins.start if self._on else plugins.stop)
         if self._on:
             super().begin()
 

@@ -28,7 +28,7 @@ def two_gpus(folder: Path, patch: pytest.MonkeyPatch, rows: str = ROWS) -> None:
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fakes = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
     patch.setenv("PYTHONPATH", fakes.rstrip(os.pathsep))
-    environment._ask_nvidia_smi.cache_clear()
+    environment._query_nvidia_smi.cache_clear()
 
 
 def launch(
@@ -39,7 +39,7 @@ def launch(
     cases = suite.cases_for(
         workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=240
     )
-    plan = suite.plan(suite.suite_of("fake", cases), seed=0)
+    plan = suite.plan(suite.make_suite("fake", cases), seed=0)
     return builders.measured(plan, folder)
 
 

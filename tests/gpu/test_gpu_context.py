@@ -68,7 +68,7 @@ def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> Non
         "initial_pool_size": 10**9, "managed_memory": False, "async_alloc": False,
         "track_allocations": False, "external_lib_list": ["cupy"], **nothing,
     }  # fmt: skip
-    told = gpu.told()
+    told = gpu.describe()
     assert told["rmm"] == "26.10.0 PoolMemoryResource(CudaMemoryResource)"
     assert told["cupy"] == "rmm_cupy_allocator"
     set_up(ClusterSpec(device="gpu", rmm_pool="0.5", rmm_async=True))
@@ -81,8 +81,8 @@ def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None
     set_up(ClusterSpec(device="gpu"))
     assert fakes.COUNTS["use"] == fakes.COUNTS["context"] == 1
     assert "dask_cuda" not in sys.modules
-    assert gpu.told()["cupy"] == "_Pool.malloc"
-    assert gpu.told()["rmm"] == "26.10.0 CudaMemoryResource"
+    assert gpu.describe()["cupy"] == "_Pool.malloc"
+    assert gpu.describe()["rmm"] == "26.10.0 CudaMemoryResource"
 
 
 def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def checked(spec: ClusterSpec, *told: dict[str, Any]) -> list[Record]:
         case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
     )
     found: list[Record] = []
-    conditions.check_gpus(launch, cluster, found.append)
+    conditions.validate_gpus(launch, cluster, found.append)
     return found
 
 

@@ -46,26 +46,26 @@ def test_the_environment_says_what_is_visible(text: str | None, names: tuple[str
 
 def test_each_worker_gets_a_gpu_of_its_own_and_sees_the_others() -> None:
     """Its own comes first; numbers are nvidia-smi's."""
-    found = gpu.of_workers(ClusterSpec(n_workers=2, device="gpu"), {})
+    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
     assert orders(found) == ["0,1", "1,0"]
     assert {own["CUDA_DEVICE_ORDER"] for own in found} == {"PCI_BUS_ID"}
     names = {VISIBLE: "GPU-bbbb,GPU-aaaa"}
-    found = gpu.of_workers(ClusterSpec(n_workers=2, device="gpu"), names)
+    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), names)
     assert orders(found) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
 
 
 def test_workers_share_gpus_where_they_may() -> None:
     """The first ones the first GPU, and so on; a GPU is not taken before it is needed."""
     spec = ClusterSpec(n_workers=3, device="gpu", workers_per_gpu=2)
-    assert orders(gpu.of_workers(spec, {})) == ["0,1", "0,1", "1,0"]
-    assert orders(gpu.of_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
+    assert orders(gpu.env_for_workers(spec, {})) == ["0,1", "0,1", "1,0"]
+    assert orders(gpu.env_for_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
 
 
 @pytest.mark.parametrize(
     ("n_workers", "per_gpu", "environ", "says"),
     [
-        (3, 1, {}, r"3 processes want 3 GPUs, one each, and 2 are visible$"),
-        (5, 2, {}, r"want 3 GPUs, one for 2 \(--workers-per-gpu\), and 2 are visible$"),
+        (3, 1, {}, r"3 processes need 3 GPUs, one each, and 2 are visible$"),
+        (5, 2, {}, r"need 3 GPUs, one for 2 \(--workers-per-gpu\), and 2 are visible$"),
         (2, 1, {VISIBLE: "1"}, r"and 1 is visible \(CUDA_VISIBLE_DEVICES=1\)$"),
     ],
 )
@@ -75,18 +75,18 @@ def test_more_workers_than_gpus_is_an_error(
     """The message has all the numbers."""
     spec = ClusterSpec(n_workers=n_workers, device="gpu", workers_per_gpu=per_gpu)
     with pytest.raises(UsageError, match=says):
-        gpu.of_workers(spec, environ)
+        gpu.env_for_workers(spec, environ)
 
 
 def test_a_placement_wins() -> None:
     """A worker has the GPU that its placement names, also where two name the same one."""
     placement = (Placement(gpu=1), Placement(gpu=1), Placement(cpus="0"))
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[:2])
-    assert orders(gpu.of_workers(spec, {})) == ["1,0", "1,0"]
+    assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[1:])
-    assert orders(gpu.of_workers(spec, {})) == ["1,0", "1,0"]
+    assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
     # By number, where the variable names by UUID: the two can't be told apart.
-    assert orders(gpu.of_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
+    assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
 
 
 def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,15 +96,15 @@ def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nvidia-smi was asked")
 
     monkeypatch.setattr(gpu, "devices", devices)
-    assert gpu.of_workers(ClusterSpec(n_workers=2), {}) == ({}, {})
-    assert gpu.of_ends(ClusterSpec(), 2, {}) == ({}, {})
+    assert gpu.env_for_workers(ClusterSpec(n_workers=2), {}) == ({}, {})
+    assert gpu.env_for_processes(ClusterSpec(), 2, {}) == ({}, {})
 
 
 def test_the_gpus_of_another_host_are_counted_from_the_first() -> None:
     """Nobody knows them: a host with four workers is taken to have four GPUs, or those named."""
-    four = [gpu.of_crowd(number, 4, 1, {})[VISIBLE] for number in range(4)]
+    four = [gpu.env_for_remote_worker(number, 4, 1, {})[VISIBLE] for number in range(4)]
     assert four == ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
-    assert gpu.of_crowd(3, 4, 2, {})[VISIBLE] == "1,0"
-    assert gpu.of_crowd(1, 2, 1, {VISIBLE: "4,5,6"})[VISIBLE] == "5,6,4"
-    with pytest.raises(UsageError, match="3 processes want 3 GPUs, one each, and 2 are visible"):
-        gpu.of_crowd(0, 3, 1, {VISIBLE: "4,5"})
+    assert gpu.env_for_remote_worker(3, 4, 2, {})[VISIBLE] == "1,0"
+    assert gpu.env_for_remote_worker(1, 2, 1, {VISIBLE: "4,5,6"})[VISIBLE] == "5,6,4"
+    with pytest.raises(UsageError, match="3 processes need 3 GPUs, one each, and 2 are visible"):
+        gpu.env_for_remote_worker(0, 3, 1, {VISIBLE: "4,5"})

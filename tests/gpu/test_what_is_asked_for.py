@@ -79,7 +79,7 @@ def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: s
 )
 def test_what_dask_cuda_takes_is_taken(given: dict[str, Any]) -> None:
     """A pool goes with the asynchronous allocator, and with managed memory."""
-    gpu.check(replace(SPEC, **given), "ucx")
+    gpu.validate(replace(SPEC, **given), "ucx")
 
 
 def test_rmm_is_part_of_a_case() -> None:
@@ -146,7 +146,7 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     script = tmp_path / "bin" / "nvidia-smi"
     script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
-    environment._ask_nvidia_smi.cache_clear()
+    environment._query_nvidia_smi.cache_clear()
     assert "is visible (nvidia-smi failed (exit status 9): NVIDIA-SMI has failed" in problem()
 
 
@@ -154,10 +154,10 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("workload", "cluster", "params", "says"),
     [
-        ("merge", {"n_workers": 4}, {}, "4 processes want 4 GPUs.*2 are visible; .*-per-gpu 2$"),
-        ("merge", {"n_workers": 5, "workers_per_gpu": 2}, {}, "5 processes want 3.*-per-gpu 3$"),
-        ("merge", {"n_workers": 4, "launcher": "mpirun"}, {}, "4 processes want 4"),
-        ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes want 4"),
+        ("merge", {"n_workers": 4}, {}, "4 processes need 4 GPUs.*2 are visible; .*-per-gpu 2$"),
+        ("merge", {"n_workers": 5, "workers_per_gpu": 2}, {}, "5 processes need 3.*-per-gpu 3$"),
+        ("merge", {"n_workers": 4, "launcher": "mpirun"}, {}, "4 processes need 4"),
+        ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes need 4"),
     ],
 )
 def test_too_few_gpus_are_told(

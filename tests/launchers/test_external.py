@@ -218,7 +218,7 @@ def test_a_cluster_that_works_for_others(theirs: Started, owner: Client, tmp_pat
     busy = owner.submit(
         lambda: [time.sleep(0.02) for _ in iter(unfinished.exists, False)], pure=False
     )
-    processes.until(lambda: owner.run_on_scheduler(external._n_running), "a task")
+    processes.until(lambda: owner.run_on_scheduler(external._count_tasks), "a task")
     with pytest.raises(LaunchError, match="busy with 1 tasks of other clients"):
         ExternalLauncher().start(spec(theirs, start_timeout_s=0.2), "tcp", tmp_path)
     unfinished.unlink()
@@ -226,27 +226,27 @@ def test_a_cluster_that_works_for_others(theirs: Started, owner: Client, tmp_pat
     with ExternalLauncher().start(spec(theirs), "tcp", tmp_path) as cluster:
         assert set(cluster.names.values()) == {"their-0", "their-1"}
         assert len(cluster.pids) == cluster.n_processes == 4
-        assert os.getpid() not in cluster.adopted
+        assert os.getpid() not in cluster.foreign_pids
 
 
 def test_two_guests_at_once(theirs: Started, owner: Client, tmp_path: Path, monkeypatch) -> None:
     """The second is told of the first, and leaves its instruments alone."""
-    from commbench.harness.measure import instruments
+    from commbench.harness.measure import plugins
     from commbench.harness.transfers import TransferLog
 
-    monkeypatch.setattr(instruments, "_FREE_SECONDS", 0.2)
+    monkeypatch.setattr(plugins, "_FREE_SECONDS", 0.2)
     before = cluster_state.snapshot(owner)
     launcher = ExternalLauncher()
     with (
         launcher.start(spec(theirs), "tcp", tmp_path) as first,
         launcher.start(spec(theirs), "tcp", tmp_path) as second,
-        instruments.installed(first, TransferLog()),
+        plugins.installed(first, TransferLog()),
     ):
         during = cluster_state.snapshot(owner)
         assert "commbench-transfer-log" in during["scheduler"]["worker plugins"]
         with (
             pytest.raises(LaunchError, match="another commbench is measuring"),
-            instruments.installed(second, TransferLog()),
+            plugins.installed(second, TransferLog()),
         ):
             pass
         assert cluster_state.snapshot(owner) == during
@@ -256,11 +256,11 @@ def test_two_guests_at_once(theirs: Started, owner: Client, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("scheduler", "backend", "said"),
     [
-        ("", "tcp", "needs to know of a scheduler: --scheduler-address"),
-        ("ucx://10.0.0.1:8786", "tcp", r"talks ucx, and the addresses of the backend tcp"),
-        ("tcp://10.0.0.1:8786", "ucx", r"at tcp://10.0.0.1:8786 talks tcp"),
+        ("", "tcp", "needs a scheduler: --scheduler-address"),
+        ("ucx://10.0.0.1:8786", "tcp", r"uses ucx, and the addresses of the backend tcp"),
+        ("tcp://10.0.0.1:8786", "ucx", r"at tcp://10.0.0.1:8786 uses tcp"),
         ("ucx://10.0.0.1:8786", "ucx:shm", r"settings of ucx:shm can't be set.*--backends ucx,"),
-        ("tls://10.0.0.1:8786", "tcp", r"talks tls"),
+        ("tls://10.0.0.1:8786", "tcp", r"uses tls"),
         ("nowhere.json", "tcp", r"can't read the scheduler's file nowhere.json: No such file"),
     ],
 )
@@ -278,9 +278,9 @@ def test_a_file_that_is_no_scheduler_s(content: str, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     file.write_text(content)
     with pytest.raises(UsageError, match=r"s\.json is not a scheduler's file.*--scheduler-file"):
-        external.address_of(str(file))
+        external.scheduler_address(str(file))
     file.write_text(json.dumps({"address": "tcp://127.0.0.1:1"}))
-    assert external.address_of(str(file)) == "tcp://127.0.0.1:1"
+    assert external.scheduler_address(str(file)) == "tcp://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(

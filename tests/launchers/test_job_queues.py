@@ -175,8 +175,8 @@ def test_workers_come_as_jobs_and_go(queue: str, commands: Any, tmp_path: Path) 
         assert cluster.client.submit(sum, [1, 2]).result() == 3
         assert cluster.n_processes == 4
         # The scheduler is a child of this process, and the jobs are not.
-        assert set(cluster.adopted) == set(cluster.client.run(os.getpid).values())
-        workers = cluster.adopted
+        assert set(cluster.foreign_pids) == set(cluster.client.run(os.getpid).values())
+        workers = cluster.foreign_pids
     submitted = (folder / "submitted").read_text().split()
     assert (folder / "cancelled").read_text().split() == submitted
     assert len(submitted) == 2
@@ -245,9 +245,9 @@ def test_a_launch_that_is_killed_cancels_its_jobs(commands: Any, tmp_path: Path)
     [
         ({"que": "short"}, "no option 'que'; known: .*queue"),
         ({"cores": "4"}, "no option 'cores'"),
-        ({"processes": "3"}, "2 workers can't be shared out to jobs of 3"),
+        ({"processes": "3"}, "2 workers can't be divided into jobs of 3"),
         ({"processes": "none"}, "processes is 'none'"),
-        ({"memory": "much"}, "dask-jobqueue makes no job for slurm of that"),
+        ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
     ],
 )
 def test_options_that_make_no_job(options: dict[str, str], said: str) -> None:

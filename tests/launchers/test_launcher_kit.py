@@ -83,7 +83,7 @@ def test_a_promise_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def start(self, *given: object) -> object:
             cluster = super().start(*given)
             cluster.pids = cluster.pids[:2]
-            cluster.elsewhere = frozenset(["nobody", "no-one"])
+            cluster.remote_members = frozenset(["nobody", "no-one"])
             monkeypatch.setattr(cluster, "cpu_seconds", lambda: 0.0)
             return cluster
 
@@ -95,7 +95,7 @@ def test_a_promise_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(AssertionError, match=r"worker [01] used 0\.3.* has 0\.000"):
         check_launcher("flattering", tmp_path)
-    monkeypatch.setattr(Flattering, "takes", Launcher.takes | {"hosts"})
-    monkeypatch.setattr(Flattering, "check", lambda *_: None)
+    monkeypatch.setattr(Flattering, "supports", Launcher.supports | {"hosts"})
+    monkeypatch.setattr(Flattering, "validate", lambda *_: None)
     with pytest.raises(AssertionError, match="scheduler, which flattering does not take, went"):
         check_launcher("flattering", tmp_path)

@@ -91,9 +91,9 @@ def test_the_environment_of_the_case_goes_along(
         assert sorted(cluster.names.values()) == ["0", "1"]
         workers = cluster.client.scheduler_info()["workers"].values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
-        assert len(cluster.adopted) == 3
-        assert not cluster.elsewhere
-        adopted = cluster.adopted
+        assert len(cluster.foreign_pids) == 3
+        assert not cluster.remote_members
+        adopted = cluster.foreign_pids
     processes.until(lambda: not any(map(_lives, adopted)), "the end of all processes")
 
 
@@ -104,7 +104,7 @@ def test_a_worker_whose_connection_breaks_ends_and_is_told(
     """It does not outlive who started it, and the launch is told once, with its name."""
     told: list[str] = []
     monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_told", False)
+    monkeypatch.setattr(process, "_reported", False)
     process.on_death(told.append)
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.01)
     cluster = SshLauncher().start(spec, "tcp", tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.harness import runner
-from commbench.launchers.members import handed_on
+from commbench.launchers.members import forwarded_env
 from commbench.model import ClusterSpec, Launch
 
 
@@ -30,7 +30,7 @@ def test_what_a_backend_names_goes_along(tmp_path: Path, monkeypatch: pytest.Mon
     environ = runner.environment(
         Launch(case=case, index=0, block=0, position=0), Fabric(), tmp_path
     )
-    found = handed_on(environ, case.cluster.env, {"OMP_NUM_THREADS": "1"})
+    found = forwarded_env(environ, case.cluster.env, {"OMP_NUM_THREADS": "1"})
     assert {"FI_PROVIDER", "FABRIC", "OF_CASE", "OMP_NUM_THREADS"} <= found.keys()
     assert not found.keys() & {"UCX_TLS", "PRIVATE", "COMMBENCH_SCRATCH"}
 
@@ -42,6 +42,6 @@ def test_variables_of_our_backends_go_along(
     """Those that users set in their shells."""
     monkeypatch.setenv(variable, "x")
     launch = Launch(case=builders.case(name), index=0, block=0, position=0)
-    assert variable in handed_on(
+    assert variable in forwarded_env(
         runner.environment(launch, backends.parse(launch.case.backend), tmp_path), {}, {}
     )

@@ -88,7 +88,7 @@ class Base(ClusterWorkload):
     def prepare(self, client):
         """Do nothing."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find everything right."""
 
     def on(self, worker, function, *arguments, key):
@@ -117,7 +117,7 @@ class Moves(Base):
             for n in range(N_ARRAYS)
         )
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Move other data in the other direction."""
         assert [future.result() for future in client.compute(list(result))] == [
             (n, MB) for n in range(N_ARRAYS)
@@ -141,14 +141,14 @@ class Fails(Moves):
         right, *_ = super().build()
         return (right, self.on("0", fail, 6, key="fail-6")) if self.n_built > 1 else (right,)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Let the harness find out."""
 
 
 class Wrong(Moves):
     """The second result is wrong."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find the second result wrong."""
         if self.n_built > 1:
             raise VerificationError("expected 1, found 2")
@@ -345,7 +345,7 @@ class Kept(Base):
         """Return one small task."""
         return (self.on("0", make, 1, key="make-kept"),)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Hold on to the result."""
         self.kept = result
 

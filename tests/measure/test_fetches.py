@@ -41,9 +41,9 @@ CASE = Case(
 class Wrong(AllToAll):
     """Finds every block of worker 1 wrong."""
 
-    def check(self, owner, size, fetched):
+    def verify(self, owner, size, fetched):
         """Find it wrong, after a look at the real one."""
-        super().check(owner, size, fetched)
+        super().verify(owner, size, fetched)
         if owner == 1:
             raise VerificationError("a block of worker 1 is wrong")
 
@@ -51,7 +51,7 @@ class Wrong(AllToAll):
 class Slow(AllToAll):
     """Takes its time to check a block."""
 
-    def check(self, owner, size, fetched):
+    def verify(self, owner, size, fetched):
         """Block the worker's event loop."""
         time.sleep(0.5)
 

@@ -11,7 +11,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import VerificationError
-from commbench.harness.measure import layers, pair
+from commbench.harness.measure import layers, pingpong
 from commbench.model import Case, Failure, IdleCost, Launch, Load, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -26,7 +26,7 @@ def measure(tmp_path, monkeypatch):
     children = set(psutil.Process().children(recursive=True))
     monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
-        pair,
+        pingpong,
         "measure_idle",
         lambda launch, _, n_processes: IdleCost(
             case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
@@ -38,7 +38,7 @@ def measure(tmp_path, monkeypatch):
         given = LOADED | {"seconds_per_size": 60.0, "sizes": (1, 64 << 10)} | params
         workload = PingPong(PingPong.Params(**given), Context(n_workers=2, device="cpu", seed=7))
         launch = Launch(case=case, index=0, block=0, position=0)
-        pair.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
+        pingpong.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
 
     yield measure
     assert set(psutil.Process().children(recursive=True)) == children
@@ -107,7 +107,7 @@ def test_a_message_that_comes_back_wrong_ends_the_load(measure, monkeypatch):
         await asyncio.sleep(0.01)
         raise VerificationError("differs from what was sent")
 
-    monkeypatch.setattr(pair._Pair, "_measure_sizes", measured)
+    monkeypatch.setattr(pingpong._Pair, "_measure_sizes", measured)
     with pytest.raises(VerificationError, match="differs from what was sent"):
         measure([])
 

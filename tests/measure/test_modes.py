@@ -12,7 +12,7 @@ import pytest
 from commbench.backends import tcp_endpoints
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError, VerificationError
-from commbench.harness.measure import layers, pair
+from commbench.harness.measure import layers, pingpong
 from commbench.model import Case, IdleCost, Launch, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -27,7 +27,7 @@ def measure(tmp_path, monkeypatch):
     """Return a function that measures a ping-pong over tcp and returns its samples."""
     monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
     monkeypatch.setattr(
-        pair,
+        pingpong,
         "measure_idle",
         lambda launch, _, n_processes: IdleCost(
             case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
@@ -39,7 +39,7 @@ def measure(tmp_path, monkeypatch):
         launch = Launch(case=case, index=0, block=0, position=0)
         workload = PingPong(PingPong.Params(**{"seconds_per_size": 60.0} | params), CPU)
         records = []
-        pair.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
+        pingpong.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
         return [record for record in records if isinstance(record, Sample)]
 
     return measure

@@ -12,7 +12,7 @@ import pytest
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness.measure import pair, streams
+from commbench.harness.measure import pingpong, streams
 from commbench.harness.runner import run_plan
 from commbench.model import Case, Failure, IdleCost, Launch, Sample, TransportUsed, WorkerPlace
 from commbench.workloads.base import Context
@@ -24,7 +24,7 @@ MiB = 1 << 20
 class Wrong(PingPong):
     """Finds every second message wrong."""
 
-    def check(self, payload, reply, *, whole):
+    def verify(self, payload, reply, *, whole):
         """Fail where the number of the window is odd."""
         if payload[0] % 2:
             raise VerificationError("this is not what was sent")
@@ -71,7 +71,7 @@ def measure(tmp_path, monkeypatch):
         records = []
         launch = Launch(case=case, index=0, block=0, position=0)
         workload = kind(PingPong.Params(**given), context)
-        pair.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
+        pingpong.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
         return records
 
     yield measure

@@ -15,7 +15,7 @@ from distributed.comm import CommClosedError
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness.measure import pair
+from commbench.harness.measure import pingpong
 from commbench.machine import process
 from commbench.model import (
     Case,
@@ -37,7 +37,7 @@ KB, MiB = 1024, 1 << 20
 def measure(tmp_path, monkeypatch):
     """Return a function that measures a ping-pong over tcp and appends the records to a list."""
     monkeypatch.setattr(
-        pair,
+        pingpong,
         "measure_idle",
         lambda launch, _, n_processes: IdleCost(
             case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
@@ -52,7 +52,7 @@ def measure(tmp_path, monkeypatch):
         records = [] if records is None else records
         context = Context(n_workers=2, device="cpu", seed=7)
         workload = kind(PingPong.Params(**{"seconds_per_size": 60.0} | params), context)
-        pair.measure_pair(launch, workload, backend or TcpBackend(), tmp_path, records.append)
+        pingpong.measure_pair(launch, workload, backend or TcpBackend(), tmp_path, records.append)
         return records
 
     return measure

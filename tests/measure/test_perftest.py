@@ -14,7 +14,7 @@ from commbench import backends
 from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
 from commbench.harness import cases
-from commbench.harness.measure.pair import measure_with_tool
+from commbench.harness.measure.pingpong import measure_with_tool
 from commbench.model import Case, Failure, Launch, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong

@@ -20,7 +20,7 @@ from commbench import backends
 from commbench.harness.measure import conditions
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import topology
-from commbench.machine.topology import place_of
+from commbench.machine.topology import worker_location
 from commbench.model import ClusterSpec, Launch, Placement, WorkerPlace
 
 LAUNCH = Launch(case=builders.case(), index=0, block=0, position=0)
@@ -50,7 +50,7 @@ def sleeper(*before: str, **environ: str) -> Iterator[int]:
 
 def test_this_process_tells_where_it_is() -> None:
     """Host, CPUs and NUMA nodes as the kernel has them; no GPU where data are in host memory."""
-    place = place_of(os.getpid(), address="tcp://127.0.0.1:4711")
+    place = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
     assert place["host"] == os.uname().nodename
     assert (place["pid"], place["nic"], place["gpu"]) == (os.getpid(), "lo", "")
     assert topology.this_host().allowed == frozenset(CPUS)
@@ -60,13 +60,13 @@ def test_this_process_tells_where_it_is() -> None:
 
 def test_two_processes_of_a_host_share_its_id_and_a_namespace_does_not() -> None:
     """A network of its own makes a host of its own."""
-    here = place_of(os.getpid())["host_id"]
+    here = worker_location(os.getpid())["host_id"]
     with sleeper() as beside:
-        assert place_of(beside)["host_id"] == here
+        assert worker_location(beside)["host_id"] == here
     if shutil.which("unshare") is None:
         pytest.skip("unshare of util-linux is not installed")
     with sleeper("unshare", "--net") as apart:
-        assert place_of(apart)["host_id"] != here
+        assert worker_location(apart)["host_id"] != here
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> No
     """Number, UUID, PCI address and links; none where CUDA_VISIBLE_DEVICES is empty."""
     root = trees.two_sockets(tmp_path / "root")
     with sleeper(CUDA_VISIBLE_DEVICES="1,0") as child:
-        place = place_of(child, device="gpu", root=root)
+        place = worker_location(child, device="gpu", root=root)
         assert (place["gpu"], place["gpu_uuid"], place["gpu_links"]) == ("1", "GPU-b", "GPU0=NV2")
         assert place["gpu_pci"] == "0000:01:00.0"
-        assert place_of(child, device="cpu", root=root)["gpu"] == ""
+        assert worker_location(child, device="cpu", root=root)["gpu"] == ""
     with sleeper(CUDA_VISIBLE_DEVICES="") as child:
-        assert place_of(child, device="gpu", root=root)["gpu"] == ""
+        assert worker_location(child, device="gpu", root=root)["gpu"] == ""
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -101,15 +101,15 @@ def test_what_cupy_uses_wins_over_the_variable(
     cupy: Any = type("cupy", (), {"cuda": type("cuda", (), {"runtime": Runtime})})
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     root = trees.two_sockets(tmp_path / "root")
-    assert place_of(os.getpid(), device="gpu", root=root)["gpu"] == "1"
+    assert worker_location(os.getpid(), device="gpu", root=root)["gpu"] == "1"
 
 
 def test_ucx_tells_the_devices_that_it_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over tcp the variable has no effect, and the interface of the address is told."""
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
-    assert place_of(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
-    assert place_of(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
-    assert place_of(os.getpid(), address="tcp://[broken")["nic"] == ""
+    assert worker_location(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
+    assert worker_location(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
+    assert worker_location(os.getpid(), address="tcp://[broken")["nic"] == ""
 
 
 def test_the_two_ends_of_a_pair_have_a_place() -> None:

@@ -14,7 +14,7 @@ from distributed import get_worker
 
 from commbench import stats
 from commbench.harness.measure import cluster as measuring
-from commbench.harness.measure import instruments
+from commbench.harness.measure import plugins
 from commbench.machine import cores
 from commbench.model import Activity, Case, Launch, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
@@ -80,7 +80,7 @@ class One(ClusterWorkload):
         with dask.annotate(workers=[self.address], allow_other_workers=False):
             return (dask.delayed(self.function, pure=False)(SECONDS, dask_key_name="one"),)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find everything right."""
 
 
@@ -161,7 +161,7 @@ def test_a_loop_that_never_sleeps_polls(profiled, cluster):
 
 def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
     """Each process's readings enclose the sample, and its idle time comes after them."""
-    monkeypatch.setattr(instruments, "IDLE_SECONDS", 3.0)
+    monkeypatch.setattr(plugins, "IDLE_SECONDS", 3.0)
     records, _ = profiled(spin)
     samples = {r.iteration: r for r in records if isinstance(r, Sample)}
     threads = [r for r in records if isinstance(r, ThreadTime)]
@@ -171,7 +171,7 @@ def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
     for thread in threads:
         sample = samples[thread.iteration]
         assert sample.seconds <= thread.seconds < sample.seconds + thread.idle_seconds
-        assert thread.idle_seconds >= instruments.IDLE_SECONDS
+        assert thread.idle_seconds >= plugins.IDLE_SECONDS
         assert (thread.n_turns > 0) == (thread.role == "loop")
 
 
@@ -199,7 +199,7 @@ def test_the_event_loops_are_left_as_they_were(profiled, cluster):
 
 def test_a_loop_without_a_selector_is_not_counted():
     """Loops of another make keep working; their turns stay unknown."""
-    counter = instruments.TurnCounter(object())
+    counter = plugins.TurnCounter(object())
     counter.close()
     assert counter.n_turns == 0
 

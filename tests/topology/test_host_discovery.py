@@ -53,7 +53,7 @@ def test_two_sockets_without_a_gpu(tmp_path: Path) -> None:
     assert host.nodes[0].memory_bytes == 1 << 20
     assert (host.gpus, host.nics, host.devices) == ((), (), ("node0", "node1"))
     assert host.link("node0", "node1") == "cross-socket"
-    assert host.notes == ("no GPUs are known: nvidia-smi, which tells of them, is not installed",)
+    assert host.notes == ("no GPUs are known: nvidia-smi, which lists them, is not installed",)
 
 
 @pytest.mark.usefixtures("bare")

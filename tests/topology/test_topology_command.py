@@ -62,7 +62,7 @@ def test_a_driver_without_a_gpu_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         (("--figure", "links.pdf"), 2, "a figure is FILE.svg or FILE.png"),
         (("--figure", "nowhere/links.svg"), 1, "can't write nowhere/links.svg"),
         (("--file", str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
-         "each of the 9 workers a GPU of its own, and dgx1.txt has 8"),
+         "each of the 9 workers one GPU, and dgx1.txt has 8"),
         (("--file", str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
         (("--workers", "0"), 2, "0 is not in the range"),
     ],
@@ -92,7 +92,7 @@ def test_the_placement_that_is_written_is_the_one_of_auto(tmp_path: Path) -> Non
     """A file for --placement, as it stands or edited."""
     path = tmp_path / "dgx1.toml"
     assert topology("--file", DGX1, "--write-placement", path).exit_code == 0
-    assert files.place(str(path), 8, "gpu") == auto(read_host(DGX1), 8, "gpu")
+    assert files.choose_placement(str(path), 8, "gpu") == auto(read_host(DGX1), 8, "gpu")
     assert topology("--file", DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
     assert len(tomllib.loads(path.read_text())["worker"]) == 2
 
@@ -103,5 +103,5 @@ def test_devices_of_any_name_make_a_sound_file(tmp_path: Path) -> None:
     matrix.write_text('  GPU0 mlx"\\\nGPU0 X PIX\nmlx"\\ PIX X\n')
     path = tmp_path / "placement.toml"
     assert topology("--file", matrix, "--write-placement", path).exit_code == 0
-    (place,) = files.place(str(path), 1, "gpu")
+    (place,) = files.choose_placement(str(path), 1, "gpu")
     assert place.nic == 'mlx"\\:1'

@@ -15,7 +15,16 @@ from commbench.cli.main import main
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness import suite as files
-from commbench.machine.topology import Gpu, Host, Nic, auto, check, parse, read_host, this_host
+from commbench.machine.topology import (
+    Gpu,
+    Host,
+    Nic,
+    auto,
+    parse,
+    read_host,
+    this_host,
+    validate_placement,
+)
 from commbench.model import ClusterSpec, Placement
 
 DGX1 = Path(__file__).parent / "dgx1.txt"
@@ -107,20 +116,20 @@ def test_a_host_without_nodes_is_placed_by_hand() -> None:
 def test_what_is_not_there_is_refused(place: Placement, says: str) -> None:
     """The message has the worker, what it should be bound to, and what there is."""
     with pytest.raises(UsageError, match=says):
-        check((Placement(), place), HOST)
+        validate_placement((Placement(), place), HOST)
 
 
 def test_what_is_there_is_accepted() -> None:
     """CPUs, GPUs twice, an RDMA device with its port, its interface, and this host's loopback."""
     everything = [Placement(cpus="0,2-3,8", gpu=1, nic=nic) for nic in ("mlx5_0:1", "ib0", "lo")]
-    check(everything, HOST)
+    validate_placement(everything, HOST)
 
 
 def test_a_host_without_gpus_says_why() -> None:
     """Who names a GPU where none is known learns the reason."""
     host = replace(HOST, gpus=(), notes=("no GPUs are known: the driver shows none",))
     with pytest.raises(UsageError, match="no GPU 0; known: none; no GPUs are known: the driver"):
-        check((Placement(gpu=0),), host)
+        validate_placement((Placement(gpu=0),), host)
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -151,9 +160,9 @@ def test_a_file_has_a_table_for_each_worker(written: Any) -> None:
     """In the order of their names; workers beyond those of the cluster don't count."""
     path = written(TWO)
     one, other = Placement(cpus="0", gpu=3, nic="mlx5_0:1"), Placement(cpus="1")
-    assert files.place(str(path), 2, "cpu") == (one, other)
-    assert files.place(str(path), 1, "cpu") == (one,)
-    assert files.place("none", 2, "cpu") == ()
+    assert files.choose_placement(str(path), 2, "cpu") == (one, other)
+    assert files.choose_placement(str(path), 1, "cpu") == (one,)
+    assert files.choose_placement("none", 2, "cpu") == ()
 
 
 @pytest.mark.parametrize(
@@ -173,14 +182,14 @@ def test_a_file_that_is_wrong_is_refused(text: str, says: str, written: Any) -> 
     """The message has the file, the key and what is known."""
     path = written(text)
     with pytest.raises(UsageError, match=says) as told:
-        files.place(str(path), 3, "cpu")
+        files.choose_placement(str(path), 3, "cpu")
     assert str(path) in str(told.value)
 
 
 def test_a_misspelt_choice_says_what_is_known(tmp_path: Path) -> None:
     """What is neither auto nor none is a file, and that one is not there."""
     with pytest.raises(UsageError, match=r"can't read .*atuo.*give auto, none or a placement file"):
-        files.place("atuo", 2, "cpu", tmp_path)
+        files.choose_placement("atuo", 2, "cpu", tmp_path)
 
 
 def test_racks_are_read_and_refused_like_a_suite(written: Any) -> None:
@@ -263,16 +272,16 @@ def test_auto_takes_the_gpus_that_are_left_visible(
     rows = "".join(f"{i}, A100, GPU-{i}, 00000000:0{i}:00.0, 1, 5\n" for i in range(3))
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, rows, "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-0")
-    assert [place.gpu for place in files.place("auto", 2, "gpu")] == [2, 0]
+    assert [place.gpu for place in files.choose_placement("auto", 2, "gpu")] == [2, 0]
     with pytest.raises(UsageError, match="each of the 3 workers"):
-        files.place("auto", 3, "gpu")
+        files.choose_placement("auto", 3, "gpu")
 
 
 def test_auto_binds_to_the_cpus_of_this_machine() -> None:
     """On whatever machine the tests run, to CPUs that the process may use."""
     if not this_host().nodes:
         pytest.skip("the kernel shows no NUMA nodes")
-    for place in files.place("auto", 2, "cpu"):
-        check((place,), this_host())
+    for place in files.choose_placement("auto", 2, "cpu"):
+        validate_placement((place,), this_host())
         assert place.cpus
         assert place.gpu is None

@@ -41,7 +41,7 @@ def test_a_block_does_not_shrink():
 def test_what_arrived_whole_is_right():
     """The block itself, of any of the owners and sizes, passes."""
     for owner, size in itertools.product(range(3), (1, 1000)):
-        work(1, 1000).check(owner, size, work(1, 1000).block(owner, size))
+        work(1, 1000).verify(owner, size, work(1, 1000).block(owner, size))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_arrived_whole_is_right():
 def test_what_arrived_wrong_is_found(spoil, words):
     """Every byte counts, and so does whose block it is."""
     with pytest.raises(VerificationError, match=words):
-        work(1000).check(1, 1000, spoil(work(1000).block(1, 1000)))
+        work(1000).verify(1, 1000, spoil(work(1000).block(1, 1000)))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
     """A right result of either shuffle passes, for any rows, chunks and share of matches."""
     work = workload(rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
     result = run(client, work)
-    work.check(client, result)
+    work.verify(client, result)
     assert len(result) == n_matches(rows, partitions, frac_match)
 
 
@@ -202,7 +202,7 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
     work, result = done
     corrupted = persist(client, change(result))
     with pytest.raises(VerificationError, match=message):
-        work.check(client, corrupted)
+        work.verify(client, corrupted)
 
 
 def test_an_outer_join_is_caught(client, done):
@@ -211,14 +211,14 @@ def test_an_outer_join_is_caught(client, done):
     build, other = work.frames
     outer = persist(client, build.merge(other, on=["key"], how="outer", shuffle_method="tasks"))
     with pytest.raises(VerificationError, match="float64"):
-        work.check(client, outer)
+        work.verify(client, outer)
 
 
 def test_the_join_of_other_data_is_caught(client, done):
     """A right join of the data of another seed does not pass."""
     work, _ = done
     with pytest.raises(VerificationError, match="key: expected"):
-        work.check(client, run(client, workload(seed=2)))
+        work.verify(client, run(client, workload(seed=2)))
 
 
 def test_a_partition_that_failed_is_caught(client, done):
@@ -230,7 +230,7 @@ def test_a_partition_that_failed_is_caught(client, done):
 
     failed = persist(client, _first_partition(fail)(result))
     with pytest.raises(VerificationError, match=r"\(0,\).*seventh worker"):
-        work.check(client, failed)
+        work.verify(client, failed)
 
 
 def test_a_partition_that_was_cancelled_is_caught(client):
@@ -239,7 +239,7 @@ def test_a_partition_that_was_cancelled_is_caught(client):
     result = run(client, work)
     client.cancel([future for future in futures_of(result) if future.key[1] == 1])
     with pytest.raises(VerificationError, match=r"block \(1,\).*cancelled"):
-        work.check(client, result)
+        work.verify(client, result)
 
 
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])

@@ -7,7 +7,7 @@ from commbench.errors import LaunchError
 from commbench.workloads.base import Context
 from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.merge import Merge
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
 
@@ -47,7 +47,7 @@ def iterate(client, work):
     result = client.persist(list(graph) if isinstance(graph, tuple) else graph)
     wait(result)
     nbytes = moved(client)
-    work.check(client, result)
+    work.verify(client, result)
     keys = [future.key for future in futures_of(result)]
     del result, graph
     while client.run_on_scheduler(
@@ -66,7 +66,7 @@ def inputs(work):
 def test_blocks_are_spread_in_order(client, shape):
     """Successive blocks lie in equal runs on successive workers, one copy each."""
     (x,) = persist_input(client, uniform_array("cpu", 1, shape, (20, 20)))
-    settle(client, x)
+    rebalance(client, x)
     n_blocks = x.numblocks[0] * x.numblocks[1]
     assert homes(client, x) == [[index * 2 // n_blocks] for index in range(n_blocks)]
 
@@ -74,16 +74,16 @@ def test_blocks_are_spread_in_order(client, shape):
 def test_copies_and_strays_are_put_back(client):
     """Blocks that were copied or moved by Dask are where they were again."""
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
-    settle(client, x)
+    rebalance(client, x)
     before, data = homes(client, x), x.compute()
     client.replicate(x, n=2)
     assert {len(names) for names in homes(client, x)} == {2}
-    settle(client, x)
+    rebalance(client, x)
     assert homes(client, x) == before
 
     _stray(client, x)
     assert homes(client, x)[0] == [1]
-    settle(client, x)
+    rebalance(client, x)
     assert homes(client, x) == before
     assert (x.compute() == data).all()
 
@@ -106,10 +106,10 @@ def _stray(client, x):
 def test_blocks_that_can_not_be_placed_end_the_launch(client):
     """Where the blocks don't come into place in time the error says how many are left."""
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
-    settle(client, x)
+    rebalance(client, x)
     _stray(client, x)
-    with pytest.raises(LaunchError, match="1 blocks of the input can't be put in place within -1"):
-        settle(client, x, seconds=-1)
+    with pytest.raises(LaunchError, match="1 blocks of the input can't be moved to their"):
+        rebalance(client, x, seconds=-1)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

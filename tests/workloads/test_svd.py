@@ -41,14 +41,14 @@ def done(client):
 def test_a_right_result_passes(client, rows, columns, chunk_rows):
     """A right result passes, whether the last chunk is full, ragged, wider than tall or alone."""
     work = workload(rows=rows, columns=columns, chunk_rows=chunk_rows)
-    work.check(client, run(client, work))
+    work.verify(client, run(client, work))
 
 
 def test_the_result_may_be_a_list_or_a_tuple(client, done):
     """The check takes the three arrays as the harness has them."""
     work, result = done
-    work.check(client, result)
-    work.check(client, tuple(result))
+    work.verify(client, result)
+    work.verify(client, tuple(result))
 
 
 def test_the_singular_values_are_numpys(done):
@@ -146,14 +146,14 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
     work, result = done
     corrupted = persist(client, *change(*result))
     with pytest.raises(VerificationError, match=message):
-        work.check(client, corrupted)
+        work.verify(client, corrupted)
 
 
 def test_the_decomposition_of_other_data_is_caught(client, done):
     """A right decomposition of the data of another seed does not pass."""
     work, _ = done
     with pytest.raises(VerificationError, match="norm of x - u s v"):
-        work.check(client, run(client, workload(seed=2)))
+        work.verify(client, run(client, workload(seed=2)))
 
 
 def test_a_block_that_failed_is_caught(client, done):
@@ -167,7 +167,7 @@ def test_a_block_that_failed_is_caught(client, done):
 
     failed = persist(client, u.map_blocks(fail, dtype=u.dtype, meta=u._meta), s, v)
     with pytest.raises(VerificationError, match=r"\(3, 0\).*seventh worker"):
-        work.check(client, failed)
+        work.verify(client, failed)
 
 
 def test_a_block_that_is_missing_is_caught(client, done):
@@ -176,7 +176,7 @@ def test_a_block_that_is_missing_is_caught(client, done):
     futures = {key: future for key, future in u.dask.items() if key[1:] != (1, 0)}
     u = da.Array(futures, u.name, u.chunks, meta=u._meta)
     with pytest.raises(VerificationError, match=r"block \(1, 0\) of the result is missing"):
-        work.check(client, (u, s, v))
+        work.verify(client, (u, s, v))
 
 
 @pytest.mark.parametrize(

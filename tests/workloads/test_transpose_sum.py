@@ -47,7 +47,7 @@ def corrupt(client, result, change):
 def test_a_right_result_passes(client, size, chunk, operation):
     """A right result passes, whether the chunks divide the size, are ragged or are only one."""
     work = workload(size=size, chunk=chunk, operation=operation)
-    work.check(client, run(client, work))
+    work.verify(client, run(client, work))
 
 
 def test_the_result_is_the_array_plus_its_transpose(done):
@@ -94,7 +94,7 @@ def test_a_replaced_block_is_caught(client, done, place):
         ),
     )
     with pytest.raises(VerificationError, match=rf"block \({place[0]}, {place[1]}\)"):
-        work.check(client, other)
+        work.verify(client, other)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_garbled_block_is_caught(client, change, message):
         client, run(client, work), lambda block, here: change(block) if here == (0, 1) else None
     )
     with pytest.raises(VerificationError, match=message):
-        work.check(client, other)
+        work.verify(client, other)
 
 
 def test_repeated_checks_look_at_other_blocks(client):
@@ -132,7 +132,7 @@ def test_repeated_checks_look_at_other_blocks(client):
 
     def check_often():
         for _ in range(20):
-            work.check(client, other)
+            work.verify(client, other)
 
     with pytest.raises(VerificationError, match=r"block \(0, 1\) of x \+ x.T: 2 numbers"):
         check_often()
@@ -146,7 +146,7 @@ def test_a_wrong_sum_is_caught(client, wrong):
     other = client.persist(result + wrong)
     wait(other)
     with pytest.raises(VerificationError, match="sum of x"):
-        work.check(client, other)
+        work.verify(client, other)
 
 
 def test_a_block_that_failed_is_caught(client, done):
@@ -158,7 +158,7 @@ def test_a_block_that_failed_is_caught(client, done):
             raise ZeroDivisionError("the seventh worker is down")
 
     with pytest.raises(VerificationError, match=r"\(2, 1\).*seventh worker"):
-        work.check(client, corrupt(client, result, fail))
+        work.verify(client, corrupt(client, result, fail))
 
 
 def test_a_block_that_is_missing_is_caught(client, done):
@@ -167,7 +167,7 @@ def test_a_block_that_is_missing_is_caught(client, done):
     futures = {key: future for key, future in result.dask.items() if key[1:] != (1, 2)}
     other = da.Array(futures, result.name, result.chunks, meta=result._meta)
     with pytest.raises(VerificationError, match=r"block \(1, 2\) of the result is missing"):
-        work.check(client, other)
+        work.verify(client, other)
 
 
 def test_a_block_that_was_cancelled_is_caught(client):
@@ -176,7 +176,7 @@ def test_a_block_that_was_cancelled_is_caught(client):
     result = run(client, work)
     client.cancel([future for future in futures_of(result) if future.key[1:] == (0, 2)])
     with pytest.raises(VerificationError, match=r"block \(0, 2\).*cancelled"):
-        work.check(client, result)
+        work.verify(client, result)
 
 
 @pytest.mark.parametrize("size", [40, 70])
@@ -184,14 +184,14 @@ def test_a_result_of_another_size_is_caught(client, done, size):
     """A result in fewer or more chunks than x has does not pass."""
     other = run(client, workload(size=size, chunk=20))
     with pytest.raises(VerificationError, match=r"expected \(3, 3\) blocks"):
-        done[0].check(client, other)
+        done[0].verify(client, other)
 
 
 def test_data_of_another_seed_is_caught(client, done):
     """A right result of other data does not pass."""
     other = run(client, workload(size=50, chunk=20, seed=2))
     with pytest.raises(VerificationError, match="sum of block"):
-        done[0].check(client, other)
+        done[0].verify(client, other)
 
 
 def test_input_that_can_not_be_created_is_no_silent_success(client):

@@ -31,14 +31,14 @@ class Mine(TransposeSum):
 class Blind(Mine):
     """Finds every result right."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Look away."""
 
 
 class Strict(Mine):
     """Finds every result wrong."""
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Find fault."""
         raise VerificationError("not good enough")
 
@@ -113,7 +113,7 @@ class Text(ClusterWorkload):
 
         return dask.delayed(str)("word")
 
-    def check(self, client, result):
+    def verify(self, client, result):
         """Look away."""
 
 
@@ -146,7 +146,7 @@ class Careless(AllToAll):
 
     name = "mine"
 
-    def check(self, owner, size, fetched):
+    def verify(self, owner, size, fetched):
         """Look at half."""
         if (fetched != self.block(owner, size))[: size // 2].any():
             raise VerificationError("wrong")

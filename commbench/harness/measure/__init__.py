@@ -1,1 +1,1 @@
-"""The timed loops: the only place where a clock is read around a workload."""
+"""The timed loops; no other module times a workload."""

@@ -1,9 +1,9 @@
 """The timed loop of a workload that computes on a Dask cluster.
 
-Order within an iteration: build the graph, then time ``persist`` to the last result, then read
-the CPU clocks, then collect what the workers logged, then check the result. Nothing of commbench
-runs on the cluster between the two readings of the clock, but for GPU memory the last wait: Dask
-takes a task for done when its kernels have been started, so every worker waits for its GPU, too.
+Steps of an iteration: build the graph, time ``persist`` until the last result is in memory, read
+the CPU clocks, collect the workers' logs, verify the result. Between the two readings of the clock
+commbench runs nothing on the cluster, except that with GPU memory every worker waits for its GPU,
+because for Dask a task has finished when its kernels have been started.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import spill, transfers, wire
-from commbench.harness.measure import instruments, traffic
+from commbench.harness.measure import plugins, traffic
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.instruments import Profiler
+from commbench.harness.measure.plugins import Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
 from commbench.store.emitter import Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import ClusterWorkload
-from commbench.workloads.device import demand_finished
+from commbench.workloads.device import wait_finished
 
 _FORGET_SECONDS = 30.0
 _N_TASKS_KEPT = 100_000
-"""How many tasks the scheduler remembers between iterations: Dask's own limit."""
+"""The number of tasks that the scheduler keeps between iterations, as by Dask's default."""
 
 
 def measure_cluster(
@@ -41,19 +41,19 @@ def measure_cluster(
     cluster: RunningCluster,
     emit: Emitter,
 ) -> None:
-    """Run the warm-ups and iterations of one launch and emit their records as they come.
+    """Run the warm-ups and iterations of one launch, and emit their records.
 
     Raises
     ------
     LaunchError
-        Where a task failed: such a call was not fast, it was wrong.
+        If a task failed.
     VerificationError
-        Where the result is wrong.
+        If the result is wrong.
     """
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    with instruments.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+    with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(_keep_every_task)
@@ -61,11 +61,11 @@ def measure_cluster(
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):
-            # What the preparation and the check of the last result moved is none of this window.
+            # Drop transfers of the preparation and of the last verification.
             n_tasks_before = _drain(client)
             spilled_before = client.run(spill.written)
             sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
-            # A wrong result leaves nothing behind, not even what it moved.
+            # If the result is wrong, none of these records is written.
             with emit.region() as keep:
                 for record in chain(
                     [sample],
@@ -75,15 +75,15 @@ def measure_cluster(
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
-                workload.check(client, result)
+                workload.verify(client, result)
             keys = [future.key for future in futures_of(result)]
             del result
             _until_forgotten(client, keys)
         profiler.close()
         for record in traffic.links(launch, backend, cluster):
             emit(record)
-        if cluster.outlives:
-            # What is left in the logs is of the last check, and would be put into the workers' own.
+        if cluster.preexisting:
+            # Otherwise the plugin would add transfers of the verification to Dask's logs.
             _drain(client)
 
 
@@ -114,7 +114,7 @@ def _time_once(
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     counted = list(traffic.network_bytes(launch, iteration, counters))
-    demand_finished(futures_of(result), "the task {!r} failed")
+    wait_finished(futures_of(result), "the task {!r} failed")
     sample = Sample(
         case_id=launch.case.id,
         launch=launch.index,
@@ -133,10 +133,9 @@ def _time_once(
 
 
 def _until_forgotten(client: Any, keys: list[Any]) -> None:
-    """Wait until the scheduler knows none of `keys` any more.
+    """Wait until the scheduler has forgotten all `keys`.
 
-    The next iteration has the same keys. A scheduler that still held them would answer at once,
-    without computing anything.
+    The next iteration has the same keys, and would not compute them again otherwise.
     """
 
     def n_known(keys: list[Any], dask_scheduler: Any) -> int:
@@ -153,7 +152,7 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
 
 
 def _drain(client: Any) -> int:
-    """Throw away what was logged so far and return how many tasks the scheduler has seen."""
+    """Clear the logs, and return the number of tasks that the scheduler has seen."""
     client.run(transfers.forget)
     client.run(wire.forget)
     n_tasks: int = client.run_on_scheduler(_forget_tasks)
@@ -169,7 +168,7 @@ def _collect(
         "launch": launch.index,
         "iteration": iteration,
     }
-    # First of all: collecting makes messages of its own, though not between workers.
+    # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, names, **common)
     for columns in _tasks(client, n_tasks_before):
@@ -191,13 +190,13 @@ def _spills(
 
 
 def _keep_every_task(dask_scheduler: Any) -> None:
-    # As many as an iteration may have.
+    # An iteration may have any number of tasks.
     stream = dask_scheduler.plugins["task-stream"]
     stream.buffer = deque(stream.buffer)
 
 
 def _forget_tasks(dask_scheduler: Any) -> int:
-    """Forget all but the last tasks, which a dashboard may show; return how many there were."""
+    """Drop all but the last tasks, which a dashboard may show; return the total number."""
     stream = dask_scheduler.plugins["task-stream"]
     while len(stream.buffer) > _N_TASKS_KEPT:
         stream.buffer.popleft()
@@ -206,7 +205,7 @@ def _forget_tasks(dask_scheduler: Any) -> int:
 
 
 def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
-    """Yield the tasks from this `number` on, which come in messages of bounded size."""
+    """Yield the tasks from `number` on, in messages of bounded size."""
     while True:
         following, columns = json.loads(client.run_on_scheduler(_tasks_from, number, traffic.CHUNK))
         if following == number:
@@ -216,8 +215,8 @@ def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
 
 
 def _tasks_from(number: int, most: int, dask_scheduler: Any) -> str:
-    # By number, not by time: a worker's clock, as the scheduler corrects it, is off by
-    # milliseconds, and a task of the preparation would pass for one of the iteration.
+    # By number, not by time, because the scheduler's correction of workers' clocks has an error of
+    # milliseconds, so that a task of the preparation might count for the iteration.
     from dask.utils import key_split
 
     stream = dask_scheduler.plugins["task-stream"]

@@ -1,10 +1,10 @@
 """Fetches between workers of a live cluster: pingpong's layer ``worker``, and all-to-all.
 
-What is timed is ``distributed.worker.get_data_from_worker`` on the fetching worker, as it fetches
-what a task needs: a comm from the pool, the request, the sender's answer with the data, and its
-deserialization. Its clocks are read where Dask's own transfer log reads them, which sees nothing of
-it. What is fetched is kept only until it is checked, and no fetch is spared. For all-to-all that is
-after the clocks have stopped on all workers: none waits for a check.
+A sample times ``distributed.worker.get_data_from_worker`` on the fetching worker, which also
+fetches the input of tasks: a comm from the pool, the request, the sender's answer with the data,
+and its deserialization. The clocks are read at the same points as for Dask's transfer log, which
+does not record these fetches. Fetched data are only kept until they are verified, so every fetch
+transfers data. All-to-all verifies when the clocks have stopped on all workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
-from commbench.harness.measure import conditions, instruments, traffic
+from commbench.harness.measure import conditions, plugins, traffic
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
@@ -34,18 +34,18 @@ from commbench.model import Launch, LogCount, Sample, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
-from commbench.workloads.device import demand_finished
+from commbench.workloads.device import wait_finished
 
 ALONE, TOGETHER = "alone", "together"
 SENDER, FETCHER = "0", "1"
 _LEAD_SECONDS = 0.05
-"""How long before all begin together they are told so."""
+"""The delay of the common start after the request, in seconds."""
 _BUSY_SECONDS = 0.15
-"""How long Dask waits before it asks a busy sender again."""
+"""The time that Dask waits before it asks a busy sender again."""
 _N_KEYS = 2
 
 _Fetched = tuple[int, float, float]
-"""The number of a fetch, when it began, seconds since the epoch, and how long it lasted."""
+"""The number of a fetch, its start in seconds since the epoch, and its duration."""
 
 
 def measure_worker(
@@ -53,19 +53,18 @@ def measure_worker(
 ) -> None:
     """Start two workers, sweep the message sizes, and emit a sample for every fetch.
 
-    Two keys of different content take turns, so that what was fetched last can't pass for what is
-    fetched now.
+    Two keys with different content are fetched in turns, so that stale data are detected.
 
     Raises
     ------
     LaunchError
-        Where the cluster does not start, or the sending worker refuses.
+        If the cluster does not start, or the sending worker refuses.
     VerificationError
-        Where what was fetched is not what the key stands for.
+        If fetched data are wrong.
     """
     spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
     with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
-        conditions.check_gpus(launch, cluster, emit)
+        conditions.validate_gpus(launch, cluster, emit)
         client, case = cluster.client, launch.case
         address = {name: address for address, name in cluster.names.items()}
         if workload.layers == ("worker",):
@@ -95,8 +94,8 @@ def measure_worker(
                     )
                 )
         if workload.layers == ("worker",):
-            for place in conditions.worker_places(launch, cluster):
-                emit(place)
+            for location in conditions.worker_places(launch, cluster):
+                emit(location)
 
 
 def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[Any]:
@@ -106,13 +105,13 @@ def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[An
         )
         for number in range(_N_KEYS)
     ]
-    demand_finished(keys, "the payload {!r} can't be made")
+    wait_finished(keys, "the payload {!r} can't be made")
     return keys
 
 
 def _payload(workload: PairWorkload, size: int, number: int) -> Any:
     payload = workload.payload(size)
-    # Another content of the same size, in its first byte and all others.
+    # Change every byte.
     payload ^= 0x55 * number
     workload.stamp(payload, number)
     gpu.synchronize(workload.context.device)
@@ -123,7 +122,7 @@ async def _fetch(
     workload: PairWorkload, size: int, keys: list[str], sender: str, n_warmups: int,
     n_samples: int, pids: tuple[int, ...], dask_worker: Any,
 ) -> tuple[list[_Fetched], float]:  # fmt: skip
-    """Fetch the keys in turn and check each answer outside the timing; runs on the worker."""
+    """Fetch the keys in turn, and verify each outside the timing; runs on the worker."""
     expected = [_payload(workload, size, number) for number in range(len(keys))]
     pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
     timings: list[_Fetched] = []
@@ -131,18 +130,18 @@ async def _fetch(
         key, payload = keys[number % len(keys)], expected[number % len(keys)]
         answer, began_at_s, seconds = await _get(dask_worker, key, sender, workload.context.device)
         if answer["status"] != "OK":
-            raise LaunchError(f"the worker that holds {key} answered {answer['status']!r}")
-        workload.check(payload, answer["data"][key], whole=False)
+            raise LaunchError(f"the worker with {key} answered {answer['status']!r}")
+        workload.verify(payload, answer["data"][key], whole=False)
         timings.append((number, began_at_s, seconds))
     cpu_seconds = pace.cpu_seconds()
-    workload.check(payload, answer["data"][key], whole=True)
+    workload.verify(payload, answer["data"][key], whole=True)
     return timings, cpu_seconds
 
 
 async def _get(
     dask_worker: Any, key: str, sender: str, device: str
 ) -> tuple[dict[str, Any], float, float]:
-    """Fetch a key; return the answer, when it began, in seconds since the epoch, and its time."""
+    """Fetch a key; return the answer, the start in seconds since the epoch, and the duration."""
     from distributed.worker import get_data_from_worker
 
     began_at_s, began = time.time(), time.perf_counter()
@@ -160,17 +159,17 @@ def measure_fetches(
     cluster: RunningCluster,
     emit: Emitter,
 ) -> None:
-    """Run the warm-ups and iterations of one launch and emit their records as they come.
+    """Run the warm-ups and iterations of one launch, and emit their records.
 
     Raises
     ------
     LaunchError
-        Where a block could not be made or fetched.
+        If a block can't be made or fetched.
     VerificationError
-        Where a block did not arrive as it was sent.
+        If a fetched block is wrong.
     """
     client, case = cluster.client, launch.case
-    with instruments.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+    with plugins.installed(cluster, wire.WireMeter(), Fetcher(workload)):
         names = sorted((len(name), name, address) for address, name in cluster.names.items())
         members = [
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)
@@ -190,13 +189,13 @@ def measure_fetches(
                 emit(sent)
             for record in traffic.network_bytes(launch, iteration, counters):
                 emit(record)
-        for found in traffic.links(launch, backend, cluster):
-            emit(found)
+        for link in traffic.links(launch, backend, cluster):
+            emit(link)
         del blocks
 
 
 class _Member(NamedTuple):
-    """A worker, by the number that the workload knows it by."""
+    """A worker, with its number for the workload."""
 
     number: int
     name: str
@@ -204,7 +203,7 @@ class _Member(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """From the first to the last of the fetches of one worker, and their time in all."""
+    """The first start, the last end and the total time of the fetches of one worker."""
 
     start_s: float
     stop_s: float
@@ -220,12 +219,12 @@ def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member
         for member in members
         for size in workload.sizes
     ]  # fmt: skip
-    demand_finished(futures, "the block {!r} can't be made")
+    wait_finished(futures, "the block {!r} can't be made")
     return futures
 
 
 class _Exchange:
-    """One iteration."""
+    """The fetches of one iteration."""
 
     def __init__(
         self, launch: Launch, iteration: int, cluster: RunningCluster, members: list[_Member],
@@ -233,16 +232,16 @@ class _Exchange:
     ) -> None:  # fmt: skip
         self._iteration = iteration
         self._cluster, self._members, self._order = cluster, members, order
-        self._ahead = conditions.clocks_ahead(cluster)
+        self._offsets = conditions.clock_offsets(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
-        self._place: dict[str, Any] = {
+        self._common: dict[str, Any] = {
             "case_id": launch.case.id, "launch": launch.index, "iteration": iteration,
         }  # fmt: skip
 
     def alone(self, size: int, emit: Emitter) -> None:
-        """Let every pair fetch a block of that size, one after another."""
+        """Measure a fetch of one block by each pair, one pair after another."""
         cpu_seconds = 0.0
         spans: list[_Span] = []
         with emit.region() as keep:
@@ -252,19 +251,19 @@ class _Exchange:
                 cpu_began = self._cluster.cpu_seconds()
                 self._run([receiver], in_turn, owners, size)
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
-                self._check([receiver])
+                self._verify([receiver])
                 spans += self._emit_fetches(ALONE, size, [receiver], keep)
             mean_seconds = sum(span.total_s for span in spans) / self._n_pairs
             self._emit_sample(ALONE, size, mean_seconds, cpu_seconds / self._n_pairs, spans, keep)
 
     def together(self, size: int, emit: Emitter) -> None:
-        """Let every pair fetch a block of that size, all at once."""
+        """Measure a fetch of one block by each pair, all at once."""
         owners = self._shuffled(self._members)
         cpu_began = self._cluster.cpu_seconds()
         begin_at_s = time.time() + _LEAD_SECONDS
-        self._run(self._members, at_once, owners, size, begin_at_s, self._ahead)
+        self._run(self._members, at_once, owners, size, begin_at_s, self._offsets)
         cpu_seconds = self._cluster.cpu_seconds() - cpu_began
-        self._check(self._members)
+        self._verify(self._members)
         with emit.region() as keep:
             spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
             seconds = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
@@ -272,11 +271,11 @@ class _Exchange:
             self._emit_sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans, keep)
 
     def count(self, emit: Emit) -> None:
-        """Tell how many fetches every worker began, and how they ended."""
+        """Emit the number of fetches of each worker, by outcome."""
         for member in self._members:
             emit(
                 LogCount(
-                    **self._place, worker=member.name,
+                    **self._common, worker=member.name,
                     n_started=self._n_fetched[member] + self._n_busy[member],
                     n_logged=self._n_fetched[member], n_busy=self._n_busy[member],
                     n_failed=0, n_in_flight=0,
@@ -294,30 +293,30 @@ class _Exchange:
             names = ", ".join(member.name for member in receivers)
             raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
 
-    def _check(self, receivers: Sequence[_Member]) -> None:
+    def _verify(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
-        for wrong in self._cluster.client.run(check, workers=addresses).values():
+        for wrong in self._cluster.client.run(verify_fetched, workers=addresses).values():
             if wrong:
                 raise VerificationError(wrong)
 
     def _emit_fetches(
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
     ) -> Iterator[_Span]:
-        """Emit what the `receivers` fetched, and yield when each of them did."""
+        """Emit the fetches of the `receivers`, and yield the span of each receiver."""
         answers = traffic.ask(
             self._cluster, [member.address for member in receivers], traffic.CHUNK, take
         )
         for receiver, (_, answer) in zip(receivers, answers, strict=True):
             fetches = json.loads(answer)
-            ahead_s = self._ahead.get(receiver.address, 0.0)
+            offset_s = self._offsets.get(receiver.address, 0.0)
             start_s, stop_s = (
-                [read_s - ahead_s for read_s in fetches[name]] for name in ("start_s", "stop_s")
+                [read_s - offset_s for read_s in fetches[name]] for name in ("start_s", "stop_s")
             )
             self._n_fetched[receiver] += len(start_s)
             self._n_busy[receiver] += sum(fetches["n_busy"])
             emit(
                 Batch.from_columns(
-                    TransferRecord, **self._place, dst=receiver.name, nbytes=size,
+                    TransferRecord, **self._common, dst=receiver.name, nbytes=size,
                     src=[self._members[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,
                 )
@@ -331,7 +330,7 @@ class _Exchange:
     ) -> None:  # fmt: skip
         emit(
             Sample(
-                **self._place, layer=channel, warmup=self._iteration < 0,
+                **self._common, layer=channel, warmup=self._iteration < 0,
                 started_at_s=min(span.start_s for span in spans), seconds=seconds,
                 cpu_seconds=cpu_seconds, payload_bytes=payload_bytes, verified=True,
             )
@@ -339,7 +338,7 @@ class _Exchange:
 
 
 class Fetcher(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that fetches blocks, and holds them until they are checked."""
+    """A worker plugin that fetches blocks, and keeps them until they are verified."""
 
     name = "commbench-fetcher"
 
@@ -349,11 +348,11 @@ class Fetcher(WorkerPlugin):  # type: ignore[misc]
         self.log: list[tuple[int, float, float, int]] = []
 
     def setup(self, worker: Any) -> None:
-        """Remember whose fetches these are."""
+        """Store the worker, which the fetches need."""
         self._worker = worker
 
     async def fetch(self, owner: _Member, size: int) -> None:
-        """Fetch one block; a busy sender is asked again, and only the last answer is timed."""
+        """Fetch one block; ask a busy sender again, and time the last request only."""
         n_busy, block = 0, key(owner.number, size)
         device = self.workload.context.device
         while True:
@@ -379,31 +378,31 @@ async def in_turn(owners: Sequence[_Member], size: int, dask_worker: Any) -> Non
 
 
 async def at_once(
-    owners: Sequence[_Member], size: int, begin_at_s: float, ahead: dict[str, float],
+    owners: Sequence[_Member], size: int, begin_at_s: float, offsets: dict[str, float],
     dask_worker: Any,
 ) -> None:  # fmt: skip
     """Fetch a block of each of the other `owners`, all at once; runs on a worker.
 
     Parameters
     ----------
-    ahead
-        By how many seconds the clocks of workers on other hosts are ahead, by address.
+    offsets
+        The seconds by which clocks of remote workers are ahead, by address.
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    own = [owner.address for owner in owners].index(dask_worker.address)
-    # Each begins with its next one: else all would ask the same sender first.
-    others = (*owners[own + 1 :], *owners[:own])
-    await asyncio.sleep(begin_at_s + ahead.get(dask_worker.address, 0.0) - time.time())
+    index = [owner.address for owner in owners].index(dask_worker.address)
+    # Each worker starts with the next one, so that not all ask the same sender first.
+    others = (*owners[index + 1 :], *owners[:index])
+    await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
     await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
 
 
-def check(dask_worker: Any) -> str:
-    """Let go of what was fetched, and return what is wrong with it, if it is; runs on a worker."""
+def verify_fetched(dask_worker: Any) -> str:
+    """Verify and drop the fetched blocks; return an error message or ""; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     fetched, fetcher.fetched = fetcher.fetched, []
     try:
         for block in fetched:
-            fetcher.workload.check(*block)
+            fetcher.workload.verify(*block)
     except VerificationError as error:
         return str(error)
     return ""
@@ -415,8 +414,8 @@ def take(dask_worker: Any) -> str:
     Returns
     -------
     JSON of an object of lists, one item per fetch
-        ``owner`` by number, ``start_s`` and ``stop_s`` since the epoch on the worker's own clock,
-        ``n_busy`` answers before it.
+        ``owner`` (its number), ``start_s`` and ``stop_s`` since the epoch on the worker's clock,
+        ``n_busy`` (the answers of a busy sender).
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     log, fetcher.log = fetcher.log, []

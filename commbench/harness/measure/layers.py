@@ -1,8 +1,8 @@
-"""One connection between two processes, as a layer of the software sees it: what is timed.
+"""The timed exchanges of each layer, over one connection between two processes.
 
 A sample is one exchange: a message and its reply, or, in the modes with a window, a window of
-messages (both ways at once if ``bidirectional``) and the peer's acknowledgement, which holds the
-first bytes of the last message, so that no lost or stale one passes for it. The peer's end is in
+messages (both ways at once if ``bidirectional``) and the peer's acknowledgement. This has the first
+bytes of the last message, so that lost and stale messages are detected. The peer's end is in
 :mod:`commbench.harness.measure.peer`.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of, repeats
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints, repeats
 from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
@@ -28,39 +28,39 @@ from commbench.machine import cores, gpu
 from commbench.workloads.base import MODES, PairWorkload
 
 MIN_SAMPLES = 10
-"""How many exchanges of a size are timed at least, if as many are asked for."""
-_AHEAD = 10
-"""Exchanges that are announced at once."""
+"""The number of exchanges of a size before the time limit applies."""
+_BATCH = 10
+"""The number of exchanges per announcement."""
 _SMALL = 8192
 
 Check = tuple[Any, Any]
-"""What was sent, and what the peer had or gave of it."""
+"""Sent data, and the data that the peer received or returned."""
 
 
 class Exchange(ABC):
-    """What the timed loop times."""
+    """The operation that is timed."""
 
     one_by_one: bool = True
-    """Whether it is a message and its reply, and no window of them."""
+    """Whether an exchange is a message and its reply, rather than a window."""
 
     @abstractmethod
     async def announce(self, payload: Any, count: int) -> None:
-        """Prepare `count` exchanges of such payloads; not timed."""
+        """Prepare `count` exchanges of messages like `payload`; not timed."""
 
     @abstractmethod
     async def exchange(self, payload: Any) -> Any:
-        """Make one exchange and return what came last: the timed call."""
+        """Make one exchange, and return the last received message; this call is timed."""
 
     @abstractmethod
     def messages(self, size: int) -> int:
-        """Return how many messages of `size` bytes an exchange is, both directions counted."""
+        """Return the number of messages of `size` bytes per exchange, in both directions."""
 
     def checks(self, payload: Any, answer: Any) -> list[Check]:
-        """Return what must be equal after an exchange, in its first bytes."""
+        """Return the data whose first bytes must be equal after an exchange."""
         return [(payload, answer)]
 
     async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:
-        """Return what must be equal after the last exchange, in every byte."""
+        """Return the data that must be equal after the last exchange."""
         return self.checks(payload, answer)
 
 
@@ -70,11 +70,11 @@ class Conversation(Exchange):
     Parameters
     ----------
     backend
-        What carries it.
+        The backend of the connection.
     workload
-        Makes the messages.
+        The workload, which makes the messages.
     mode
-        Says what an exchange is.
+        The mode, which defines an exchange.
     """
 
     def __init__(self, backend: Backend, workload: PairWorkload, mode: str) -> None:
@@ -86,11 +86,11 @@ class Conversation(Exchange):
         self.one_by_one = self._kind == Kind.PING
         self._window = workload.window
         self._theirs: Any = None
-        """What the peer sends where both do: the payload as it was announced."""
+        """The peer's messages in the mode bidirectional: a copy of the announced payload."""
         self._reply: Any = None
 
     async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
-        await self._tell(payload.size, count, self._kind)
+        await self._announce_kind(payload.size, count, self._kind)
         if self._kind == Kind.CROSS:
             self._theirs = payload.copy()
             gpu.synchronize(self._workload.context.device)
@@ -108,25 +108,25 @@ class Conversation(Exchange):
     def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
         if self._kind == Kind.PING:
             return [(payload, answer)]
-        found = [(payload[:STAMP_BYTES], answer)]
+        checks = [(payload[:STAMP_BYTES], answer)]
         if self._kind == Kind.CROSS:
-            found.append((self._theirs[:STAMP_BYTES], self._reply[:STAMP_BYTES].copy()))
-        return found
+            checks.append((self._theirs[:STAMP_BYTES], self._reply[:STAMP_BYTES].copy()))
+        return checks
 
     async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
         if self._kind == Kind.PING:
             return [(payload, answer)]
-        await self._tell(payload.size, 1, Kind.SHOW)
+        await self._announce_kind(payload.size, 1, Kind.SHOW)
         other = ~payload
         gpu.synchronize(self._workload.context.device)
-        found = [(payload, await self._receive(other))]
+        checks = [(payload, await self._receive(other))]
         if self._kind == Kind.CROSS:
-            found.append((self._theirs, self._reply))
-        return found
+            checks.append((self._theirs, self._reply))
+        return checks
 
     @abstractmethod
     async def transports(self) -> tuple[Transport, Transport]:
-        """Return what carries the connection, as this end and as the peer sees it."""
+        """Return the connection's transport as seen by this end and by the peer."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -134,10 +134,10 @@ class Conversation(Exchange):
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop the connection at once, where something went wrong."""
+        """Drop the connection at once, after an error."""
 
     @abstractmethod
-    async def _tell(self, size: int, count: int, kind: Kind) -> None: ...
+    async def _announce_kind(self, size: int, count: int, kind: Kind) -> None: ...
 
     @abstractmethod
     async def _send(self, payload: Any) -> None: ...
@@ -153,15 +153,15 @@ class Conversation(Exchange):
 
 
 class CommConversation(Conversation):
-    """``distributed.comm``: read and write, with Dask's serialization."""
+    """Reads and writes of ``distributed.comm``, with Dask's serialization."""
 
     def __init__(self, comm: Any, backend: Backend, workload: PairWorkload, mode: str) -> None:
         super().__init__(backend, workload, mode)
         self._comm = comm
 
-    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+    async def _announce_kind(self, size: int, count: int, kind: Kind) -> None:
         del size
-        # An echo needs no announcement: whatever is no dict is sent back.
+        # The peer echoes all messages but dicts, without announcement.
         if kind != Kind.PING:
             await self._comm.write({"kind": int(kind), "count": count, "window": self._window})
 
@@ -184,10 +184,10 @@ class CommConversation(Conversation):
         return await self._comm.read()
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
-        own = self._backend.transport(self._comm)
+        ours = self._backend.transport(self._comm)
         await self._comm.write({"kind": int(Kind.TRANSPORT)})
         theirs = await self._comm.read()
-        return own, Transport(theirs["name"], theirs["evidence"])
+        return ours, Transport(theirs["name"], theirs["evidence"])
 
     async def close(self) -> None:  # noqa: D102
         await self._comm.close()
@@ -197,7 +197,7 @@ class CommConversation(Conversation):
 
 
 class EndpointConversation(Conversation):
-    """The backend's own send and receive, between buffers that stay the same for a size."""
+    """Send and receive of the backend's endpoints, with the same buffers for all messages."""
 
     def __init__(
         self, endpoint: Endpoint, backend: Backend, workload: PairWorkload, mode: str
@@ -216,18 +216,18 @@ class EndpointConversation(Conversation):
         return n_rounds * super().messages(size)
 
     def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
-        found = super().checks(payload, answer)
+        checks = super().checks(payload, answer)
         if self._kind == Kind.CROSS:
-            # The next window brings the same bytes: it must not find them there already.
+            # The next window has the same bytes, so clear them to detect its loss.
             self._reply[:STAMP_BYTES] ^= 0xFF
-        return found
+        return checks
 
     async def whole_checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
         if self._kind == Kind.CROSS:
             self._reply[:STAMP_BYTES] ^= 0xFF
         return await super().whole_checks(payload, answer)
 
-    async def _tell(self, size: int, count: int, kind: Kind) -> None:
+    async def _announce_kind(self, size: int, count: int, kind: Kind) -> None:
         await self._endpoint.send(byte_array(ROUND.pack(size, count, kind, self._window)))
 
     async def _send(self, payload: Any) -> None:
@@ -249,15 +249,15 @@ class EndpointConversation(Conversation):
         return await self._receive(self._acknowledgement)
 
     async def transports(self) -> tuple[Transport, Transport]:  # noqa: D102
-        # Both ends are of one kind: the lanes of the one are those of the other.
+        # Both ends have the same kind of endpoint, and so the same transport.
         endpoint = self._endpoint
         carrier = endpoint.carrier if isinstance(endpoint, DeviceEndpoint) else endpoint
         used = self._backend.transport(carrier)
         return used, used
 
     async def close(self) -> None:  # noqa: D102
-        # A message of nothing would not be one everywhere.
-        await self._tell(0, 0, Kind.END)
+        # Not all transports deliver empty messages.
+        await self._announce_kind(0, 0, Kind.END)
         await self._endpoint.close()
 
     def abort(self) -> None:  # noqa: D102
@@ -267,12 +267,12 @@ class EndpointConversation(Conversation):
 async def open_conversation(
     layer: str, address: str, backend: Backend, workload: PairWorkload, mode: str
 ) -> Conversation:
-    """Connect to the peer that `serve` made, at the layer ``comm``, ``coroutine`` or ``raw``."""
+    """Connect to a peer's ``serve``, at the layer ``comm``, ``coroutine`` or ``raw``."""
     if layer == "comm":
         from distributed.comm import connect
 
         return CommConversation(await connect(address), backend, workload, mode)
-    endpoint = await endpoints_of(backend, layer).connect(address)
+    endpoint = await get_endpoints(backend, layer).connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)
@@ -302,13 +302,12 @@ class Copy(Exchange):
 class DeviceCopy(Copy):
     """Copies from this process's GPU to another one, each complete before the next begins.
 
-    Where the link allows it, the one reads from the other's memory (peer access), as ``cuda_ipc``
-    does between processes.
+    CUDA uses peer access if the link allows it, as ``cuda_ipc`` does between processes.
 
     Parameters
     ----------
     peer
-        The GPU to copy to, as CUDA counts those that this process sees; 0 is its own.
+        CUDA's number, in this process, of the GPU to copy to; 0 is the source.
     """
 
     def __init__(self, peer: int) -> None:
@@ -329,7 +328,7 @@ class DeviceCopy(Copy):
 
         source, target, here = payload.data, self._copy.data, cupy.cuda.Device()
         for _ in range(self.messages(payload.nbytes)):
-            # CuPy sees to the peer access.
+            # CuPy enables peer access.
             target.copy_from_device(source, payload.nbytes)
             here.synchronize()
         return self._copy
@@ -341,22 +340,22 @@ class DeviceCopy(Copy):
 
 
 Timing = tuple[float, float]
-"""When an exchange began and ended, by the clock that all processes of a host share."""
+"""The start and end of an exchange, by the clock shared by all processes of a host."""
 
 
 class Messages:
-    """Exchanges of one message size, each numbered, timed and checked.
+    """Exchanges of one message size, numbered, timed and verified.
 
     Parameters
     ----------
     exchange
-        What is timed.
+        The operation to time.
     workload
-        Makes the messages and checks them.
+        The workload, which makes and verifies the messages.
     size
-        Of a message, in bytes.
+        The bytes of a message.
     pair
-        A number that every message carries, so that no other pair's passes for it.
+        A number in every message, to detect messages of other pairs.
     """
 
     def __init__(
@@ -364,17 +363,17 @@ class Messages:
     ) -> None:
         self._exchange, self._workload = exchange, workload
         self._payload = workload.payload(size)
-        # Large windows that were announced in vain would take long.
-        self._ahead = _AHEAD if exchange.one_by_one or size <= _SMALL else 1
+        # All announced windows must be sent, which takes long for large messages.
+        self._batch = _BATCH if exchange.one_by_one or size <= _SMALL else 1
         self._announced = 0
         self._number = pair << 32
         self._on_gpu = workload.context.device == "gpu"
         self._answer: Any = None
 
-    async def exchange(self, n_left: int = _AHEAD) -> Timing:
-        """Make one exchange of the `n_left` to come, and check it when the clock has stopped."""
+    async def exchange(self, n_left: int = _BATCH) -> Timing:
+        """Make one of the `n_left` exchanges, and verify it when the clock has stopped."""
         if not self._announced:
-            self._announced = min(self._ahead, n_left)
+            self._announced = min(self._batch, n_left)
             await self._exchange.announce(self._payload, self._announced)
         self._announced -= 1
         self._workload.stamp(self._payload, self._number)
@@ -387,30 +386,30 @@ class Messages:
         if on_gpu:
             gpu.synchronize()
         ended = clock()
-        for sent, found in self._exchange.checks(self._payload, answer):
-            self._workload.check(sent, found, whole=False)
+        for sent, received in self._exchange.checks(self._payload, answer):
+            self._workload.verify(sent, received, whole=False)
         self._answer = answer
         return began, ended
 
     async def finish(self) -> None:
-        """Make the exchanges that the peer expects yet; check every byte of the last message."""
+        """Make all announced exchanges, and verify every byte of the last message."""
         while self._announced:
             await self.exchange()
-        for sent, found in await self._exchange.whole_checks(self._payload, self._answer):
-            self._workload.check(sent, found, whole=True)
+        for sent, received in await self._exchange.whole_checks(self._payload, self._answer):
+            self._workload.verify(sent, received, whole=True)
 
 
 class Pace:
-    """The numbers of a size's exchanges, those of warm-ups below 0, until time is up.
+    """The numbers of a size's exchanges, below 0 for warm-ups, until a time limit.
 
     Parameters
     ----------
     n_warmups, n_samples
-        How many there are at most.
+        The maximum numbers of exchanges.
     limit_s
-        For how long the warm-ups go on, and then the samples, if there are `MIN_SAMPLES` by then.
+        The time limit, separately for the warm-ups and, after `MIN_SAMPLES`, the samples.
     pids
-        The processes whose CPU time counts.
+        The processes whose CPU time is measured.
     """
 
     def __init__(
@@ -427,12 +426,12 @@ class Pace:
             elif clock() - began > self._limit_s:
                 if number >= MIN_SAMPLES:
                     break
-                # A warm-up that takes too long ends, too; the messages that count come next.
+                # Skip the other warm-ups.
                 if number < 0:
                     continue
             self._last = number
             yield number
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of a sample, on average; to be called after the last."""
+        """Return the mean CPU seconds per sample; call this after the last one."""
         return (cores.cpu_seconds(self._pids) - self._cpu_began) / max(1, self._last + 1)

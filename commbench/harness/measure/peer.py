@@ -1,8 +1,8 @@
-"""The other process of a pair: it answers what the timed loop sends it.
+"""The peer process of a pair, which answers the messages of the timed loop.
 
-Run as ``python -m commbench.harness.measure.peer BACKEND LAYER``; it prints its address and serves
-until it is ended. The initiator announces of what kind and size the next exchanges are; at the
-layer ``comm`` what is no announcement is sent back.
+Run as ``python -m commbench.harness.measure.peer BACKEND LAYER``, it prints its address and serves
+until it is terminated. The initiator announces the kind and size of the next exchanges; at the
+layer ``comm`` all other messages are echoed.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from typing import Any
 
 from commbench import backends
 from commbench.backends.base import Backend
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, endpoints_of
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
 from commbench.errors import LaunchError
 from commbench.machine import gpu, process
 from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
-"""How much of a window's last message the acknowledgement holds."""
+"""The bytes of a window's last message in the acknowledgement."""
 ROUND = struct.Struct("<QQQQ")
 """An announcement between endpoints: size, number of exchanges, kind, window."""
 
 
 class Kind(enum.IntEnum):
-    """What may be announced."""
+    """The kinds of announcements."""
 
     END = 0
-    """Nothing more comes."""
+    """The end of the connection."""
     PING = 1
-    """Messages to be sent back, one by one."""
+    """Messages to echo one by one."""
     STREAM = 2
-    """Windows of messages, each to be acknowledged."""
+    """Windows of messages, each of which is acknowledged."""
     CROSS = 3
-    """The same while as many are sent the other way; what to send comes first."""
+    """Windows in both directions; the peer's message follows the announcement."""
     SHOW = 4
     """A request for the whole of the last message."""
     TRANSPORT = 5
-    """A question: what carries this connection?"""
+    """A request for the connection's transport."""
 
 
 def byte_array(content: bytes) -> Any:
-    """Return a NumPy array of `content` that can be written to."""
+    """Return a writable NumPy array of `content`."""
     import numpy
 
     return numpy.frombuffer(bytearray(content), numpy.uint8)
@@ -74,12 +74,12 @@ async def read_window(comm: Any, count: int) -> Any:
 def started(
     backend: str, layer: str, log: Path, environ: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start such a process, with `environ` besides, give it and its address, and end it.
+    """Start a peer process with further variables `environ`; yield it and its address.
 
     Raises
     ------
     LaunchError
-        Where it ends before it listens.
+        If it ends before it listens.
     """
     with log.open("ab") as errors:
         peer = subprocess.Popen(
@@ -104,14 +104,14 @@ def started(
 
 @asynccontextmanager
 async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
-    """Answer at that layer, and give the address."""
+    """Serve connections at `layer`, and yield the address."""
     if layer == "comm":
         from distributed.comm import listen
 
         async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_answers(backend)) as listener:
             yield listener.contact_address
     else:
-        async with endpoints_of(backend, layer).listen(_endpoint_answers) as address:
+        async with get_endpoints(backend, layer).listen(_endpoint_answers) as address:
             yield address
 
 
@@ -145,12 +145,12 @@ def _comm_answers(backend: Backend) -> Any:
 
 
 def _blank(size: int) -> Any:
-    """Return an array of zeros where this process's messages lie."""
-    found = byte_array(bytes(size))
+    """Return an array of zeros, in GPU memory if the launch measures it."""
+    zeros = byte_array(bytes(size))
     if gpu.in_use():
-        found = array_library("gpu").asarray(found)
+        zeros = array_library("gpu").asarray(zeros)
         gpu.synchronize()
-    return found
+    return zeros
 
 
 async def _endpoint_answers(endpoint: Endpoint) -> None:

@@ -1,9 +1,9 @@
-"""Streams of windows of messages: as a load on a measurement, or of several pairs at once.
+"""Streams of windows of messages: as a background load, or by several pairs at once.
 
-For several pairs this module runs as ``python -m commbench.harness.measure.streams FD``, a process
-that streams to its peer. The launch's own process tells it over that connection when to begin and
-to stop, and sleeps meanwhile. Once it has sent as many windows as asked for it says so, and goes
-on: no pair may stop while another one still counts.
+For several pairs, processes that stream to their peers run this module, as ``python -m
+commbench.harness.measure.streams FD``. The launch process starts and stops them over the connection
+FD, and sleeps meanwhile. A process that has sent the required number of windows reports it and goes
+on, because no pair may stop while another one is still measured.
 """
 
 from __future__ import annotations
@@ -41,30 +41,29 @@ from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
 
 _AGREED_S = 0.02
-"""How far ahead the time is at which all begin."""
+"""The delay of the common start after the request, in seconds."""
 
 
 async def under_load(
     measure: Callable[[], Awaitable[None]], conversation: Conversation, workload: PairWorkload
 ) -> tuple[int, float]:
-    """Await `measure` while windows of the load's size follow each other without a pause.
+    """Await `measure` while another connection streams windows without pause.
 
-    It begins when a first window has arrived. Where the load breaks off, so does the measurement:
-    nothing must pass for measured under load that was not.
+    The measurement begins when the first window has arrived, and fails if the stream fails.
 
     Parameters
     ----------
     measure
-        What to measure.
+        The measurement.
     conversation
-        A connection of which an exchange is a window, used by nothing else.
+        A separate connection, whose exchanges are windows.
     workload
-        Makes the messages and checks them; its ``load_size`` is theirs.
+        The workload, which makes and verifies messages of its ``load_size``.
 
     Returns
     -------
     tuple
-        The bytes that the load moved, and the seconds in which it did.
+        The bytes that the stream transferred, and its seconds.
     """
     flows, stop = asyncio.Event(), asyncio.Event()
 
@@ -100,19 +99,19 @@ async def under_load(
 def measure_pairs(
     launch: Launch, workload: PairWorkload, backend: Backend, layer: str, scratch: Path, emit: Emit
 ) -> list[tuple[Transport, Transport]]:
-    """Start the pairs, sweep the sizes, emit one sample for each, and return what carried them.
+    """Start the pairs, emit one sample per size, and return the transports of each pair.
 
     Raises
     ------
     LaunchError
-        Where a process did not start, or a connection broke.
+        If a process did not start, or a connection broke.
     VerificationError
-        Where a window did not arrive as it was sent.
+        If a window arrived with wrong data.
     """
     with ExitStack() as running:
         pairs = _Pairs(launch, workload, layer, emit)
         try:
-            ends = gpu.of_ends(launch.case.cluster, 2 * workload.params.pairs, os.environ)
+            ends = gpu.env_for_processes(launch.case.cluster, 2 * workload.params.pairs, os.environ)
             for number in range(workload.params.pairs):
                 log, peers_log = scratch / f"pair-{number}.log", scratch / f"peer-{number}.log"
                 other, address = running.enter_context(
@@ -126,7 +125,7 @@ def measure_pairs(
                 connection.send(_Job(number, launch, workload, backend, layer, address))
             return pairs.measure()
         except BaseException:
-            process.let_deaths_be_told()
+            process.await_death_report()
             raise
         finally:
             process.unwatch()
@@ -153,7 +152,7 @@ def _started(
 
 
 class _Pairs:
-    """The launch's end of the connections to the processes that stream."""
+    """The processes that stream, controlled by the launch process."""
 
     def __init__(self, launch: Launch, workload: PairWorkload, layer: str, emit: Emit) -> None:
         self._launch, self._workload, self._layer = launch, workload, layer
@@ -164,15 +163,15 @@ class _Pairs:
     def measure(self) -> list[tuple[Transport, Transport]]:
         self._answers()
         self._emit(measure_idle(self._launch, lambda: cores.cpu_seconds(self.pids), len(self.pids)))
-        self._tell()
+        self._send()
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))
         used = self._answers()
         ends = {str(number): pid for number, pid in enumerate(self.pids)}
-        for place in conditions.process_places(self._launch, ends):
-            self._emit(place)
+        for location in conditions.process_places(self._launch, ends):
+            self._emit(location)
         process.unwatch()
-        self._tell()
+        self._send()
         self._answers()
         return used
 
@@ -180,12 +179,12 @@ class _Pairs:
         self._answers()
         epoch = time.time() - time.perf_counter()
         cpu_began = cores.cpu_seconds(self.pids)
-        self._tell(time.perf_counter() + _AGREED_S)
+        self._send(time.perf_counter() + _AGREED_S)
         self._answers()
-        self._tell()
+        self._send()
         timings: list[list[Timing]] = self._answers()
         cpu_seconds = cores.cpu_seconds(self.pids) - cpu_began
-        self._tell()
+        self._send()
         began, seconds, n_windows = together(timings)
         window = self._workload.window
         return Sample(
@@ -201,9 +200,9 @@ class _Pairs:
             verified=True,
         )
 
-    def _tell(self, word: Any = None) -> None:
+    def _send(self, message: Any = None) -> None:
         for connection in self.connections:
-            connection.send(word)
+            connection.send(message)
 
     def _answers(self) -> list[Any]:
         answers = []
@@ -219,20 +218,20 @@ class _Pairs:
 
 
 def together(timings: Sequence[Sequence[Timing]]) -> tuple[float, float, float]:
-    """Return when all pairs ran, for how long, and how many windows they sent in that time.
+    """Return the start and duration of the time when all pairs ran, and their windows in it.
 
-    From the last pair's first window on until the first pair's last one has ended; a window of
-    which a part lies in that time counts with that part.
+    This time is from the start of the last pair's first window to the end of the first pair's last
+    one. Windows that overlap with it count in part.
 
     Parameters
     ----------
     timings
-        Of each pair its windows, in seconds by the same clock.
+        The windows of each pair, in seconds by the same clock.
 
     Raises
     ------
     LaunchError
-        Where they never ran at the same time.
+        If they never ran at the same time.
 
     Examples
     --------
@@ -254,7 +253,7 @@ def together(timings: Sequence[Sequence[Timing]]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a process that streams receives first."""
+    """The first message to a process that streams."""
 
     pair: int
     launch: Launch
@@ -265,14 +264,14 @@ class _Job:
 
 
 async def _stream(launch: Connection) -> None:
-    """Do as the launch says, and answer each step when it is done."""
-    # A thread that waits for a word costs nothing, and whether one has come is known at once.
+    """Run the steps requested by the launch, and report the end of each."""
+    # A thread waits for requests, so that the loop can poll a future for one at no cost.
     listener = ThreadPoolExecutor(1)
 
-    def word() -> Future[Any]:
+    def request() -> Future[Any]:
         return listener.submit(launch.recv)
 
-    job: _Job = await asyncio.wrap_future(word())
+    job: _Job = await asyncio.wrap_future(request())
     case, workload = job.launch.case, job.workload
     limit_s = workload.seconds_per_size
     gpu.set_up()
@@ -280,14 +279,14 @@ async def _stream(launch: Connection) -> None:
         job.layer, job.address, job.backend, workload, workload.mode
     )
     launch.send(None)
-    await asyncio.wrap_future(word())
+    await asyncio.wrap_future(request())
     for size in workload.sizes:
         windows = Messages(conversation, workload, size, job.pair)
         for _ in Pace(workload.n_samples(size, case.warmups), 0, limit_s):
             await windows.exchange()
         launch.send(None)
-        start_s = await asyncio.wrap_future(word())
-        stop = word()
+        start_s = await asyncio.wrap_future(request())
+        stop = request()
         await asyncio.sleep(max(0.0, start_s - time.perf_counter()))
         timings: list[Timing] = []
         n_samples = workload.n_samples(size, case.iterations)
@@ -300,22 +299,22 @@ async def _stream(launch: Connection) -> None:
                 launch.send(None)
         stop.result()
         launch.send(timings)
-        await asyncio.wrap_future(word())
+        await asyncio.wrap_future(request())
         await windows.finish()
     launch.send(await conversation.transports())
-    await asyncio.wrap_future(word())
+    await asyncio.wrap_future(request())
     await conversation.close()
     launch.send(None)
 
 
 def main(descriptor: int) -> None:
-    """Stream, and send the launch what went wrong."""
+    """Stream, and send errors to the launch."""
     launch = Connection(descriptor)
     try:
         asyncio.run(_stream(launch))
     except CommbenchError as error:
         launch.send(error)
-    except Exception as error:  # noqa: BLE001 - whatever went wrong must reach the report
+    except Exception as error:  # noqa: BLE001 - all errors must reach the report
         traceback.print_exc()
         launch.send(LaunchError(f"{type(error).__name__}: {error}"))
 

@@ -1,4 +1,4 @@
-"""What crossed the links of a cluster meanwhile, and what these links are."""
+"""Transfers over the links of a cluster, and the properties of these links."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from commbench.model import (
 from commbench.store.parts import Batch
 
 CHUNK = 20_000
-"""Log entries that all workers together send at a time: bounds memory on the way and here."""
+"""The maximum number of log entries per message from all workers, to bound memory."""
 _UCX_VARIABLES = ("UCX_", "UCXPY_")
 _PAIRS = 100_000
-"""Pairs of workers that one message tells of at most, if any worker can be told of at all."""
+"""The maximum number of pairs per message; at least one worker is always asked."""
 _UCX_KEYS = ("distributed-ucxx", "distributed.comm.ucx")
 
 
 def network_counters() -> dict[str, int]:
-    """Return the bytes that the kernel has counted on each interface of this host."""
+    """Return the bytes received by each network interface of this host."""
     import psutil
 
     return {
@@ -43,7 +43,7 @@ def network_counters() -> dict[str, int]:
 
 
 def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> Iterator[Record]:
-    """Yield what the kernel has counted since ``network_counters`` returned `before`."""
+    """Yield the bytes received since ``network_counters`` returned `before`."""
     for name, nbytes in network_counters().items():
         yield NetworkCounter(
             case_id=launch.case.id, launch=launch.index, iteration=iteration,
@@ -54,14 +54,14 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
 def fetches(
     client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
 ) -> Iterator[LogCount | Batch]:
-    """Yield all fetches that workers logged since the last call: counts first, then transfers.
+    """Yield the workers' fetches since the last call: counts first, then transfers.
 
     Parameters
     ----------
     client
-        A connected client of a cluster with ``TransferLog`` registered.
+        The client of a cluster with the plugin ``TransferLog``.
     names
-        The worker's name by its address.
+        The workers' names by address.
     """
     where: dict[str, Any] = {"case_id": case_id, "launch": launch, "iteration": iteration}
     counts = client.run(transfers.count, workers=list(names))
@@ -70,14 +70,14 @@ def fetches(
     for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
         columns = json.loads(answer)
         senders = [names.get(who, who) for who in columns.pop("senders")]
-        src = [senders[place] for place in columns.pop("sender")]
+        src = [senders[index] for index in columns.pop("sender")]
         yield Batch.from_columns(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
         )
 
 
 def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the workers' entries by address; while one message is used, the next is on its way."""
+    """Yield the workers' entries by address; prefetch the next message."""
     with ThreadPoolExecutor(1) as asker:
         on_its_way: Future[dict[str, str]] | None = None
         for addresses in portions(n_entries):
@@ -90,7 +90,7 @@ def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, s
 
 
 def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[str]]:
-    """Yield which workers to ask together for up to `most` entries each, and `most` in all.
+    """Yield groups of workers to ask for up to `most` entries each, and `most` per group.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[s
 
 
 def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:
-    """Yield what the workers wrote to each other since the last call."""
+    """Yield the bytes that workers wrote to each other since the last call."""
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, wire.take):
         if rows:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
@@ -127,10 +127,9 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
 def ask(
     cluster: RunningCluster, workers: Sequence[str], most: int, function: Any, *args: Any
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what `function` returns on each of `workers`, by address, in their order.
+    """Yield each worker's address and the return value of `function` there, in order.
 
-    An answer has an entry for each other worker at most, and no more than `most` entries come at a
-    time.
+    Values have at most one entry per worker, and messages at most `most` entries.
     """
     n_at_once = max(1, most // len(cluster.names))
     for first in range(0, len(workers), n_at_once):
@@ -141,44 +140,44 @@ def ask(
 
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
-    """Yield where the workers are, what carries each living connection, and its compression."""
+    """Yield the addresses and locations of workers, and their connections' transports."""
     for address, name in cluster.names.items():
         yield WorkerAddress(
             case_id=launch.case.id, launch=launch.index, worker=name, address=address
         )
     yield from conditions.worker_places(launch, cluster)
-    for address, found in ask(
+    for address, rows in ask(
         cluster, list(cluster.names), _PAIRS, wire.transports, backend.transport
     ):
-        if found:
-            peers, names, evidence = map(list, zip(*found, strict=True))
+        if rows:
+            peers, names, evidence = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(
                 TransportUsed, case_id=launch.case.id, launch=launch.index,
                 src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
                 contradiction=[backend.contradiction(name) for name in names],
             )  # fmt: skip
     answers = cluster.client.run(wire.compressions).values()
-    found = {("distributed.comm.compression", name) for names in answers for name in names}
-    if cluster.outlives:
-        # What a launch sets is known; here somebody else did, or nobody.
+    settings = {("distributed.comm.compression", name) for names in answers for name in names}
+    if cluster.preexisting:
+        # Settings of clusters that the launch started are in the case.
         for pairs in cluster.client.run(_settings).values():
-            found.update(map(tuple, pairs))
-    for name, value in sorted(found):
+            settings.update(map(tuple, pairs))
+    for name, value in sorted(settings):
         yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
 
 
 def _settings() -> list[tuple[str, str]]:
-    """Return what this process was told of UCX, by variables and by Dask's configuration."""
+    """Return this process's settings of UCX: variables, and keys of Dask's configuration."""
     import dask
 
-    told = [(name, text) for name, text in os.environ.items() if name.startswith(_UCX_VARIABLES)]
+    pairs = [(name, text) for name, text in os.environ.items() if name.startswith(_UCX_VARIABLES)]
     for key in _UCX_KEYS:
-        told += _set(key, dask.config.get(key, {}))
-    return told
+        pairs += _set(key, dask.config.get(key, {}))
+    return pairs
 
 
 def _set(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the keys from `key` on that have a value."""
+    """Yield the keys at and below `key` that have a value."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _set(f"{key}.{name}", inner)

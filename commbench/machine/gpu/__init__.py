@@ -1,15 +1,14 @@
-"""GPUs: which one a process works on, what has to be there, and where its memory comes from.
+"""GPUs: assign them to processes, check requirements, and set up CUDA and RMM.
 
-Each worker is a process with a GPU of its own, as with dask-cuda, which sets up RMM here, too. What
-a GPU does is done when its stream is: ``synchronize`` belongs before every clock that is read.
+As with dask-cuda, which also sets up RMM here, each worker is a process with one GPU: the first in
+its ``CUDA_VISIBLE_DEVICES``. The other GPUs follow there, because UCX can only map the memory of a
+peer's GPU (``cuda_ipc``) into a process that sees this GPU.
 
-A process works on the first GPU in its ``CUDA_VISIBLE_DEVICES``. As with dask-cuda the other GPUs
-follow there: UCX can map the memory of a peer's GPU (``cuda_ipc``) into a process that sees this
-GPU.
+GPUs work asynchronously, so ``synchronize`` is called before every reading of a clock.
 
-First comes the context, then UCX, which looks for a context when it begins, then RMM: that is
-dask-cuda's order. Processes are started anew, by exec, and never forked: a context does not survive
-that.
+As in dask-cuda, the CUDA context is created first, then UCX is initialized, which looks for a
+context, then RMM is set up. Processes are started by exec and never forked, because a CUDA context
+does not survive a fork.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ PACKAGES = {
     "rmm": "Dask receives GPU memory into RMM's",
     "numba": "Dask needs it beside RMM",
 }
-"""What every measurement of GPU memory takes, by the name of its import, and why."""
+"""The packages that every measurement of GPU memory needs, by import name, and why."""
 INSTALL = "pip install 'commbench[gpu]'"
 _ELSEWHERE = "run on a machine with GPUs, or with the device cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _VARIABLE = "COMMBENCH_GPU"
-"""Tells a process to work on GPU memory, and how."""
+"""The environment variable with the GPU settings of a launch, as JSON."""
 _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""The order in which nvidia-smi counts GPUs; CUDA's own begins with the fastest."""
+"""Makes CUDA number GPUs as nvidia-smi does; its default order begins with the fastest."""
 
 
 def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that a process with this environment may use, as CUDA names them.
+    """Return CUDA's names of the GPUs that are visible with this environment.
 
-    Those are nvidia-smi's numbers, UUIDs, or instances of a GPU that is divided (``MIG-…``), as far
-    as ``CUDA_VISIBLE_DEVICES`` names what is there: CUDA doesn't look beyond the first that isn't.
+    These are nvidia-smi's numbers, UUIDs, or instances of a divided GPU (``MIG-…``). As in CUDA,
+    the first name in ``CUDA_VISIBLE_DEVICES`` that does not exist ends the list.
     """
     known = machine.gpus()
     numbers = tuple(str(gpu["index"]) for gpu in known)
@@ -58,7 +57,7 @@ def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
         there = name in numbers or any(
             name.startswith("GPU-") and gpu["uuid"].startswith(name) for gpu in known
         )
-        # What is divided into which instances only NVML tells; CUDA will complain.
+        # Only NVML knows the instances; CUDA will report one that does not exist.
         divided = name.startswith("MIG-") and bool(known)
         if name in visible or not (there or divided):
             break
@@ -71,7 +70,7 @@ def _n_gpus(n_processes: int, workers_per_gpu: int) -> int:
 
 
 def _first(name: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the variables with which a process works on `name` and sees the others of `names`.
+    """Return the variables that make `name` the first visible GPU, followed by the others.
 
     Examples
     --------
@@ -83,40 +82,42 @@ def _first(name: str, names: Sequence[str]) -> dict[str, str]:
     return {**_ORDER, VISIBLE: ",".join((name, *others))}
 
 
-def _of_processes(
+def _env_for_processes(
     n_processes: int, workers_per_gpu: int, names: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], ...]:
-    """Return the variables of processes: the first ones get the first of the GPUs, and so on."""
+    """Return the variables of each process; `workers_per_gpu` successive processes share a GPU."""
     if _n_gpus(n_processes, workers_per_gpu) > len(names):
         raise UsageError(_too_few(n_processes, workers_per_gpu, len(names), environ))
     return tuple(_first(names[i // workers_per_gpu], names) for i in range(n_processes))
 
 
-def of_ends(
+def env_for_processes(
     spec: ClusterSpec, n_processes: int, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], ...]:
-    """Return the variables of processes that exchange messages; none where these lie on the host.
+    """Return the GPU variables of processes that exchange messages; empty for host memory.
 
     Raises
     ------
     UsageError
-        Where there are fewer GPUs than that takes.
+        If there are too few GPUs.
     """
     if spec.device != "gpu":
         return ({},) * n_processes
-    return _of_processes(n_processes, spec.workers_per_gpu, devices(environ), environ)
+    return _env_for_processes(n_processes, spec.workers_per_gpu, devices(environ), environ)
 
 
-def of_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """Return the variables of the workers of a cluster on this host, placed or not.
+def env_for_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
+    """Return the GPU variables of the workers of a cluster on this host.
 
     Raises
     ------
     UsageError
-        Where there are fewer GPUs than that takes.
+        If there are too few GPUs.
     """
     placed = [placement.gpu for placement in spec.placement] or [None] * spec.n_workers
-    others = of_ends(spec, len(placed), environ) if None in placed else ({},) * len(placed)
+    others = (
+        env_for_processes(spec, len(placed), environ) if None in placed else ({},) * len(placed)
+    )
     names = devices(environ) if any(gpu is not None for gpu in placed) else ()
     return tuple(
         other if gpu is None else _first(str(gpu), names)
@@ -124,21 +125,21 @@ def of_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str,
     )
 
 
-def of_crowd(
+def env_for_remote_worker(
     number: int, n_workers: int, workers_per_gpu: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of worker `number` of those on another host, whose GPUs nobody knows.
+    """Return the GPU variables of worker `number` on another host.
 
-    Its GPUs are taken for those that ``CUDA_VISIBLE_DEVICES`` names here, else for the first ones.
+    The host is assumed to have the GPUs in ``CUDA_VISIBLE_DEVICES`` here, else the first ones.
 
     Examples
     --------
-    >>> of_crowd(1, 2, 1, {})["CUDA_VISIBLE_DEVICES"]
+    >>> env_for_remote_worker(1, 2, 1, {})["CUDA_VISIBLE_DEVICES"]
     '1,0'
     """
     names = [name for name in map(str.strip, environ.get(VISIBLE, "").split(",")) if name]
     names = names or list(map(str, range(_n_gpus(n_workers, workers_per_gpu))))
-    return _of_processes(n_workers, workers_per_gpu, names, environ)[number]
+    return _env_for_processes(n_workers, workers_per_gpu, names, environ)[number]
 
 
 def _too_few(
@@ -147,7 +148,7 @@ def _too_few(
     limit = f" ({VISIBLE}={environ[VISIBLE]})" if VISIBLE in environ else ""
     share = "one each" if workers_per_gpu == 1 else f"one for {workers_per_gpu} (--workers-per-gpu)"
     return (
-        f"{n_processes} processes want {_n_gpus(n_processes, workers_per_gpu)} GPUs, {share}, and "
+        f"{n_processes} processes need {_n_gpus(n_processes, workers_per_gpu)} GPUs, {share}, and "
         f"{n_visible} {'is' if n_visible == 1 else 'are'} visible{limit}"
     )
 
@@ -163,13 +164,13 @@ def pool_size(text: str) -> int | float:
     return parse_memory(text, "an RMM pool", "--rmm-pool")
 
 
-def check(spec: ClusterSpec, backend: str) -> None:
-    """Refuse what makes no sense, on whatever machine.
+def validate(spec: ClusterSpec, backend: str) -> None:
+    """Check the GPU settings of `spec`, independently of the machine.
 
     Raises
     ------
     UsageError
-        With what is wrong and what to do.
+        With the problem and a remedy.
     """
     if spec.workers_per_gpu < 1:
         raise UsageError(f"{spec.workers_per_gpu} workers per GPU; at least 1 (--workers-per-gpu)")
@@ -195,20 +196,20 @@ def missing(
     spec: ClusterSpec, n_processes: int, packages: Sequence[str], environ: Mapping[str, str],
     *, here: bool,
 ) -> tuple[str, str] | None:  # fmt: skip
-    """Return what this machine lacks, and the remedy; None where it has all.
+    """Return a missing requirement and its remedy; None if there is none.
 
     Parameters
     ----------
     spec
         The cluster.
     n_processes
-        How many processes work on a GPU.
+        The number of processes that use a GPU.
     packages
-        What the workload imports besides, by name.
+        Further packages that the workload imports, by name.
     here
-        Whether all of them are on this host.
+        Whether all processes are on this host.
     """
-    known, error = machine.ask_gpus()
+    known, error = machine.query_gpus()
     if not known:
         return f"no NVIDIA GPU is visible{f' ({error})' if error else ''}", _ELSEWHERE
     n_visible = len(devices(environ))
@@ -234,19 +235,19 @@ def missing(
 
 
 def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
-    """Return the variables of every process of a launch; none where it is one of host memory.
+    """Return the GPU variables of all processes of a launch; empty for host memory.
 
     Parameters
     ----------
     before_cuda
-        What the backend has its processes call, as ``module:function``; nothing if empty.
+        A function of the backend to call first, as ``module:function``; may be empty.
     """
     if spec.device != "gpu":
         return {}
     rmm = {name: getattr(spec, name) for name in ("rmm_pool", "rmm_async", "rmm_managed")}
     return {
         _VARIABLE: json.dumps({"before_cuda": before_cuda, **rmm}),
-        # A worker would count what lies on its GPU against the limit of its host memory, and spill.
+        # A worker would count GPU memory against its host memory limit, and spill.
         "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
         "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
     }
@@ -258,14 +259,14 @@ def in_use() -> bool:
 
 
 def set_up() -> None:
-    """Make this process's CUDA context, begin with UCX, and have RMM as the launch asks for it.
+    """Create this process's CUDA context, and initialize UCX and RMM as the launch is configured.
 
-    Nothing is done in a process of a launch that measures host memory.
+    Does nothing if the launch measures host memory.
 
     Raises
     ------
     UnavailableError
-        Where there is no such GPU, or RMM can't have what it is asked for.
+        If the GPU can't be used, or RMM can't be set up.
     """
     if not in_use():
         return
@@ -276,13 +277,13 @@ def set_up() -> None:
 
     try:
         cupy.cuda.Device(0).use()
-        # The usual way to have the context made now.
+        # This creates the context.
         cupy.cuda.runtime.free(0)
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise UnavailableError(
             "device gpu",
             f"CUDA can't use the first of {VISIBLE}={os.environ.get(VISIBLE, '(unset)')}: {error}",
-            "name GPUs that are there (nvidia-smi lists them), or run with the device cpu",
+            "name existing GPUs (nvidia-smi lists them), or run with the device cpu",
         ) from error
     if setup["rmm_pool"] or setup["rmm_async"] or setup["rmm_managed"]:
         _set_up_rmm(setup)
@@ -300,7 +301,7 @@ def _set_up_rmm(setup: dict[str, Any]) -> None:
             release_threshold=None,
             log_directory=None,
             track_allocations=False,
-            # Else CuPy would go on with a pool of its own.
+            # CuPy then uses RMM instead of CuPy's memory pool.
             external_lib_list=["cupy"],
         ).setup()
     except ImportError as error:
@@ -308,15 +309,15 @@ def _set_up_rmm(setup: dict[str, Any]) -> None:
     except (MemoryError, RuntimeError, ValueError) as error:
         raise UnavailableError(
             "RMM",
-            f"it can't have what is asked for ({json.dumps(setup)}): {error}",
+            f"it can't be set up with {json.dumps(setup)}: {error}",
             "ask for less, or see who else uses the GPU (nvidia-smi)",
         ) from error
 
 
 def synchronize(device: str = "gpu") -> None:
-    """Wait until this process's GPU has done all that it was given, in every stream.
+    """Wait for all streams of this process's GPU.
 
-    Where the data are on another `device`, there is nothing to wait for.
+    Does nothing for another `device`.
     """
     if device == "gpu":
         import cupy
@@ -324,16 +325,15 @@ def synchronize(device: str = "gpu") -> None:
         cupy.cuda.Device().synchronize()
 
 
-def told() -> dict[str, Any]:
-    """Return what this process works on and where its memory comes from, as the libraries tell.
+def describe() -> dict[str, Any]:
+    """Return the GPU and the memory allocators of this process, as the libraries report them.
 
     Returns
     -------
     {"uuid": str, "name": str, "visible": str, "rmm": str, "cupy": str}
-        The GPU (its address and UUID) and what ``CUDA_VISIBLE_DEVICES`` is; RMM's version and
-        resource, with those that it draws on
-        (``26.10.0 PoolMemoryResource(CudaMemoryResource)``), and the function that CuPy allocates
-        by.
+        The GPU's PCI address and UUID, its name, ``CUDA_VISIBLE_DEVICES``, RMM's version and
+        nested memory resources (``26.10.0 PoolMemoryResource(CudaMemoryResource)``), and CuPy's
+        allocator.
     """
     import cupy
 
@@ -341,7 +341,7 @@ def told() -> dict[str, Any]:
     number = runtime.getDevice()
     properties = runtime.getDeviceProperties(number)
     return {
-        # Instances of a divided GPU share its address, and tell their UUIDs apart.
+        # Instances of a divided GPU share its address, but differ in their UUIDs.
         "uuid": f"{runtime.deviceGetPCIBusId(number)} {bytes(properties['uuid']).hex()}",
         "name": properties["name"].decode(),
         "visible": os.environ.get(VISIBLE, ""),
@@ -361,7 +361,7 @@ def _resource() -> str:
 
 
 def _name(allocator: Any) -> str:
-    # That of CuPy's own pool is a method of the pool.
+    # The allocator of CuPy's memory pool is a method of the pool.
     owner = getattr(allocator, "__self__", None)
     kind = f"{type(owner).__name__}." if owner is not None else ""
     return kind + str(getattr(allocator, "__name__", allocator))

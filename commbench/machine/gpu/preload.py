@@ -1,7 +1,7 @@
-"""Preloaded by the workers of a cluster with ``--device gpu``: to import it is to set them up.
+"""Set up the GPU of a worker when this module is imported, as a preload with ``--device gpu``.
 
-Dask imports preloads before a worker listens. Their ``dask_setup`` it calls after that, which would
-be too late for UCX, and would hide what goes wrong in the log.
+Dask imports preloads before a worker listens, but calls their ``dask_setup`` afterwards. This would
+be too late for UCX, and errors would only appear in the log.
 """
 
 from __future__ import annotations

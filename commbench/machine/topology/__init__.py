@@ -1,8 +1,8 @@
 """Hosts, their NUMA nodes, GPUs and NICs, and which kind of link joins two devices or workers.
 
-A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from what ``nvidia-smi
-topo -m`` has written somewhere else. ``place_of`` tells where a process is, ``link_class`` what
-joins two of them, and ``auto`` what each worker should be bound to.
+A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from the output of
+``nvidia-smi topo -m`` on another machine. ``worker_location`` locates a process, ``link_class``
+names the link between two of them, and ``auto`` chooses a binding for each worker.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, p
 from commbench.machine.topology.workers import (
     UNKNOWN,
     auto,
-    check,
+    find_rack,
     link_class,
-    place_of,
-    rack_of,
     rank,
+    validate_placement,
     visible,
+    worker_location,
 )
 
 __all__ = [
@@ -28,13 +28,13 @@ __all__ = [
     "Nic",
     "NumaNode",
     "auto",
-    "check",
+    "find_rack",
     "link_class",
     "parse",
-    "place_of",
-    "rack_of",
     "rank",
     "read_host",
     "this_host",
+    "validate_placement",
     "visible",
+    "worker_location",
 ]

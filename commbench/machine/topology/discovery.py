@@ -1,7 +1,7 @@
-"""The host that a process is on, from the kernel's ``/sys`` and from ``nvidia-smi``.
+"""Discover this host's topology from the kernel's ``/sys`` and from ``nvidia-smi``.
 
-What joins two PCI devices follows from their places in the tree of bridges, in nvidia-smi's
-words; NVLinks are known to nvidia-smi alone, and what it says of two devices wins.
+The link between two PCI devices follows from their paths in the tree of bridges, and is named as by
+nvidia-smi. Only nvidia-smi knows NVLinks; its links take precedence.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from commbench.machine.environment import entries, integer, read
 from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, apart, parse
 
 _PciPath = tuple[str, ...]
-"""A root, the bridges below it, and the device, by names that are its own within the host."""
+"""The names of a root, the bridges below it, and the device; unique within the host."""
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _TIMEOUT_S = 10.0
 
 
 def this_host(root: Path = Path("/")) -> Host:
-    """Return the host that this process is on; what can't be read is left out and noted."""
+    """Return this host; what can't be read is left out and mentioned in its notes."""
     sys = root / "sys"
     nodes = numa_nodes(root)
     gpus, matrix, notes = _gpus(sys)
@@ -50,7 +50,7 @@ def this_host(root: Path = Path("/")) -> Host:
 
 
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that have CPUs, and the sockets that these are in."""
+    """Return the NUMA nodes that have CPUs, with their sockets."""
     nodes = []
     for node in environment.numa_nodes(root / "sys"):
         with suppress(UsageError):
@@ -58,7 +58,7 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
                 nodes.append(
                     NumaNode(
                         number=node["node"],
-                        cpus=cores.listed(numbers),
+                        cpus=cores.format_list(numbers),
                         sockets=sockets(numbers, root / "sys"),
                         memory_bytes=node["memory_bytes"],
                     )
@@ -67,20 +67,20 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def sockets(numbers: Iterable[int], sys: Path) -> str:
-    """Return the sockets of these CPUs as a list; nothing where one of them is unknown."""
+    """Return the sockets of these CPUs as a list; "" if one of them is unknown."""
     known = set()
     for number in numbers:
         path = sys / f"devices/system/cpu/cpu{number}/topology/physical_package_id"
         if (socket := integer(path)) is None:
             return ""
         known.add(socket)
-    return cores.listed(known)
+    return cores.format_list(known)
 
 
 def _links(
     devices: tuple[Gpu | Nic, ...], nodes: tuple[NumaNode, ...], sys: Path
 ) -> dict[tuple[str, str], str]:
-    """Return by their names what joins each two devices and NUMA nodes, as far as it is known."""
+    """Return the known links by the names of two devices or NUMA nodes."""
     links: dict[tuple[str, str], str] = {}
     paths = {
         device.name: _pci_path(sys / "bus/pci/devices" / device.pci) if device.pci else ()
@@ -103,7 +103,7 @@ def _links(
 def _pci_link(
     one: _PciPath, other: _PciPath, node: int | None = None, other_node: int | None = None
 ) -> str:
-    """Return what joins two PCI devices on these NUMA nodes; nothing where nobody can tell.
+    """Return the link between two PCI devices on these NUMA nodes; "" if it is unknown.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def _pci_link(
         return "NODE" if node == other_node else "SYS"
     if n_common == 1:
         return "PHB"
-    # Below a switch each device has a port of the switch to itself.
+    # Each device below a switch has a separate port of it.
     return "PIX" if max(len(one), len(other)) - n_common <= 2 else "PXB"
 
 
@@ -135,15 +135,15 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
         return (
             (),
             Matrix(),
-            ["no GPUs are known: nvidia-smi, which tells of them, is not installed"],
+            ["no GPUs are known: nvidia-smi, which lists them, is not installed"],
         )
-    rows, error = environment.ask_gpus()
+    rows, error = environment.query_gpus()
     if not rows:
         why = error or "the driver is there, but shows none"
         return (), Matrix(), [f"no GPUs are known: {why}"]
     notes = [error] if error else []
     matrix = Matrix()
-    text, error = environment.ask((executable, "topo", "-m"), _TIMEOUT_S)
+    text, error = environment.run_tool((executable, "topo", "-m"), _TIMEOUT_S)
     try:
         if error:
             raise UsageError(error)
@@ -168,7 +168,7 @@ def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
 
 
 def _nics(sys: Path) -> Iterator[Nic]:
-    """Yield the RDMA devices, then the network interfaces of hardware that is no such device."""
+    """Yield the RDMA devices, then the other network interfaces of hardware."""
     taken: set[str] = set()
     for path in entries(sys / "class/infiniband"):
         interfaces = tuple(entry.name for entry in entries(path / "device/net"))
@@ -177,13 +177,13 @@ def _nics(sys: Path) -> Iterator[Nic]:
         active = [port.name for port in ports if "ACTIVE" in (read(port / "state") or "")]
         yield replace(_nic(path), rdma=True, port=(active or ["1"])[0], interfaces=interfaces)
     for path in entries(sys / "class/net"):
-        # What has no device is made of software: lo, bridges, virtual pairs.
+        # Software interfaces (lo, bridges, virtual pairs) have no device.
         if path.name not in taken and (path / "device").exists():
             yield _nic(path)
 
 
 def _nic(path: Path) -> Nic:
-    # A virtual function hangs on the PCI device that is the last one on its path.
+    # The last PCI device on the path is that of a virtual function.
     pci = next(filter(_FUNCTION.fullmatch, reversed(_pci_path(path / "device"))), "")
     return Nic(name=path.name, pci=pci, numa_node=integer(path / "device/numa_node"))
 

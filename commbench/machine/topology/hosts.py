@@ -1,9 +1,9 @@
-"""What a host consists of, and what ``nvidia-smi topo -m`` prints of one.
+"""The devices and links of a host, and a parser for ``nvidia-smi topo -m``.
 
-That is the links between GPUs and NICs, and the CPUs near a GPU:
+This command prints the links between GPUs and NICs, and the CPUs near a GPU:
 
 =======  =====================================================================================
-class    what the bytes pass, in the words of nvidia-smi's own legend, shortened
+class    what the bytes pass, shortened from nvidia-smi's legend
 =======  =====================================================================================
 ``NV#``  a bonded set of # NVLinks
 ``PIX``  at most one PCIe bridge (older: a single PCIe switch)
@@ -13,9 +13,9 @@ class    what the bytes pass, in the words of nvidia-smi's own legend, shortened
 ``SYS``  the interconnect between NUMA nodes (QPI, UPI); older drivers say ``SOC``
 =======  =====================================================================================
 
-Columns are separated by tabs or, after a copy, by blanks. Newer drivers name NICs ``NIC0`` and
-give their names in a legend of their own, older ones have no column ``NUMA Affinity``, and the
-published matrix of a DGX-1 has the CPU affinities in a block below.
+Columns are separated by tabs or, after a copy, by blanks. Newer drivers name NICs ``NIC0`` and have
+a legend with their names, older ones have no column ``NUMA Affinity``, and the published matrix of
+a DGX-1 has the CPU affinities in a block below.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELF = "X"
 
 @dataclass(frozen=True, kw_only=True)
 class NumaNode:
-    """A NUMA node: its ``cpus`` as the kernel lists them, and the sockets that they are in."""
+    """A NUMA node: its ``cpus`` in the kernel's list format, and their sockets."""
 
     number: int
     cpus: str
@@ -42,7 +42,7 @@ class NumaNode:
 
     @property
     def name(self) -> str:
-        """How it is called in a matrix of links."""
+        """The name in a matrix of links."""
         return f"node{self.number}"
 
 
@@ -59,7 +59,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """How it is called in a matrix of links."""
+        """The name in a matrix of links."""
         return f"GPU{self.index}"
 
 
@@ -67,8 +67,7 @@ class Gpu:
 class Nic:
     """A network device.
 
-    An RDMA device has a ``port``, the first one that is active, and maybe ``interfaces`` of the
-    kernel's network.
+    An RDMA device has a ``port``, the first active one, and may have network ``interfaces``.
     """
 
     name: str
@@ -80,16 +79,16 @@ class Nic:
 
     @property
     def ucx_name(self) -> str:
-        """How ``UCX_NET_DEVICES`` calls it."""
+        """The name for ``UCX_NET_DEVICES``."""
         return f"{self.name}:{self.port}" if self.port else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A host, and by the names of two of its devices the kind of link between them.
+    """A host, and the class of the link between each two of its devices, by their names.
 
-    ``allowed`` are the CPUs that this process may use; None where the host is not this one.
-    ``notes`` say what is not known, and why.
+    ``allowed`` are the CPUs that this process may use; None if this is another host. ``notes`` say
+    what is unknown, and why.
     """
 
     name: str
@@ -102,18 +101,18 @@ class Host:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of all between which there are links: GPUs, NICs, and several NUMA nodes."""
+        """The names in `links`: of GPUs, NICs, and NUMA nodes if there are several."""
         nodes = self.nodes if len(self.nodes) > 1 else ()
         devices: tuple[NumaNode | Gpu | Nic, ...] = (*nodes, *self.gpus, *self.nics)
         return tuple(device.name for device in devices)
 
     def link(self, one: str, other: str) -> str:
-        """Return the class of the link between two devices; nothing where it is unknown."""
+        """Return the class of the link between two devices; "" if it is unknown."""
         return SELF if one == other else self.links.get((one, other), "")
 
 
 def apart(one: str, other: str) -> str:
-    """Return what joins two different NUMA nodes in these sockets.
+    """Return the class of the link between two NUMA nodes in these sockets.
 
     Examples
     --------
@@ -134,7 +133,7 @@ _MAX_BYTES = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """The devices in their order, and for each the links, in both directions, and its CPUs."""
+    """The devices in order, their links in both directions, and their CPUs."""
 
     devices: tuple[str, ...] = ()
     links: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class Matrix:
     numa_nodes: Mapping[str, int] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
-        """Return the host of which that is all that is known."""
+        """Return a host with these devices and links."""
         gpus = {device: match for device in self.devices if (match := _GPU.fullmatch(device))}
         return Host(
             name=name,
@@ -154,7 +153,7 @@ class Matrix:
                 )
                 for device, match in gpus.items()
             ),
-            # It lists RDMA devices only; the published matrix has the names of their interfaces.
+            # nvidia-smi lists RDMA devices only; the published matrix has their interfaces' names.
             nics=tuple(
                 Nic(name=device, rdma=True, port="" if re.match(r"ib\d", device) else "1")
                 for device in self.devices
@@ -165,12 +164,12 @@ class Matrix:
 
 
 def parse(text: str) -> Matrix:
-    """Return the matrix in the output of ``nvidia-smi topo -m``, whatever stands around it.
+    """Return the matrix in the output of ``nvidia-smi topo -m``, ignoring other lines.
 
     Raises
     ------
     UsageError
-        Where there is none, or a row of it is not what the header announces.
+        If there is no matrix, or a row does not match the header.
 
     Examples
     --------
@@ -211,12 +210,12 @@ def parse(text: str) -> Matrix:
 
 
 def read_host(path: Path) -> Host:
-    """Return the host that a file tells of.
+    """Return the host described in a file with the output of ``nvidia-smi topo -m``.
 
     Raises
     ------
     UsageError
-        Where it can't be read, or holds anything else.
+        If it can't be read, or has another content.
     """
     try:
         with path.open("rb") as file:
@@ -246,7 +245,7 @@ def _header(lines: list[str]) -> tuple[int, list[str]]:
 
 
 def _rows(lines: list[str], devices: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield of each row its device, its links, and what follows them."""
+    """Yield the device, the links and the remaining words of each row."""
     for line in lines:
         name, *words = line.split() or [""]
         if name not in devices:
@@ -278,11 +277,11 @@ def _set(links: dict[tuple[str, str], str], one: str, other: str, link: str) -> 
 
 
 def _cpus(word: str) -> str:
-    return "" if word == "N/A" else cores.listed(cores.parse(word))
+    return "" if word == "N/A" else cores.format_list(cores.parse(word))
 
 
 def _affinity_block(lines: list[str], devices: list[str]) -> dict[str, str]:
-    """Return the CPUs of each GPU where they stand in a block of their own."""
+    """Return the CPUs of each GPU from a separate block of CPU affinities."""
     titles = [number for number, line in enumerate(lines) if line.strip() == "CPU Affinity"]
     cpus = {}
     for line in lines[titles[0] + 1 :] if titles else ():

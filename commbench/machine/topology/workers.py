@@ -1,4 +1,4 @@
-"""Where workers are, which kind of link joins two of them, and what each should be bound to.
+"""Locate workers, classify the links between them, and choose bindings.
 
 The classes of links, from the nearest to the farthest:
 
@@ -7,13 +7,13 @@ class                 two workers
 ====================  ========================================================================
 ``same process``      are threads of one process
 ``same GPU``          have their data on one GPU
-``NV#`` … ``SYS``     have their data on two GPUs of one host: what ``nvidia-smi topo -m`` has
-                      between these (``commbench.machine.topology.hosts``)
-``same NUMA``         may run on the CPUs of one and the same NUMA node only
-``same socket``       on those of one node each, in the same socket
-``cross-socket``      on those of one node each, in different sockets
-``same host``         are on one host, where they may run on several NUMA nodes, or the kernel or
-                      the driver doesn't tell
+``NV#`` … ``SYS``     have their data on two GPUs of one host, with this link in ``nvidia-smi topo
+                      -m`` (see ``commbench.machine.topology.hosts``)
+``same NUMA``         may only run on the CPUs of the same NUMA node
+``same socket``       may only run on one NUMA node each, in the same socket
+``cross-socket``      may only run on one NUMA node each, in different sockets
+``same host``         are on one host, and may run on several NUMA nodes, or the kernel or the
+                      driver doesn't report them
 ``same rack``         are on two hosts of a rack that the run's configuration names
 ``network``           are on two hosts
 ====================  ========================================================================
@@ -47,22 +47,22 @@ _ORDER = (
 )  # fmt: skip
 
 
-def place_of(
+def worker_location(
     pid: int, *, device: str = "cpu", address: str = "", root: Path = Path("/")
 ) -> dict[str, Any]:
-    """Return where the process `pid` of this host is: the fields of a ``WorkerPlace``.
+    """Return the location of the process `pid` of this host, as fields of a ``WorkerPlace``.
 
     Parameters
     ----------
     device
-        ``"gpu"`` where its data live on a GPU: its own is the first one that it may see.
+        ``"gpu"`` if its data are in GPU memory, that is, on the first GPU that it sees.
     address
-        Where it listens, ``"tcp://10.0.0.1:4711"``.
+        The address that it listens on, for example ``"tcp://10.0.0.1:4711"``.
 
     Returns
     -------
     dict
-        All of the record's fields but those that say whose place it is.
+        All fields but those that identify the worker.
     """
     environ = _environ(pid)
     numbers: frozenset[int] = frozenset()
@@ -77,8 +77,8 @@ def place_of(
         "host": platform.node(),
         "host_id": _host_id(pid),
         "pid": pid,
-        "cpus": cores.listed(numbers),
-        "numa_nodes": cores.listed(node.number for node in nodes),
+        "cpus": cores.format_list(numbers),
+        "numa_nodes": cores.format_list(node.number for node in nodes),
         "sockets": sockets(numbers, root / "sys"),
         "gpu": "" if gpu is None else str(gpu.index),
         "gpu_uuid": "" if gpu is None else gpu.uuid,
@@ -89,10 +89,10 @@ def place_of(
 
 
 def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order; all where it isn't set.
+    """Return the GPUs in ``CUDA_VISIBLE_DEVICES``, in its order; all if it is not set.
 
-    Numbers in it are taken for nvidia-smi's, which they are where ``CUDA_DEVICE_ORDER`` is
-    ``PCI_BUS_ID`` or all GPUs are alike.
+    Numbers are taken for nvidia-smi's. This is true if ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, or
+    all GPUs are alike.
 
     Examples
     --------
@@ -111,14 +111,14 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
             gpu for gpu in gpus if word == str(gpu.index) or (is_uuid and gpu.uuid.startswith(word))
         )
         if (gpu := next(matching, None)) is None:
-            # As CUDA does: what follows the first that is not there doesn't count.
+            # CUDA, too, ignores all GPUs after one that does not exist.
             break
         named.append(gpu)
     return tuple(named)
 
 
 def _cuda_device() -> str:
-    """Return the PCI address of the device that CuPy uses in this process; else nothing."""
+    """Return the PCI address of CuPy's device in this process; "" without CuPy."""
     if (cupy := sys.modules.get("cupy")) is not None:
         with suppress(Exception):
             runtime = cupy.cuda.runtime
@@ -141,7 +141,7 @@ def _environ(pid: int) -> Mapping[str, str]:
 
 
 def _host_id(pid: int) -> str:
-    """Return what is the same for all processes that share this one's kernel and network."""
+    """Return an id of the kernel and the network namespace of the process."""
     kernel = environment.read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
     with suppress(OSError):
         return f"{kernel} {Path(f'/proc/{pid}/ns/net').readlink()}"
@@ -163,7 +163,7 @@ def _nic(address: str, environ: Mapping[str, str]) -> str:
 
 
 def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
-    """Return the class of the link between two workers, from their places, which know no racks."""
+    """Return the class of the link between two workers; racks are not considered."""
     if one.host_id != other.host_id:
         return "network"
     if one.pid == other.pid:
@@ -179,16 +179,16 @@ def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
             return "same host"
         return "same NUMA" if nodes[0] == nodes[1] else apart(one.sockets, other.sockets)
     except UsageError:
-        # A results file may come from anywhere.
+        # A results file may have any content.
         return "same host"
 
 
-def rack_of(names: Iterable[str], racks: Mapping[str, Iterable[str]]) -> str:
-    """Return the first rack that has one of the `names` of a host; nothing where none has.
+def find_rack(names: Iterable[str], racks: Mapping[str, Iterable[str]]) -> str:
+    """Return the first rack that has one of the `names` of a host; "" if none has.
 
     Examples
     --------
-    >>> rack_of(["node12", "10.0.1.12"], {"a": ["node0*"], "b": ["10.0.1.*"]})
+    >>> find_rack(["node12", "10.0.1.12"], {"a": ["node0*"], "b": ["10.0.1.*"]})
     'b'
     """
     names = [name for name in names if name]
@@ -214,24 +214,23 @@ def rank(link: str) -> tuple[int, int]:
 def auto(
     host: Host, n_workers: int, device: str, workers_per_gpu: int = 1
 ) -> tuple[Placement, ...]:
-    """Return what each of the workers on `host` should be bound to.
+    """Return a binding for each of the workers on `host`.
 
-    With ``device="gpu"`` worker i gets the i-th GPU (of `workers_per_gpu` = k workers that share
-    one, the i // k-th), the CPUs near it and the nearest of the RDMA devices; of several that are
-    equally near the one that fewest workers have. With ``"cpu"`` the workers take the NUMA nodes in
-    blocks of equal size, and the RDMA device that is nearest to their node. CPUs that this process
-    may not use are left out.
+    With ``device="gpu"`` worker i gets the GPU i // `workers_per_gpu`, the CPUs near it and the
+    nearest RDMA device, or, of several equally near ones, the one with the fewest workers. With
+    ``"cpu"`` blocks of workers of equal size get the NUMA nodes in turn, and the RDMA device
+    nearest to their node. CPUs that this process may not use are left out.
 
     Raises
     ------
     UsageError
-        Where there are fewer GPUs than workers, or the kernel tells nothing of its CPUs.
+        If there are too few GPUs, or the NUMA nodes are unknown.
     """
     used: Counter[str] = Counter()
     if device == "gpu":
         if n_workers > len(host.gpus) * workers_per_gpu:
             why = f" ({'; '.join(host.notes)})" if host.notes and not host.gpus else ""
-            share = "a GPU of its own" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
+            share = "one GPU" if workers_per_gpu == 1 else f"1/{workers_per_gpu} of a GPU"
             raise UsageError(
                 f"placement auto gives each of the {n_workers} workers {share}, and "
                 f"{host.name} has {len(host.gpus)}{why}; take fewer workers, let them share GPUs "
@@ -259,13 +258,13 @@ def auto(
     )
 
 
-def check(placement: Sequence[Placement], host: Host) -> None:
-    """Refuse a placement that names what `host`, this one, doesn't have.
+def validate_placement(placement: Sequence[Placement], host: Host) -> None:
+    """Raise an error if `placement` names CPUs, GPUs or NICs that `host`, this one, lacks.
 
     Raises
     ------
     UsageError
-        With the worker, what it should be bound to, and what there is.
+        With the worker, its binding, and what exists.
     """
     gpus = {gpu.index for gpu in host.gpus}
     nics = {name for nic in host.nics for name in (nic.ucx_name, *nic.interfaces)}
@@ -275,11 +274,11 @@ def check(placement: Sequence[Placement], host: Host) -> None:
         wanted = cores.parse(wished.cpus)
         if absent := wanted - cores.parse(_usable(host, wished.cpus)):
             raise UsageError(
-                f"{worker}CPU {cores.listed(absent)} is not there, or not for this process; "
-                f"known: {cores.listed(host.allowed or ())}"
+                f"{worker}CPU {cores.format_list(absent)} is not there, or not for this process; "
+                f"known: {cores.format_list(host.allowed or ())}"
             )
         if wished.gpu is not None and wished.gpu not in gpus:
-            known = cores.listed(gpus) or "; ".join(["none", *host.notes])
+            known = cores.format_list(gpus) or "; ".join(["none", *host.notes])
             raise UsageError(f"{worker}there is no GPU {wished.gpu}; known: {known}")
         if wished.nic and wished.nic not in nics:
             known = ", ".join(sorted(nics)) or "none"
@@ -288,11 +287,11 @@ def check(placement: Sequence[Placement], host: Host) -> None:
 
 def _usable(host: Host, cpus: str) -> str:
     numbers = cores.parse(cpus)
-    return cores.listed(numbers if host.allowed is None else numbers & host.allowed)
+    return cores.format_list(numbers if host.allowed is None else numbers & host.allowed)
 
 
 def _nearest(host: Host, name: str, used: Counter[str]) -> str:
-    """Return what ``UCX_NET_DEVICES`` calls the nearest RDMA device; nothing without any."""
+    """Return the ``UCX_NET_DEVICES`` name of the nearest RDMA device; "" without any."""
     nics = [nic for nic in host.nics if nic.rdma]
     if not nics:
         return ""

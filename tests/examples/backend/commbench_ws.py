@@ -32,7 +32,7 @@ class WebSocketBackend(Backend):
     def settings(self):
         return "nothing: Dask's own ws://"
 
-    def lacking(self, layer, mode):
+    def unavailable_layer(self, layer, mode):
         return None  # without this and the next, pingpong has Dask's layers, comm and worker
 
     def endpoints(self, layer):

@@ -37,7 +37,7 @@ class Strided(FetchWorkload):
         numbers = random.integers(0, 256, 2 * size, "u1")
         return array_library(self.context.device).asarray(numbers)[::2]
 
-    def check(self, owner, size, fetched):
+    def verify(self, owner, size, fetched):
         # Every byte: the fetch is over when this is called.
         if fetched.shape != (size,) or bool((fetched != self.block(owner, size)).any()):
             raise VerificationError(f"strided: {size} B of worker {owner} arrived wrong")

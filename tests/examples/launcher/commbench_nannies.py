@@ -4,7 +4,7 @@ import os
 import time
 
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, of_workers
+from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
 from commbench.machine import process
 
 
@@ -18,7 +18,7 @@ class NannyCluster(RunningCluster):
             protocol=protocol,
             host="127.0.0.1",
             dashboard_address=":0",
-            preload=of_workers(spec, preload),
+            preload=worker_preloads(spec, preload),
         )
         try:
             self.client = self.cluster.get_client()
@@ -42,7 +42,7 @@ class NannyCluster(RunningCluster):
 
 class NannyLauncher(Launcher):
     name = "nannies"  # the entry point's name
-    takes = frozenset()  # of hosts, scheduler, launcher_options and placement
+    supports = frozenset()  # of hosts, scheduler, launcher_options and placement
 
     @classmethod
     def remote(cls, spec):

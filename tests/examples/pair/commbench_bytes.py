@@ -46,7 +46,7 @@ class Bytes(PairWorkload):
         await comm.write(payload.tobytes())
         return await comm.read()
 
-    def check(self, payload, reply, *, whole):
+    def verify(self, payload, reply, *, whole):
         end = None if whole else STAMP_BYTES
         if len(reply) != payload.size or bytes(reply[:end]) != payload[:end].tobytes():
             raise VerificationError(f"bytes: the reply to {payload.size} B is not what was sent")

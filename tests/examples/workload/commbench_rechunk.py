@@ -11,7 +11,7 @@ from typing import Literal
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload
 from commbench.workloads.device import finished_blocks, persist_input, uniform_array, uniform_block
-from commbench.workloads.placement import settle
+from commbench.workloads.placement import rebalance
 
 
 class Rechunk(ClusterWorkload):
@@ -42,12 +42,12 @@ class Rechunk(ClusterWorkload):
         # Random numbers, which no compressor makes smaller, and any worker can make again.
         x = uniform_array(device, seed, (size, size), (self.width, size))
         (self.x,) = persist_input(client, x)
-        settle(client, self.x)  # the same layout at the begin of every iteration
+        rebalance(client, self.x)  # the same layout at the begin of every iteration
 
     def build(self):
         return self.x.rechunk((self.params.size, self.width), method=self.params.method)
 
-    def check(self, client, result):
+    def verify(self, client, result):
         n_bands = math.ceil(self.params.size / self.width)
         # Raises where a block is missing, or its task has failed.
         blocks = finished_blocks(result, (1, n_bands))
@@ -62,7 +62,7 @@ class Rechunk(ClusterWorkload):
         for (_, j), n_wrong in zip(blocks, wrong, strict=True):
             if n_wrong:
                 raise VerificationError(f"band {j} of columns: {n_wrong} numbers are wrong")
-        settle(client, self.x)
+        rebalance(client, self.x)
 
 
 def count_wrong(block, j, device, seed, size, width):

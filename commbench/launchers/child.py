@@ -1,9 +1,9 @@
-"""Run a module or a command so that it ends when the launch is gone, however that went.
+"""Run a module or a command that ends with its launch.
 
-Run as ``python -m commbench.launchers.bound -m MODULE …`` or ``… bound COMMAND …``: the kernel
-kills it with the process that started it. Run as ``… bound --tethered -m MODULE …`` on another
-host, where that says little, it ends with its standard input, which the connection holds open.
-It keeps to the CPUs that ``COMMBENCH_CPUS`` names, if it does.
+With ``python -m commbench.launchers.child -m MODULE …`` or ``… child COMMAND …`` the kernel kills
+the process when its parent ends. On other hosts ``… child --tethered -m MODULE …`` ends when its
+standard input is closed, which the connection keeps open. The process is bound to the CPUs in
+``COMMBENCH_CPUS``, if it is set.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ if __name__ == "__main__":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        os.execv(sys.argv[0], sys.argv)  # noqa: S606 - it is this launcher's own command
+        os.execv(sys.argv[0], sys.argv)  # noqa: S606 - a command of the launcher

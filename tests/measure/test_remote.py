@@ -40,7 +40,7 @@ def far(cluster, monkeypatch):
     scheduler = cluster.client.run_on_scheduler(os.getpid)
     pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
     monkeypatch.setattr(cluster, "pids", pids)
-    monkeypatch.setattr(cluster, "elsewhere", frozenset([address, SCHEDULER]))
+    monkeypatch.setattr(cluster, "remote_members", frozenset([address, SCHEDULER]))
     return cluster
 
 
@@ -64,14 +64,14 @@ def test_the_cores_of_other_hosts_are_watched(far):
     with found.on(far):
         spin_on(far, "1")
         spin_on(far, "0")
-    (use,) = found.elsewhere
+    (use,) = found.remote_use
     assert isinstance(use, CoreUse)
     assert (use.host, use.launch) == (os.uname().nodename, 2)
     assert use.n_cores == len(os.sched_getaffinity(0))
     # Worker 0 is here: its time is that of others there.
     assert SECONDS <= use.own_cpu_seconds < 2 * SECONDS + 0.3
     assert use.busy_cpu_seconds > use.own_cpu_seconds + SECONDS / 2
-    assert found.adopted_s == 0
+    assert found.foreign_cpu_s == 0
 
 
 def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
@@ -80,20 +80,20 @@ def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
     found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
     with found.on(far):
         pass
-    assert found.elsewhere == ()
+    assert found.remote_use == ()
 
 
 def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatch):
     """Of a cluster that lives on, what it used for others before is not the launch's own."""
-    monkeypatch.setattr(cluster, "adopted", cluster.pids[1:])
-    whole = cores.cpu_seconds(cluster.adopted)
+    monkeypatch.setattr(cluster, "foreign_pids", cluster.pids[1:])
+    whole = cores.cpu_seconds(cluster.foreign_pids)
     own = {}
     for outlives in (False, True):
-        monkeypatch.setattr(cluster, "outlives", outlives)
+        monkeypatch.setattr(cluster, "preexisting", outlives)
         found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
         with found.on(cluster):
             spin_on(cluster, "0")
-        own[outlives] = found.adopted_s
+        own[outlives] = found.foreign_cpu_s
     assert own[False] >= whole + SECONDS
     assert SECONDS <= own[True] < SECONDS + 0.5
 
@@ -135,28 +135,28 @@ def test_the_clock_of_another_host(far):
             time.sleep(0.002)
             return dict.fromkeys(workers, function() + 5.0)
 
-    assert set(conditions.clocks_ahead(far)) == {far.addresses["1"]}
-    assert abs(conditions.clocks_ahead(far)[far.addresses["1"]]) < 0.05
-    skewed = SimpleNamespace(client=Skewed(), elsewhere=frozenset(["a", SCHEDULER]))
-    assert conditions.clocks_ahead(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
+    assert set(conditions.clock_offsets(far)) == {far.addresses["1"]}
+    assert abs(conditions.clock_offsets(far)[far.addresses["1"]]) < 0.05
+    skewed = SimpleNamespace(client=Skewed(), remote_members=frozenset(["a", SCHEDULER]))
+    assert conditions.clock_offsets(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
 
 
 def test_where_processes_are_is_found_out(cluster, monkeypatch):
     """Those of this host are told by their ids, whoever started them."""
     pids = set(cluster.pids)
-    for name, value in (("pids", ()), ("elsewhere", frozenset(["?"]))):
+    for name, value in (("pids", ()), ("remote_members", frozenset(["?"]))):
         monkeypatch.setattr(cluster, name, value)
     members.locate(cluster)
     assert set(cluster.pids) == pids
-    assert cluster.elsewhere == frozenset()
-    here = members.place()
+    assert cluster.remote_members == frozenset()
+    here = members.process_location()
     elsewhere = here._replace(system="another boot")
-    monkeypatch.setattr(members, "place", lambda: elsewhere)
+    monkeypatch.setattr(members, "process_location", lambda: elsewhere)
     monkeypatch.setattr(cluster.client, "run", lambda _: dict.fromkeys(cluster.names, here))
     monkeypatch.setattr(cluster.client, "run_on_scheduler", lambda _: here)
     members.locate(cluster)
     assert cluster.pids == (os.getpid(),)
-    assert cluster.elsewhere == {SCHEDULER, *cluster.names}
+    assert cluster.remote_members == {SCHEDULER, *cluster.names}
 
 
 def test_cores_are_asked_for_where_the_cluster_is(far):

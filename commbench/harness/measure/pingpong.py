@@ -1,8 +1,7 @@
 """The timed loop of messages between two processes.
 
-The launch's own process is one end, a peer process the other; each layer has a peer of its own.
-What every sample brought back is checked after its clock has stopped, and of every size's last
-message each byte.
+The launch process is one end, a peer process the other; each layer has a separate peer. Every reply
+is verified after the clock has stopped, and every byte of the last message of a size.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
 
 _SMALL = 8192
-_MORE = 10
-"""Messages that a tool averages for each sample of another layer."""
-_PROBED = 10
+_MESSAGES_PER_SAMPLE = 10
+"""The messages that a tool averages per sample of another layer."""
+_N_PROBED = 10
 INITIATOR, PEER = "0", "1"
 
 
 def measure_pair(
     launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emit
 ) -> None:
-    """Sweep the message sizes over one connection per layer; emit a sample for every exchange.
+    """Measure all message sizes over one connection per layer; emit a sample per exchange.
 
     Raises
     ------
     LaunchError
-        Where the peer did not start.
+        If the peer did not start.
     VerificationError
-        Where a reply is not what was sent.
+        If a reply differs from the message.
     """
     pair = _Pair(launch, workload, backend, scratch, emit)
-    # Before anything of CUDA is in this process, which is one end of the pair.
+    # This process is one end of the pair, and CUDA is not loaded yet.
     os.environ.update(pair.ends[0])
     if workload.mode == "multi-pair":
         for layer in workload.layers:
@@ -65,10 +64,10 @@ def measure_pair(
     if "raw" in layers and isinstance(tool := backend.endpoints("raw"), Tool):
         layers.remove("raw")
         pair.report(measure_with_tool(tool, launch, workload, scratch, emit), "raw")
-    # One event loop for all that live in this process: ucxx and mpi:// keep to the first.
+    # One event loop for all layers, because ucxx and mpi:// only support the first.
     asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
     if "worker" in layers:
-        # Dask must not be in this process while the transport below is measured.
+        # Imported late, because Dask must not be loaded while the raw transport is measured.
         from commbench.harness.measure.fetches import measure_worker
 
         measure_worker(launch, workload, backend, scratch, emit)
@@ -82,7 +81,7 @@ class _Pair:
     scratch: Path
     emit: Emit
     raw: str = ""
-    """What carried the raw layer."""
+    """The transport of the raw layer."""
     idle_known: bool = False
     places_known: bool = False
 
@@ -92,19 +91,19 @@ class _Pair:
 
     @cached_property
     def ends(self) -> tuple[Mapping[str, str], ...]:
-        """What the two processes have in their environment besides."""
-        return gpu.of_ends(self.launch.case.cluster, 2, os.environ)
+        """The GPU variables of the two processes."""
+        return gpu.env_for_processes(self.launch.case.cluster, 2, os.environ)
 
     async def measure(self, layers: list[str]) -> None:
-        floor = Copy()
+        memcpy = Copy()
         if layers and self.workload.context.device == "gpu":
-            # The peer's GPU follows this process's own, if they don't share one.
-            floor = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
+            # The peer's GPU is the second visible one, unless both share the first.
+            memcpy = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
             gpu.set_up()
-            conditions.emit_gpu_memory(self.launch, gpu.told(), emit=self.emit)
+            conditions.emit_gpu_memory(self.launch, gpu.describe(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
-                await self._measure_sizes(layer, floor, (os.getpid(),))
+                await self._measure_sizes(layer, memcpy, (os.getpid(),))
             else:
                 await self._measure_layer(layer)
 
@@ -118,10 +117,10 @@ class _Pair:
                     layer, address, self.backend, self.workload, self.workload.mode
                 )
                 pids = (os.getpid(), other.pid)
-                # What blocks burns nothing while it waits, or, as MPI does, all there is.
+                # Blocking calls use no CPU time while they wait or, with MPI, a whole core.
                 if layer != "raw" and not self.idle_known:
                     self.idle_known = True
-                    # In a thread: what this end's event loop burns while it waits is part of it.
+                    # In a thread, to include the CPU time of this end's waiting event loop.
                     self.emit(
                         await asyncio.to_thread(
                             measure_idle, self.launch, lambda: cores.cpu_seconds(pids), len(pids)
@@ -131,17 +130,17 @@ class _Pair:
                     await self._measure_under_load(layer, address, conversation, pids)
                 else:
                     await self._measure_sizes(layer, conversation, pids)
-                # They are the same for every layer.
+                # The locations are the same for every layer.
                 if not self.places_known:
                     self.places_known = True
                     ends = dict(zip((INITIATOR, PEER), pids, strict=True))
-                    for place in conditions.process_places(self.launch, ends):
-                        self.emit(place)
+                    for location in conditions.process_places(self.launch, ends):
+                        self.emit(location)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
             except BaseException:
-                process.let_deaths_be_told()
+                process.await_death_report()
                 if conversation is not None:
                     conversation.abort()
                 raise
@@ -179,7 +178,7 @@ class _Pair:
             pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
             epoch = time.time() - time.perf_counter()
             timings = [(number, await messages.exchange(n_samples - number)) for number in pace]
-            # Both processes have the load to carry, too: nobody can tell the messages' share.
+            # The messages' share of the CPU time is unknown under load.
             cpu_seconds = 0.0 if self.loaded else pace.cpu_seconds()
             await messages.finish()
             n_messages = exchange.messages(size)
@@ -205,7 +204,7 @@ class _Pair:
         layer: str,
         ends: tuple[str, str] = (INITIATOR, PEER),
     ) -> None:
-        """Emit what carried a layer, and where that is not what carried the raw one."""
+        """Emit the transports of a layer, and whether they contradict the name or the raw layer."""
         for (src, dst), used in zip((ends, ends[::-1]), transports, strict=True):
             contradiction = self.backend.contradiction(used.name)
             if layer == "raw":
@@ -231,19 +230,19 @@ class _Pair:
 def measure_with_tool(
     tool: Tool, launch: Launch, workload: PairWorkload, scratch: Path, emit: Emit
 ) -> tuple[Transport, Transport]:
-    """Emit one sample per message size, and return what carried the messages, from either end.
+    """Emit one sample per message size, and return the transport as seen by each end.
 
-    The tool exchanges memory that nobody else sees, so its samples can't be verified, and it has
-    one number for all its messages, so there is one sample per size.
+    The tool's messages can't be accessed, so samples are not verified. It reports one number for
+    all messages of a size, so there is one sample per size.
 
     Raises
     ------
     LaunchError
-        Where the tool fails.
+        If the tool fails.
     """
     case = launch.case
     latency = workload.mode == "latency"
-    environs = gpu.of_ends(case.cluster, 2, os.environ)
+    environs = gpu.env_for_processes(case.cluster, 2, os.environ)
 
     run = partial(
         tool.run, workload.mode, window=workload.window, device=workload.context.device,
@@ -252,9 +251,9 @@ def measure_with_tool(
     used: tuple[Transport, Transport] | None = None
     for size in workload.sizes:
         per_sample = 1 if latency else workload.window
-        few = _PROBED * per_sample
-        count = _MORE * workload.n_samples(size, case.iterations) * per_sample
-        warmups = _MORE * workload.n_samples(size, case.warmups) * per_sample
+        few = _N_PROBED * per_sample
+        count = _MESSAGES_PER_SAMPLE * workload.n_samples(size, case.iterations) * per_sample
+        warmups = _MESSAGES_PER_SAMPLE * workload.n_samples(size, case.warmups) * per_sample
         if size > _SMALL:
             probe, _ = run(size, few, 0)
             fit = workload.seconds_per_size / max(probe.mean_s, 1e-9)

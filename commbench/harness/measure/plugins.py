@@ -1,20 +1,18 @@
-"""What commbench sets up on a cluster to measure it, and takes away again where that lives on.
+"""Install plugins on a cluster, and profile its threads.
 
-A cluster that ends with its launch keeps its instruments. One that is only visited gets all of it
-back: by the launch itself at its end, and, where that was killed, by the scheduler, which sees its
-client go.
+Plugins are uninstalled from clusters that were running before: by the launch at its end or, if it
+was killed, by the scheduler when its client disconnects.
 
-Where the threads spend an iteration is known from readings of counters around its window. Nothing
-is sampled and nothing runs within the window but a count of the event loops' turns, one short
-Python call a turn. What is read just before and just after it:
+The profile comes from readings of counters around an iteration. Nothing is sampled, and nothing
+runs during the iteration but the count of the event loops' turns, one short Python call each. Just
+before and after an iteration these are read:
 
-- the kernel's time on a core and in the run queue of every thread (``schedstat``), by the client,
-  closest to the window;
-- the turns of the event loops and the totals of Dask's fine performance metrics, by each process
-  itself.
+- every thread's time on a core and in the run queue (``schedstat``), by the client, closest to the
+  iteration;
+- the turns of the event loops and the totals of Dask's fine performance metrics, by each process.
 
-Two more readings, when all is collected, tell what the same threads do while nothing is asked of
-them. A process on another host reads the times of its threads itself, with the other counters.
+Two further readings, when all records are collected, measure the idle threads. A process on another
+host reads the times of its threads, too.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _FREE_SECONDS = 10.0
 
 
 class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
-    """Knows what a client brought, and takes it away when that client is gone."""
+    """Uninstalls a client's plugins when the client disconnects."""
 
     name = "commbench-cleaner"
 
@@ -60,11 +58,11 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
         from tornado.ioloop import IOLoop
 
         if client == self.client:
-            IOLoop.current().add_callback(take_away, scheduler)
+            IOLoop.current().add_callback(uninstall, scheduler)
 
 
 class _Uncounted(WorkerPlugin):  # type: ignore[misc]
-    """Ends the count of a worker's turns, where that goes on."""
+    """Stops counting event loop turns when it is unregistered from a worker."""
 
     name = "commbench-uncounted"
 
@@ -75,15 +73,15 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
 
 @contextmanager
 def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]:
-    """Have the worker `plugins` on `cluster`, and the cluster as it was afterwards if it lives on.
+    """Install worker plugins on `cluster`; uninstall them at the end if it was running before.
 
     Raises
     ------
     LaunchError
-        Where another commbench is measuring it.
+        If another commbench is measuring it.
     """
     client = cluster.client
-    if not cluster.outlives:
+    if not cluster.preexisting:
         for plugin in plugins:
             client.register_plugin(plugin)
         yield
@@ -99,26 +97,26 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]
     try:
         for plugin in plugins:
             client.register_plugin(plugin)
-        # Connections from before would not be counted: they have told no names.
+        # Open connections would not be counted, because their handshake had no names.
         client.run(_close_idle)
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            client.run_on_scheduler(take_away)
+            client.run_on_scheduler(uninstall)
         raise
-    client.run_on_scheduler(take_away)
+    client.run_on_scheduler(uninstall)
 
 
 def _claim(client: str, worker_plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
-    """Let a cleaner stand ready on the scheduler, unless another client's does."""
+    """Add a cleaner to the scheduler, unless there is one of another client."""
     if _Cleaner.name in dask_scheduler.plugins:
         return False
     dask_scheduler.add_plugin(_Cleaner(client, worker_plugins, dask_scheduler))
     return True
 
 
-async def take_away(dask_scheduler: Any) -> None:
-    """Take everything away that the client of the cleaner brought; runs on the scheduler."""
+async def uninstall(dask_scheduler: Any) -> None:
+    """Uninstall all plugins of the cleaner's client; runs on the scheduler."""
     cleaner = dask_scheduler.plugins.get(_Cleaner.name)
     if cleaner is None:
         return
@@ -131,7 +129,7 @@ async def take_away(dask_scheduler: Any) -> None:
         stream.buffer = deque(stream.buffer, cleaner.n_tasks_kept)
     elif stream is not None:
         dask_scheduler.remove_plugin(name=_TASK_STREAM)
-    # Last: until then no other may begin.
+    # This comes last, because it allows other clients to measure.
     if _Cleaner.name in dask_scheduler.plugins:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
 
@@ -141,9 +139,9 @@ def _close_idle(dask_worker: Any) -> None:
 
 
 class TurnCounter:
-    """Counts the turns of an event loop of asyncio's by the calls of its selector.
+    """Counts the turns of an asyncio event loop, by the calls of its selector.
 
-    Loops that have no such selector (uvloop's) are left alone: their count stays 0.
+    For loops without such a selector (uvloop) the count stays 0.
     """
 
     def __init__(self, loop: Any) -> None:
@@ -160,42 +158,42 @@ class TurnCounter:
         self._selector.select = counted
 
     def close(self) -> None:
-        """Give the loop its own selector back."""
+        """Restore the loop's selector."""
         if self._selector is not None:
             del self._selector.select
 
 
 _counters: dict[int, TurnCounter] = {}
-"""The counter of each event loop of this process, by the loop's thread."""
+"""The counters of the event loops of this process, by thread id."""
 
 
 def start() -> None:
-    """Begin to count the turns of the event loop that this runs in."""
+    """Start counting the turns of the running event loop."""
     ident = threading.get_native_id()
     if ident not in _counters:
         _counters[ident] = TurnCounter(asyncio.get_running_loop())
 
 
 def stop() -> None:
-    """End what ``start`` began; runs in the same event loop."""
+    """Stop counting; runs in the same event loop as ``start``."""
     counter = _counters.pop(threading.get_native_id(), None)
     if counter is not None:
         counter.close()
 
 
 def read(dask_worker: Any = None) -> str:
-    """Return this process's counters as JSON; runs in the thread of its event loop.
+    """Return this process's counters as JSON; runs in the event loop's thread.
 
     Returns
     -------
     {"pid": int, "clock": s, "n_turns": int, "n_task_threads": int,
     "roles": {thread id: role}, "totals": [[context, label, s], ...]}
-        The roles are those of the threads that Python knows.
+        The roles of Python's threads.
     """
-    # Dask hands a scheduler over by the same name.
+    # Dask may pass a scheduler by this name.
     worker = dask_worker if isinstance(dask_worker, Worker) else None
-    own = threading.get_native_id()
-    counter = _counters.get(own)
+    thread_id = threading.get_native_id()
+    counter = _counters.get(thread_id)
     return json.dumps(
         {
             "pid": os.getpid(),
@@ -203,7 +201,7 @@ def read(dask_worker: Any = None) -> str:
             "n_turns": counter.n_turns if counter is not None else 0,
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
-                thread.native_id: "loop" if thread.native_id == own else _role(thread.name)
+                thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
                 for thread in threading.enumerate()
             },
             "totals": list(_totals(worker)) if worker is not None else [],
@@ -212,7 +210,7 @@ def read(dask_worker: Any = None) -> str:
 
 
 def read_all(dask_worker: Any = None) -> str:
-    """Return what ``read`` does, and ``"times"``, those of this process's own threads."""
+    """Return the counters of ``read``, and the ``"times"`` of this process's threads."""
     return json.dumps({**json.loads(read(dask_worker)), "times": cores.thread_seconds()})
 
 
@@ -227,8 +225,8 @@ def _totals(worker: Any) -> Iterator[tuple[str, str, float]]:
             continue
         # ("p2p", span, where, label, unit), and others without span or where.
         where = f"{key[2]} " if key[0] == "p2p" and len(key) > 4 else ""
-        place = (str(key[0]), f"{where}{key[-2]}")
-        sums[place] = sums.get(place, 0.0) + value
+        activity = (str(key[0]), f"{where}{key[-2]}")
+        sums[activity] = sums.get(activity, 0.0) + value
     monitor = worker.monitor
     if monitor.monitor_gil_contention:
         monitor.update()
@@ -242,23 +240,23 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
-        self._read = read_all if cluster.elsewhere else read
+        self._read = read_all if cluster.remote_members else read
         self._ask(start)
 
     def close(self) -> None:
-        """Take the counters out of the event loops."""
+        """Stop counting the turns of the event loops."""
         self._ask(stop)
 
     def begin(self) -> None:
-        """Read the counters; the window begins when this returns."""
+        """Read the counters; the iteration begins when this returns."""
         self._before = self._readings(kernel_first=False)
 
     def end(self) -> None:
-        """Read the counters; the window ended when this was called."""
+        """Read the counters; the iteration has ended."""
         self._after = self._readings(kernel_first=True)
 
     def records(self, launch: Launch, iteration: int) -> Iterator[ThreadTime | Activity]:
-        """Let the cluster idle for a moment, and yield what all the counters have to say."""
+        """Measure the idle cluster for a moment, and yield the records of the profile."""
         idle_before = self._readings(kernel_first=False)
         time.sleep(IDLE_SECONDS)
         idle_after = self._readings(kernel_first=True)
@@ -277,8 +275,10 @@ class Profiler:
                     idle_seconds=idle_seconds, idle_cpu_seconds=idle_cpu_seconds,
                     idle_wait_seconds=idle_wait_seconds, idle_n_turns=idle_n_turns,
                 )  # fmt: skip
-            totals = {(context, label): value for context, label, value in before.told["totals"]}
-            for context, label, value in after.told["totals"]:
+            totals = {
+                (context, label): value for context, label, value in before.counters["totals"]
+            }
+            for context, label, value in after.counters["totals"]:
                 seconds = value - totals.get((context, label), 0.0)
                 if seconds > 0:
                     yield Activity(
@@ -286,17 +286,17 @@ class Profiler:
                     )
 
     def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
-        """Read all counters, those of the kernel first or last: next to the window."""
+        """Read all counters, the kernel's first or last, closest to the iteration."""
         times = self._times() if kernel_first else {}
         answers = self._ask(self._read)
         times = times or self._times()
         cluster = self._cluster
-        elsewhere = {cluster.names.get(member, member) for member in cluster.elsewhere}
+        remote = {cluster.names.get(member, member) for member in cluster.remote_members}
         readings = {}
         for name, answer in answers.items():
             row = json.loads(answer)
-            # Another host may use the same id for another process.
-            if name in elsewhere:
+            # Process ids are only unique within a host.
+            if name in remote:
                 by_thread = {int(tid): tuple(spent) for tid, spent in row["times"].items()}
                 readings[name] = _Reading(row, row["clock"], by_thread)
             else:
@@ -324,9 +324,9 @@ _NOTHING = (0, 0.0, 0.0, 0)
 
 
 class _Reading(NamedTuple):
-    """What one process told, and what the kernel told of its threads at `clock`."""
+    """The counters of one process, and the times of its threads at `clock`."""
 
-    told: dict[str, Any]
+    counters: dict[str, Any]
     clock: float
     times: _Times
 
@@ -334,20 +334,20 @@ class _Reading(NamedTuple):
 def _spent(
     before: _Reading, after: _Reading
 ) -> tuple[float, dict[str, tuple[int, float, float, int]]]:
-    """Return the time between two readings, and what the threads of each role did in it.
+    """Return the time between two readings, and the sums over the threads of each role.
 
-    That is by role: how many threads, how long on a core and waiting for one, and their turns.
+    The sums are the number of threads, their seconds on a core and waiting for one, and turns.
     """
     seconds = after.clock - before.clock
     roles: dict[str, tuple[int, float, float, int]] = {}
-    known = {int(tid): role for tid, role in after.told["roles"].items()}
-    # A process tells of its turns a little before and after the window, not at its edges.
-    pace = (after.told["n_turns"] - before.told["n_turns"]) / (
-        after.told["clock"] - before.told["clock"]
+    known = {int(tid): role for tid, role in after.counters["roles"].items()}
+    # The turns were read a little before and after the iteration, so use their rate.
+    pace = (after.counters["n_turns"] - before.counters["n_turns"]) / (
+        after.counters["clock"] - before.counters["clock"]
     )
     for tid, (cpu_s, wait_s) in after.times.items():
         role = known.get(tid, "native")
-        # A thread that began within the window has all of its time in it.
+        # A thread that started in between has used all of its time in between.
         cpu_before_s, wait_before_s = before.times.get(tid, (0.0, 0.0))
         n_threads, cpu_sum_s, wait_sum_s, _ = roles.get(role, _NOTHING)
         roles[role] = (
@@ -356,7 +356,7 @@ def _spent(
             wait_sum_s + max(0.0, wait_s - wait_before_s),
             round(pace * seconds) if role == "loop" else 0,
         )
-    if after.times and (n_task_threads := after.told["n_task_threads"]):
-        # Those that no task has needed yet don't exist, and are as idle as the others.
+    if after.times and (n_task_threads := after.counters["n_task_threads"]):
+        # Dask starts threads when they are first needed.
         roles["tasks"] = (n_task_threads, *roles.get("tasks", _NOTHING)[1:])
     return seconds, roles
