@@ -8,7 +8,7 @@ import pytest
 
 from commbench.errors import UnknownNameError
 from commbench.model import published
-from commbench.model.published import show_range
+from commbench.model.published import published_figure, show_range
 
 # As the texts have them, typed once more: figure → (quantity, backend, over) → (low, high).
 TEXTS = {
@@ -58,7 +58,7 @@ def test_every_figure_is_checked_here() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_numbers_are_those_of_the_text(name: str) -> None:
     """Each value has the number, the backend and the unit that its source gives."""
-    values = published.figure(name).values
+    values = published_figure(name).values
     found = [(v.quantity, v.backend, v.over, v.low, v.high) for v in values]
     assert found == TEXTS[name]
 
@@ -66,7 +66,7 @@ def test_the_numbers_are_those_of_the_text(name: str) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_figure_has_a_source(name: str) -> None:
     """Title, year, place and hardware are known of each, and every quantity has a unit."""
-    figure = published.figure(name)
+    figure = published_figure(name)
     assert 2019 <= figure.source.year <= 2021
     assert str(figure.source.year) in figure.citation
     assert figure.source.title in figure.citation
@@ -78,20 +78,20 @@ def test_every_figure_has_a_source(name: str) -> None:
 
 def test_hardware_limits_stand_beside_the_messages() -> None:
     """NVLink's and InfiniBand's limits are above what was measured over them."""
-    nvlink, ib = published.figure("rapids_blog.message_1GB").values
+    nvlink, ib = published_figure("rapids_blog.message_1GB").values
     assert (nvlink.limit, ib.limit) == (50e9, 12.5e9)
 
 
 def test_the_ranges_of_the_ping_pong_are_the_papers() -> None:
     """1 B; 1 B to 4 KiB; 8 to 512 KiB; 1 MiB and more."""
-    sizes = [value.message_bytes for value in published.figure("mpi4dask.pingpong").values]
+    sizes = [value.message_bytes for value in published_figure("mpi4dask.pingpong").values]
     assert sizes == [(1, 1), (1, 4096), (8192, 512 << 10), (1 << 20, 128 << 20)]
 
 
 def test_an_unknown_figure_names_the_known_ones() -> None:
     """A misspelt name is answered with the nearest one, and all."""
     with pytest.raises(UnknownNameError) as error:
-        published.figure("mpi4dask.transpose_ri3")
+        published_figure("mpi4dask.transpose_ri3")
     assert "did you mean 'mpi4dask.transpose_ri2'?" in str(error.value)
     assert all(name in str(error.value) for name in published.names())
 

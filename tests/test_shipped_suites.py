@@ -59,7 +59,7 @@ def test_every_published_figure_has_a_suite() -> None:
 def test_a_suite_measures_what_was_published(figure: str) -> None:
     """Each published value has a case over its backends and with its workers, at full size."""
     cases = suite(figure, scale=1).cases
-    for value in published.figure(figure).values:
+    for value in published.published_figure(figure).values:
         for backend in filter(None, (value.backend, value.over)):
             over = [case for case in cases if case.backend == backend]
             if value.workload:
@@ -204,11 +204,11 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
     stored = json.loads((path / "run.json").read_text())["suite"]
     assert (stored["reproduces"], stored["scale"]) == (figure, 0.001)
     assert "at 0.1 % of its full size" in result.stdout
-    title = published.figure(figure).title
+    title = published.published_figure(figure).title
     assert f"Compared with the published figure: {title}" in " ".join(result.stdout.split())
     told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
     assert (told["run"]["reproduces"], told["run"]["scale"]) == (figure, 0.001)
-    assert len(told["published"]) >= len(published.figure(figure).values)
+    assert len(told["published"]) >= len(published.published_figure(figure).values)
     assert not any(row["comparable"] for row in told["published"])
 
 
@@ -300,7 +300,7 @@ def test_auto_is_settled_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     """With a GPU every value has a case in the memory that was published, at all layers."""
     monkeypatch.setattr(device, "detect", lambda: "gpu")
     for figure in SUITES:
-        for value in published.figure(figure).values:
+        for value in published.published_figure(figure).values:
             over = [case for case in suite(figure, scale=1).cases if case.backend == value.backend]
             assert value.device in {case.cluster.device for case in over}
         if figure != "ucx_dgx_blog.transpose":

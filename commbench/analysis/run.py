@@ -179,6 +179,25 @@ class Run:
         return tuple(warnings.find(self))
 
 
+def load(run: str | Path) -> Run:
+    """Return a run: its records as pandas frames, and everything computed from them.
+
+    Files are read when they are first used.
+
+    Parameters
+    ----------
+    run
+        The run's directory, as ``commbench run`` prints it in its last line.
+
+    Raises
+    ------
+    ResultsError
+        If the directory has no run, or one of another schema version; later, if a file can't be
+        read.
+    """
+    return Run.read(Path(run))
+
+
 def _make_frame_property(kind: str) -> cached_property[pd.DataFrame]:
     def frame(run: Run) -> pd.DataFrame:
         return run._frame(kind)

@@ -39,7 +39,7 @@ class TcpBackend(Backend):
         # Importing asyncio would take a tenth of the time of ``commbench list``.
         from commbench.backends import tcp_endpoints
 
-        return tcp_endpoints.BLOCKING if layer == "raw" else tcp_endpoints.STREAMS
+        return tcp_endpoints.BLOCKING_TCP if layer == "raw" else tcp_endpoints.TCP_STREAMS
 
     @staticmethod
     def transport(comm: Any) -> Transport:

@@ -181,5 +181,5 @@ async def _connect_blocking(address: str) -> BlockingTcpEndpoint:
     return BlockingTcpEndpoint(socket.create_connection((host, int(port))))
 
 
-STREAMS = Endpoints(_listen_streams, _connect_stream)
-BLOCKING = Endpoints(_listen_blocking, _connect_blocking)
+TCP_STREAMS = Endpoints(_listen_streams, _connect_stream)
+BLOCKING_TCP = Endpoints(_listen_blocking, _connect_blocking)

@@ -155,7 +155,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
                 f"scale is {scale:g}; it must be above 0 and at most 1, which is the full size"
             )
         if file.reproduces:
-            published.figure(file.reproduces)
+            published.published_figure(file.reproduces)
     except CommbenchError as error:
         raise SuiteError(f"{path}: {error}") from error
     cases: list[Case] = []

@@ -66,7 +66,7 @@ class PublishedComparison:
 def reproduced(run: Run) -> Figure | None:
     """Return the published figure that the run's suite reproduces, or None."""
     name = run.suite.reproduces
-    return published.figure(name) if name in published.names() else None
+    return published.published_figure(name) if name in published.names() else None
 
 
 def published_comparisons(

@@ -166,8 +166,8 @@ def joined():
             made.set_result(endpoint)
             await asyncio.Event().wait()
 
-        async with tcp_endpoints.BLOCKING.listen(handler) as address:
-            one = await tcp_endpoints.BLOCKING.connect(address)
+        async with tcp_endpoints.BLOCKING_TCP.listen(handler) as address:
+            one = await tcp_endpoints.BLOCKING_TCP.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
             return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())

@@ -145,7 +145,7 @@ def test_lines_carry_the_backends_look(backend):
     from commbench.reports.figures import style
 
     run = together(pingpong(backend))
-    look = style.looks(run)[backend]
+    look = style.backend_styles(run)[backend]
     for axes in plot_sizes(run).axes:
         assert (axes.lines[0].get_color(), axes.lines[0].get_marker()) == look
 

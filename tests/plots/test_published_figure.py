@@ -80,7 +80,7 @@ def test_the_words_can_be_read(figure: str) -> None:
 def test_both_are_labelled_with_what_they_are(figure: str) -> None:
     """Source, hardware and year of the published, machine and scale of the run, are all there."""
     words = " ".join(" ".join(texts(drawn(figure))).split())
-    known = published.figure(figure)
+    known = published.published_figure(figure)
     for expected in (
         known.source.title, str(known.source.year), known.hardware, "Some CPU, 4 cores",
         "here at 1 % of the size", "memory of CPUs", "published",
@@ -92,7 +92,7 @@ def test_both_are_labelled_with_what_they_are(figure: str) -> None:
 def test_every_published_number_is_drawn(figure: str) -> None:
     """Each published value has its mark and its number in the figure."""
     words = texts(drawn(figure))
-    values = published.figure(figure).values
+    values = published.published_figure(figure).values
     for value in values:
         assert any(value.text in text for text in words), value
     marks = [

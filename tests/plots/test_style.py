@@ -18,23 +18,24 @@ def _run(*backends):
 
 def test_a_backend_looks_the_same_whatever_it_is_shown_with():
     """tcp, mpi and a third party's backend keep their look from one run to the next."""
-    alone, together_ = style.looks(_run("mine")), style.looks(_run("tcp", "ucx", "mpi", "mine"))
+    alone = style.backend_styles(_run("mine"))
+    together_ = style.backend_styles(_run("tcp", "ucx", "mpi", "mine"))
     assert together_["mine"] == alone["mine"]
     assert together_["tcp"] == ("#0072B2", "o")
-    assert style.looks(_run("mpi", "tcp"))["mpi"] == together_["mpi"]
+    assert style.backend_styles(_run("mpi", "tcp"))["mpi"] == together_["mpi"]
 
 
 def test_no_two_backends_of_a_run_share_a_colour_or_a_marker():
     """Known names and seven unknown ones are told apart by colour alone and by marker alone."""
     names = [*style._KNOWN, *(f"other-{index}" for index in range(7))]
-    looks = style.looks(_run(*names))
+    looks = style.backend_styles(_run(*names))
     assert len({look.colour for look in looks.values()}) == len(names)
     assert len({look.marker for look in looks.values()}) == len(names)
 
 
 def test_a_fifteenth_backend_still_has_a_look():
     """More unknown backends than there are looks is no error."""
-    assert len(style.looks(_run(*(f"other-{index}" for index in range(9))))) == 9
+    assert len(style.backend_styles(_run(*(f"other-{index}" for index in range(9))))) == 9
 
 
 def test_what_workers_do_has_colours_of_its_own():

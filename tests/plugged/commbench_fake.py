@@ -48,20 +48,20 @@ class FakeBackend(Backend):
                 raise UsageError(f"unknown fault {option!r}; known: {', '.join(_FAULTS)}")
         super().__init__(options)
 
-    def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
+    def unavailable(self, device: str) -> Unavailability | None:
         if device == "gpu":
             return Unavailability("fake simulates CPUs only", "--device cpu")
         return None
 
-    def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
+    def environment(self, device: str, scratch: Path) -> dict[str, str]:
         del device, scratch
         return {}
 
     @staticmethod
-    def transport(comm: Any) -> Transport:  # noqa: D102
+    def transport(comm: Any) -> Transport:
         raise NotImplementedError("the fake backend has no connections")
 
-    def settings(self) -> str:  # noqa: D102
+    def settings(self) -> str:
         return "nothing: for tests"
 
     def simulate(self, launch: Launch) -> Iterator[Record]:

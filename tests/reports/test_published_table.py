@@ -60,7 +60,7 @@ def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[...
     assert rows["throughput: ucx:ib"] == ("12.6 GB/s", "—", "not measured in this run")
     assert rows["throughput: ucx:shm"][0] == "—"
     assert rows["throughput: ucx:shm"][2] == "nothing was published"
-    figure = published.figure("rapids_blog.merge_dgx1")
+    figure = published.published_figure("rapids_blog.merge_dgx1")
     for words in (figure.source.title, "2021", "DGX-1, 8 × P100", "Some CPU, 4 cores, 2 × A100",
                   "25 % of the published size", "throughput: the workload's payload"):  # fmt: skip
         assert words in found.note
@@ -105,5 +105,5 @@ def test_the_table_fits_the_page(
     monkeypatch.setenv("COLUMNS", str(columns))
     text = terminal.render(reproduced(figure, *merges("tcp", "mpi", "ucx:polling"), 0.01))
     assert max(map(len, text.splitlines())) <= columns
-    for value in published.figure(figure).values:
+    for value in published.published_figure(figure).values:
         assert value.text in text

@@ -62,7 +62,7 @@ def test_a_ratio_is_the_geometric_mean_over_the_numbers_of_workers(recorded: Rec
     cases, records = times(seconds)
     (found, *_) = beside(recorded, "mpi4dask.merge_ri2", cases, records)
     assert (found.quantity, found.unit, found.value) == (
-        "time", "ratio", published.figure("mpi4dask.merge_ri2").values[0],
+        "time", "ratio", published.published_figure("mpi4dask.merge_ri2").values[0],
     )  # fmt: skip
     expected = (math.sqrt(15.0), 3.0, 5.0)
     assert (found.here, found.here_low, found.here_high) == pytest.approx(expected)

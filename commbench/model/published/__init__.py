@@ -116,7 +116,7 @@ def names() -> list[str]:
     return list(_figures())
 
 
-def figure(name: str) -> Figure:
+def published_figure(name: str) -> Figure:
     """Return the figure with this name.
 
     Raises

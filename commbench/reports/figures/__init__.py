@@ -40,6 +40,25 @@ class Drawing:
         return " ".join(" ".join(said).split()) or self.name
 
 
+def figure(run: Run, name: str) -> Figure | None:
+    """Return a figure of a run, or None if the run has no data for it.
+
+    Parameters
+    ----------
+    run
+        A run, as ``commbench.load`` returns it.
+    name
+        One of the plots of ``commbench list``, for example ``"pair-bandwidth"``.
+
+    Raises
+    ------
+    UnknownNameError
+        If no plot has that name; the message lists all.
+    """
+    plot: Figure | None = registry.load("plot", name)(run)
+    return plot
+
+
 _drawn: WeakKeyDictionary[Run, tuple[Drawing, ...]] = WeakKeyDictionary()
 
 

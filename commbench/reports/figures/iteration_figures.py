@@ -93,7 +93,7 @@ def plot_times(run: Run) -> Figure | None:
     )
     axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     medians = run.launch_medians
-    looks = style.looks(run)
+    looks = style.backend_styles(run)
     for ax, (name, cases) in zip(axes.flat, panels.items(), strict=True):
         _draw_times(ax, name, cases, shown.set_index("case_id"), medians, looks)
         style.name_rows(ax, names[name])
@@ -102,7 +102,7 @@ def plot_times(run: Run) -> Figure | None:
 
 def _draw_times(
     ax: Axes, name: str, cases: list[Case], shown: pd.DataFrame, medians: pd.DataFrame,
-    looks: dict[str, style.Look],
+    looks: dict[str, style.Style],
 ) -> None:  # fmt: skip
     mine = shown[shown.index.isin([case.id for case in cases])]
     dots = medians[medians.case_id.isin(mine.index)]

@@ -64,7 +64,7 @@ def plot_sizes(run: Run) -> Figure | None:
         + style.not_shown(run, named, set(points.case_id)),
     )
     axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
-    looks = style.looks(run)
+    looks = style.backend_styles(run)
     for (left, right), ((group, layer), row) in zip(axes, rows, strict=True):
         is_latency = modes[row.case_id.iloc[0]] in stats.LATENCY_MODES
         lines = [line for _, line in row.groupby("case_id", sort=False)]
@@ -121,7 +121,7 @@ def _depth(layer: str) -> int:
     return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
 
 
-def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Look, shift: float) -> None:
+def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift: float) -> None:
     size = line.payload_bytes.to_numpy()
     median, low, high = (line[name].to_numpy() for name in ("median_s", "ci_low_s", "ci_high_s"))
     sure = line.confidence.to_numpy() > 0

@@ -55,7 +55,7 @@ def plot(run: Run) -> Figure | None:
         if comparison.unit != "ratio":
             absolute.setdefault(comparison.quantity, []).append(comparison)
     curves = _ratio_panels(table, figure.values)
-    looks = style.looks(run)
+    looks = style.backend_styles(run)
     drawn, parts = style.new_figure(
         [
             *(len(rows) * LINE_IN + 0.9 for rows in absolute.values()),
@@ -102,7 +102,7 @@ def _caption(
 
 
 def _legend(
-    looks: dict[str, style.Look], backends: set[str], curves: Sequence[tuple[pd.DataFrame, object]]
+    looks: dict[str, style.Style], backends: set[str], curves: Sequence[tuple[pd.DataFrame, object]]
 ) -> list[Line2D]:
     shown = backends | {name for points, _ in curves for name in points["backend"]}
     here = [
@@ -116,14 +116,14 @@ def _draw_rows(
     part: SubFigure,
     quantity: str,
     rows: list[PublishedComparison],
-    looks: dict[str, style.Look],
+    looks: dict[str, style.Style],
     setting: str,
 ) -> None:
     left, right = part.subplots(1, 2, sharey=True)
     devices = {row.device for row in rows if not math.isnan(row.here)}
     factor = _scale_rows(left, quantity, f"here: {_memory(devices)}", map(_end, rows))
     for y, row in enumerate(rows):
-        look = looks.get(row.backend, style.Look())
+        look = looks.get(row.backend, style.Style())
         _mark(left, y, row, factor, look, with_memory=len(devices) > 1)
     values = [row.value for row in rows if row.value]
     devices = {value.device for value in values}
@@ -170,7 +170,7 @@ def _mark(
     y: int,
     row: PublishedComparison,
     factor: float,
-    look: style.Look,
+    look: style.Style,
     *,
     with_memory: bool,
 ) -> None:
@@ -235,7 +235,7 @@ def _ratio_panels(
 
 
 def _draw_ratio_panels(
-    part: SubFigure, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Look],
+    part: SubFigure, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Style],
     setting: str,
 ) -> None:  # fmt: skip
     """Draw a measured quantity on the left, and its measured and published ratios on the right."""
@@ -284,12 +284,12 @@ def _reach(values: Sequence[Value], x: str) -> list[int]:
 
 
 def _draw_ratios(
-    ax: Axes, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Look], x: str
+    ax: Axes, points: pd.DataFrame, values: list[Value], looks: dict[str, style.Style], x: str
 ) -> None:
     ours = pd.concat([stats.ratios(points, value) for value in values]).drop_duplicates(x)
     ours = ours.sort_values(x)
     backend = values[0].backend
-    look = looks.get(backend, style.Look())
+    look = looks.get(backend, style.Style())
     ax.axhline(1, color="0.6", linewidth=1)
     ax.plot(
         ours[x], ours["ratio"], color=look.colour, marker=look.marker, markersize=5, linewidth=1.3,

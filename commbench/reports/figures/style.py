@@ -56,7 +56,7 @@ PUBLISHED: dict[str, Any] = {
 """The style of published values, which differs from that of measured ones."""
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """The colour and the marker of a backend in all figures; each identifies it alone."""
 
     colour: str = "black"
@@ -64,13 +64,13 @@ class Look(NamedTuple):
 
 
 _KNOWN = {
-    "tcp": Look("#0072B2", "o"), "ucx": Look("#D55E00", "s"), "ucx:shm": Look("#E69F00", "^"),
-    "ucx:tcp": Look("#56B4E9", "D"), "ucx:nvlink": Look("#009E73", "v"),
-    "ucx:ib": Look("#CC79A7", "P"), "mpi": Look("#222222", "X"),
+    "tcp": Style("#0072B2", "o"), "ucx": Style("#D55E00", "s"), "ucx:shm": Style("#E69F00", "^"),
+    "ucx:tcp": Style("#56B4E9", "D"), "ucx:nvlink": Style("#009E73", "v"),
+    "ucx:ib": Style("#CC79A7", "P"), "mpi": Style("#222222", "X"),
 }  # fmt: skip
 _SPARE = [  # for backends of other names
-    Look("#332288", "<"), Look("#882255", ">"), Look("#999933", "p"), Look("#8C8C8C", "h"),
-    Look("#77CCBB", "*"), Look("#774411", "d"), Look("#BB55BB", "8"),
+    Style("#332288", "<"), Style("#882255", ">"), Style("#999933", "p"), Style("#8C8C8C", "h"),
+    Style("#77CCBB", "*"), Style("#774411", "d"), Style("#BB55BB", "8"),
 ]  # fmt: skip
 
 Draw = TypeVar("Draw", bound=Callable[..., Any])
@@ -113,9 +113,9 @@ def new_figure(
     return figure, parts
 
 
-def looks(run: Run) -> dict[str, Look]:
+def backend_styles(run: Run) -> dict[str, Style]:
     """Return the look of each backend of `run`: fixed by name, and distinct within the run."""
-    chosen: dict[str, Look] = {}
+    chosen: dict[str, Style] = {}
     for name in sorted({case.backend for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
         free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())

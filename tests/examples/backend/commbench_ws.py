@@ -3,10 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from commbench.backends import tcp_endpoints
-from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import Endpoint, Endpoints
-from commbench.errors import UsageError
+from commbench import BLOCKING_TCP, Backend, Endpoint, Endpoints, Transport, UsageError
 
 
 class WebSocketBackend(Backend):
@@ -36,7 +33,7 @@ class WebSocketBackend(Backend):
         return None  # without this and the next, pingpong has Dask's layers, comm and worker
 
     def endpoints(self, layer):
-        return tcp_endpoints.BLOCKING if layer == "raw" else Endpoints(listen, connect)
+        return BLOCKING_TCP if layer == "raw" else Endpoints(listen, connect)
 
 
 class WSEndpoint(Endpoint):

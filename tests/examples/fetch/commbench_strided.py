@@ -5,9 +5,7 @@ Payload: the bytes of the elements. Compare it with all-to-all, whose blocks are
 
 from dataclasses import dataclass, field
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import FetchWorkload
-from commbench.workloads.device import array_library
+from commbench import FetchWorkload, UsageError, VerificationError, array_library
 
 
 class Strided(FetchWorkload):

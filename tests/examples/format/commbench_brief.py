@@ -1,6 +1,6 @@
 """brief: a line per backend, for a chat."""
 
-from commbench.model.units import format_seconds
+from commbench import format_seconds
 
 
 def render(run):

@@ -5,8 +5,7 @@ Payload: the object's length. Compare it with pingpong's layer comm, where an ar
 
 from dataclasses import dataclass, field
 
-from commbench.errors import VerificationError
-from commbench.workloads.base import PairWorkload
+from commbench import PairWorkload, VerificationError
 
 STAMP_BYTES = 8
 

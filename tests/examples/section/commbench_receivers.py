@@ -1,8 +1,6 @@
 """receivers: how much each worker fetched."""
 
-from commbench import stats
-from commbench.model.units import format_bytes
-from commbench.reports.sections import Section, Table
+from commbench import Section, Table, format_bytes, stats
 
 
 def tables(run):

@@ -8,13 +8,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload
-from commbench.workloads.device import finished_blocks, persist_input, uniform_array, uniform_block
-from commbench.workloads.placement import rebalance
+import commbench
 
 
-class Rechunk(ClusterWorkload):
+class Rechunk(commbench.ClusterWorkload):
     name = "rechunk"  # the entry point's name
     summary = "bands of rows become bands of columns"  # for `commbench list`
     preload = ("dask.array",)  # imported in every process before it communicates
@@ -30,7 +27,9 @@ class Rechunk(ClusterWorkload):
     def __init__(self, params, context):
         super().__init__(params, context)
         if not 1 <= params.bands <= params.size:
-            raise UsageError(f"bands is {params.bands}; it must be from 1 to size ({params.size})")
+            raise commbench.UsageError(
+                f"bands is {params.bands}; it must be from 1 to size ({params.size})"
+            )
         self.width = math.ceil(params.size / params.bands)
 
     @property
@@ -40,9 +39,9 @@ class Rechunk(ClusterWorkload):
     def prepare(self, client):
         size, device, seed = self.params.size, self.context.device, self.context.seed
         # Random numbers, which no compressor makes smaller, and any worker can make again.
-        x = uniform_array(device, seed, (size, size), (self.width, size))
-        (self.x,) = persist_input(client, x)
-        rebalance(client, self.x)  # the same layout at the begin of every iteration
+        x = commbench.uniform_array(device, seed, (size, size), (self.width, size))
+        (self.x,) = commbench.persist_input(client, x)
+        commbench.rebalance(client, self.x)  # the same layout at the begin of every iteration
 
     def build(self):
         return self.x.rechunk((self.params.size, self.width), method=self.params.method)
@@ -50,7 +49,7 @@ class Rechunk(ClusterWorkload):
     def verify(self, client, result):
         n_bands = math.ceil(self.params.size / self.width)
         # Raises where a block is missing, or its task has failed.
-        blocks = finished_blocks(result, (1, n_bands))
+        blocks = commbench.finished_blocks(result, (1, n_bands))
         # Each worker looks at its own blocks: the transport can't garble the check as well.
         given = (self.context.device, self.context.seed, self.params.size, self.width)
         wrong = client.gather(
@@ -61,14 +60,18 @@ class Rechunk(ClusterWorkload):
         )
         for (_, j), n_wrong in zip(blocks, wrong, strict=True):
             if n_wrong:
-                raise VerificationError(f"band {j} of columns: {n_wrong} numbers are wrong")
-        rebalance(client, self.x)
+                raise commbench.VerificationError(
+                    f"band {j} of columns: {n_wrong} numbers are wrong"
+                )
+        commbench.rebalance(client, self.x)
 
 
 def count_wrong(block, j, device, seed, size, width):
     columns = slice(j * width, (j + 1) * width)
     rows = [
-        uniform_block(device, seed, (i, 0), (min(width, size - i * width), size))[:, columns]
+        commbench.uniform_block(device, seed, (i, 0), (min(width, size - i * width), size))[
+            :, columns
+        ]
         for i in range(math.ceil(size / width))
     ]
     if block.shape != (size, rows[0].shape[1]):

@@ -1,0 +1,75 @@
+# The public names and where they are defined; `lazy_loader` imports each when it is first used.
+
+from . import stats
+from .analysis.run import Run, load
+from .backends.base import Backend, Transport
+from .backends.endpoints import Endpoint, Endpoints
+from .backends.tcp_endpoints import BLOCKING_TCP
+from .conformance import check_backend, check_launcher, check_workload
+from .errors import (
+    CommbenchError,
+    LaunchError,
+    ResultsError,
+    UnavailableError,
+    UsageError,
+    VerificationError,
+)
+from .launchers.base import Launcher, RunningCluster, worker_preloads
+from .model.published import published_figure
+from .model.units import format_bandwidth, format_bytes, format_message_size, format_seconds
+from .reports.figures import figure
+from .reports.figures.style import backend_styles, new_figure, styled
+from .reports.sections import Section, Table
+from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
+from .workloads.device import (
+    array_library,
+    finished_blocks,
+    persist_input,
+    uniform_array,
+    uniform_block,
+)
+from .workloads.placement import rebalance
+
+__all__ = [
+    "BLOCKING_TCP",
+    "Backend",
+    "ClusterWorkload",
+    "CommbenchError",
+    "Endpoint",
+    "Endpoints",
+    "FetchWorkload",
+    "LaunchError",
+    "Launcher",
+    "PairWorkload",
+    "ResultsError",
+    "Run",
+    "RunningCluster",
+    "Section",
+    "Table",
+    "Transport",
+    "UnavailableError",
+    "UsageError",
+    "VerificationError",
+    "array_library",
+    "backend_styles",
+    "check_backend",
+    "check_launcher",
+    "check_workload",
+    "figure",
+    "finished_blocks",
+    "format_bandwidth",
+    "format_bytes",
+    "format_message_size",
+    "format_seconds",
+    "load",
+    "new_figure",
+    "persist_input",
+    "published_figure",
+    "rebalance",
+    "stats",
+    "styled",
+    "uniform_array",
+    "uniform_block",
+    "worker_preloads",
+]
+__version__: str
