@@ -55,7 +55,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for warnings in (
-        _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed, _coverage,
+        _unequal_work, _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed,
+        _coverage,
     ):  # fmt: skip
         texts += warnings(run, labels)
     return texts + disturbances(run)
@@ -74,6 +75,27 @@ def disturbances(run: Run) -> list[str]:
 
 def _labels(run: Run) -> dict[str, str]:
     return {case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases}
+
+
+def _unequal_work(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    moved: dict[str, dict[str, float]] = {}
+    for c in run.comparisons:
+        if c.verdict == "unequal":
+            sizes = {c.baseline_id: c.baseline_moved_bytes, c.candidate_id: c.candidate_moved_bytes}
+            moved.setdefault(run.case_labels[c.baseline_id], {}).update(sizes)
+    pinned = {case.id for case in run.suite.cases if case.cluster.task_placement == "pinned"}
+    for sizes in moved.values():
+        least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        reason = (
+            "the tables of pairs show where"
+            if pinned.issuperset(sizes)
+            else "Dask placed the tasks by chance; measure again with --task-placement pinned"
+        )
+        yield (
+            f"an iteration moved {format_bytes(round(sizes[least]))} in {labels[least]} and "
+            f"{format_bytes(round(sizes[most]))} in {labels[most]}: times of unequal work don't "
+            f"compare backends; {reason}"
+        )
 
 
 def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:

@@ -58,6 +58,8 @@ def cases_for(
         raise SuiteError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
+    if cluster.task_placement not in ("pinned", "dask"):
+        raise UnknownNameError("task placement", cluster.task_placement, ("pinned", "dask"))
     for key, value in cluster.dask_config.items():
         if not isinstance(value, str | int | float | list):
             raise SuiteError(

@@ -18,7 +18,7 @@ _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env
 """The fields in the id of every case. Others are only included if they differ from their default,
 so that ids don't change when a field is added.
 """
-_LAST = ("workers_per_gpu", "memory_limit", "env", "dask_config")
+_LAST = ("workers_per_gpu", "memory_limit", "task_placement", "env", "dask_config")
 """The last fields in labels, whose order must not change: asv and pyperf use them as names."""
 
 
@@ -44,6 +44,9 @@ class FieldInfo:
         Whether the field affects measurements; others only affect how the cluster is started.
     shown_as, shown_by
         The name in labels if it is not that of the option, and the property with the text.
+    before
+        The value for runs from before the field existed, if it is not the default. It is not part
+        of ids.
     """
 
     option: str = ""
@@ -55,6 +58,7 @@ class FieldInfo:
     is_measured: bool = True
     shown_as: str = ""
     shown_by: str = ""
+    before: Any = None
 
 
 def _field(default: Any, option: str = "", help: str = "", **more: Any) -> Any:  # noqa: A002
@@ -76,7 +80,8 @@ class ClusterSpec:
     workers are not bound. RMM allocates the memory of workers on GPUs: from a pool with the initial
     size ``rmm_pool`` (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous
     allocator, or as managed memory. ``memory_limit`` is that of each worker (bytes or a share of
-    its host's memory, as text).
+    its host's memory, as text). ``task_placement`` is ``"pinned"``, ``"dask"``, or empty for
+    runs from before there was a choice, which was Dask's.
     """
 
     n_workers: int = _field(2, "--workers", "Worker processes.", scope="size")
@@ -91,6 +96,11 @@ class ClusterSpec:
         (), "--hosts",
         "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
         launcher_specific=True,
+    )  # fmt: skip
+    task_placement: str = _field(
+        "pinned", "--task-placement",
+        "pinned: by the graph, so that backends move the same bytes; dask: as Dask decides.",
+        metavar="pinned|dask", scope="size", before="",
     )  # fmt: skip
     memory_limit: str = _field(
         "", "--memory-limit",
@@ -167,7 +177,7 @@ class ClusterSpec:
         return {
             name: value
             for name, value in self.measured().items()
-            if name in _FIRST or value != default[name]
+            if name in _FIRST or value not in (default[name], self.settings()[name].before)
         }
 
     def labels(self) -> dict[str, Any]:

@@ -4,7 +4,8 @@ The verdict is ``faster`` or ``slower`` if the ratio of the medians is further f
 ``min_effect``, its interval excludes 1, the rank test of the launches' medians (with Holm's
 correction for the pairs tested together) is significant, and so is, for more than two backends,
 the test that all are alike. It is ``same`` if the whole interval is between 1/(1 + ``min_effect``)
-and 1 + ``min_effect``, and ``inconclusive`` otherwise.
+and 1 + ``min_effect``, and ``inconclusive`` otherwise. It is ``unequal`` if the bytes moved per
+iteration differ by more than 5 %, because then the times don't compare the backends.
 
 Backends that ran in the same blocks are paired by them, so that a disturbance of a whole block
 counts for neither side.
@@ -15,11 +16,12 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from commbench.model import Case, Comparison
+from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 MIN_EFFECT = 0.05
 """The smallest relative difference that matters: changes of other settings cause more."""
+EQUAL_WORK = 0.05
+"""The largest relative difference of the bytes moved per iteration with which times compare."""
 MIN_LAUNCHES = 6
 """The fewest values that have a distribution-free 95 % interval of the median."""
 
@@ -38,7 +42,8 @@ MIN_LAUNCHES = 6
 class Side:
     """The launches of one case at one layer and size, in the order of their ``blocks``.
 
-    ``medians`` has shape (n_launches,), and so have the blocks.
+    ``medians`` has shape (n_launches,), and so have the blocks. ``moved_bytes`` are those of an
+    iteration, nan where they are not counted.
     """
 
     case: Case
@@ -47,6 +52,7 @@ class Side:
     blocks: tuple[int, ...]
     medians: np.ndarray[Any, Any]
     resampled: np.ndarray[Any, Any]
+    moved_bytes: float = math.nan
 
     @property
     def median_s(self) -> float:
@@ -66,6 +72,7 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
+    moved = moved_bytes(run)
     every = []
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         if case_id not in good:
@@ -74,7 +81,10 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
             int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        every.append(make_side(cases[str(case_id)], str(layer), int(size), launches, name, blocks))
+        side = make_side(cases[str(case_id)], str(layer), int(size), launches, name, blocks)
+        if layer == "workload":
+            side = replace(side, moved_bytes=float(moved.get(case_id, math.nan)))
+        every.append(side)
     return every
 
 
@@ -195,6 +205,10 @@ def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: s
         ratio = two.median_s / one.median_s
     if n_launches >= MIN_LAUNCHES and min(one.resampled.min(), two.resampled.min()) > 0:
         low, high = interval(two.resampled / one.resampled, CONFIDENCE)
+    less, more = sorted((one.moved_bytes, two.moved_bytes))
+    # Comparisons with nan are false.
+    unequal = more > less * (1 + EQUAL_WORK)
+    verdict = _verdict(ratio, low, high, p_value, min_effect, n_launches)
     return Comparison(
         workload=two.case.workload,
         layer=two.layer,
@@ -214,7 +228,9 @@ def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: s
         test=test,
         delta=cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
-        verdict=_verdict(ratio, low, high, p_value, min_effect, n_launches),
+        baseline_moved_bytes=one.moved_bytes,
+        candidate_moved_bytes=two.moved_bytes,
+        verdict="unequal" if unequal else verdict,
     )
 
 

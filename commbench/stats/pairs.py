@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.machine.topology import rank
 from commbench.stats.links import link_classes
-from commbench.stats.selection import counted, counts, in_suite_order
+from commbench.stats.selection import counted, counts, in_suite_order, timed
 from commbench.store import tables
 
 if TYPE_CHECKING:
@@ -164,6 +164,17 @@ def _counting(run: Run) -> _Array:
         keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
     which: _Array = keep.to_numpy(dtype=bool)
     return which
+
+
+def moved_bytes(run: Run) -> pd.Series[float]:
+    """Return the serialized bytes that an iteration moved between workers, per case: the mean.
+
+    Cases without a cluster of workers are not included.
+    """
+    samples = timed(run)
+    n_iterations = samples[samples["layer"] == "workload"].groupby("case_id").size()
+    moved = run.coverage.set_index("case_id")["wire_bytes"] / n_iterations
+    return moved.dropna()
 
 
 def coverage(run: Run) -> pd.DataFrame:

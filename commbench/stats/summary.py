@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from commbench.model import Summary
 from commbench.stats.comparison import CONFIDENCE
+from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
 
 if TYPE_CHECKING:
@@ -141,20 +142,19 @@ def costs(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The table of ``summaries`` with ``cpu_s_per_GB``, the CPU seconds of a sample per gigabyte
-        moved between processes, and ``idle_cores``.
+        The table of ``summaries`` with ``moved_bytes``, those that a sample moved between
+        processes, ``cpu_s_per_GB``, its CPU seconds per gigabyte of these, and ``idle_cores``.
     """
-    summaries, coverage = run.summaries, run.coverage
+    summaries = run.summaries
     idle = idle_cores(run).set_index("case_id")["idle_cores"]
-    # The bytes include those of iterations that were detected as warm-up.
-    n_iterations = (summaries["n_samples"] + summaries["n_warmup"]).groupby(summaries["case_id"])
-    moved = summaries["payload_bytes"] * 1.0
-    wire = coverage.set_index("case_id")["wire_bytes"] / n_iterations.sum()
     on_cluster = summaries["layer"] == "workload"
-    moved = moved.where(~on_cluster, summaries["case_id"].map(wire))
+    on_wire = summaries["case_id"].map(moved_bytes(run))
+    moved = (summaries["payload_bytes"] * 1.0).where(~on_cluster, on_wire)
     cost = summaries["cpu_s"] / (moved / 1e9)
     return summaries.assign(
-        cpu_s_per_GB=cost.where(moved > 0), idle_cores=summaries["case_id"].map(idle)
+        moved_bytes=moved,
+        cpu_s_per_GB=cost.where(moved > 0),
+        idle_cores=summaries["case_id"].map(idle),
     )
 
 

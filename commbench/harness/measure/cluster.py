@@ -2,8 +2,9 @@
 
 Steps of an iteration: build the graph, time ``persist`` until the last result is in memory, read
 the CPU clocks, collect the workers' logs, verify the result. Between the two readings of the clock
-commbench runs nothing on the cluster, except that with GPU memory every worker waits for its GPU,
-because for Dask a task has finished when its kernels have been started.
+commbench runs nothing on the cluster, except that the scheduler looks up the workers of pinned
+tasks, and that with GPU memory every worker waits for its GPU, because for Dask a task has finished
+when its kernels have been started.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
-from commbench.harness import spill, transfers, wire
+from commbench.harness import pinning, spill, transfers, wire
 from commbench.harness.measure import plugins, traffic
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.plugins import Profiler
@@ -53,7 +54,8 @@ def measure_cluster(
     from distributed import futures_of
 
     client, case = cluster.client, launch.case
-    with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter()):
+    pin = [pinning.Pinning()] * (case.cluster.task_placement == "pinned")
+    with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter(), *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(_keep_every_task)
@@ -98,6 +100,9 @@ def _time_once(
     graph = workload.build()
     build_seconds = time.perf_counter() - before_build
     on_gpu = launch.case.cluster.device == "gpu"
+    pinned = launch.case.cluster.task_placement == "pinned"
+    if pinned:
+        client.run_on_scheduler(pinning.activate, True)
     if on_gpu:
         client.run(gpu.synchronize)
 
@@ -114,6 +119,8 @@ def _time_once(
     cpu_seconds = cluster.cpu_seconds() - cpu_began
     profiler.end()
     counted = list(traffic.network_bytes(launch, iteration, counters))
+    if pinned:
+        client.run_on_scheduler(pinning.activate, False)
     wait_finished(futures_of(result), "the task {!r} failed")
     sample = Sample(
         case_id=launch.case.id,

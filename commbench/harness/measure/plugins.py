@@ -48,8 +48,8 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
 
     name = "commbench-cleaner"
 
-    def __init__(self, client: str, worker_plugins: tuple[str, ...], scheduler: Any) -> None:
-        self.client, self.worker_plugins = client, worker_plugins
+    def __init__(self, client: str, plugins: tuple[str, ...], scheduler: Any) -> None:
+        self.client, self.plugins = client, plugins
         stream = scheduler.plugins.get(_TASK_STREAM)
         self.had_task_stream = stream is not None
         self.n_tasks_kept = stream.buffer.maxlen if stream is not None else None
@@ -72,8 +72,8 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
 
 
 @contextmanager
-def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]:
-    """Install worker plugins on `cluster`; uninstall them at the end if it was running before.
+def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin) -> Iterator[None]:
+    """Install plugins on `cluster`; uninstall them at the end if it was running before.
 
     Raises
     ------
@@ -107,11 +107,11 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin) -> Iterator[None]
     client.run_on_scheduler(uninstall)
 
 
-def _claim(client: str, worker_plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
+def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
     """Add a cleaner to the scheduler, unless there is one of another client."""
     if _Cleaner.name in dask_scheduler.plugins:
         return False
-    dask_scheduler.add_plugin(_Cleaner(client, worker_plugins, dask_scheduler))
+    dask_scheduler.add_plugin(_Cleaner(client, plugins, dask_scheduler))
     return True
 
 
@@ -120,9 +120,11 @@ async def uninstall(dask_scheduler: Any) -> None:
     cleaner = dask_scheduler.plugins.get(_Cleaner.name)
     if cleaner is None:
         return
-    for name in cleaner.worker_plugins:
+    for name in cleaner.plugins:
         if name in dask_scheduler.worker_plugins:
             await dask_scheduler.unregister_worker_plugin(None, name=name)
+        elif name in dask_scheduler.plugins:
+            dask_scheduler.remove_plugin(name=name)
     stop()
     stream = dask_scheduler.plugins.get(_TASK_STREAM)
     if cleaner.had_task_stream:

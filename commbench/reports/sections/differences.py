@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from commbench.analysis.run import Run
 from commbench.model import Comparison
 from commbench.reports.sections import Quantity, Section, Table, by_size, number
+from commbench.stats.comparison import EQUAL_WORK
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -56,6 +57,11 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
         f"faster) to 1. faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without "
         "1, p ≤ 0.05; same: the interval between those two; inconclusive: neither."
+        + (
+            f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
+            if any(c.verdict == "unequal" for c in group)
+            else ""
+        )
     )
 
 

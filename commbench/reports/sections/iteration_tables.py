@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
-from commbench.model.units import format_bandwidth, format_bytes, format_seconds
+from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.sections import (
     Quantity,
     Section,
@@ -46,15 +46,16 @@ def time_tables(run: Run) -> Iterator[Table]:
                 "median": quantities(format_seconds, group.median_s),
                 _interval_title(group): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
-                "payload/s": quantities(format_bandwidth, group.throughput_Bps),
+                "moved": quantities(format_bytes, group.moved_bytes),
+                "CPU\ns": map(number, group.cpu_s),
                 "CPU s\nper GB": map(number, group.cpu_s_per_GB),
                 "idle\ncores": map(number, group.idle_cores),
             },
-            f"Median over launches of each launch's median ({counts(group)}). payload/s: the "
-            f"workload's {format_bytes(int(group.payload_bytes.iloc[0]))} over that time. CPU: all "
-            "processes, client and scheduler included, over the bytes that crossed between "
-            "workers. Idle cores: burned by the cluster while nothing is asked of it."
-            + warmup(group),
+            f"Median over launches of each launch's median ({counts(group)}). Payload: "
+            f"{format_bytes(int(group.payload_bytes.iloc[0]))}. moved: serialized bytes between "
+            "workers in an iteration, the mean. CPU: all processes, client and scheduler "
+            "included, in an iteration, and per GB moved. Idle cores: burned by the cluster while "
+            "nothing is asked of it." + warmup(group),
         )
 
 

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from commbench.errors import LaunchError
+from commbench.harness import pinning
+from commbench.harness.measure.cluster import _until_forgotten as until_forgotten
+from commbench.harness.pinning import assign
+
+
+def shuffle(n_parts: int) -> dict:
+    """Return an all-to-all graph, in depth-first order as by ``dask.order``."""
+    graph: dict = {("split", part): [("input", part)] for part in range(n_parts)}
+    for out in range(n_parts):
+        pieces = [("piece", part, out) for part in range(n_parts)]
+        graph |= {piece: [("split", piece[1])] for piece in pieces}
+        graph["output", out] = pieces
+    return graph
+
+
+def inputs_of(n_parts: int, n_workers: int) -> dict:
+    """Return the inputs of a shuffle in memory, whose sizes differ a little."""
+    return {
+        ("input", part): (1000 + part % 3, [part * n_workers // n_parts]) for part in range(n_parts)
+    }
+
+
+@pytest.mark.parametrize(("n_parts", "n_workers"), [(2, 2), (4, 4), (8, 4), (6, 4), (4, 1)])
+def test_a_shuffle_splits_at_its_inputs_and_spreads_its_outputs(n_parts, n_workers):
+    outputs = [("output", part) for part in range(n_parts)]
+    workers = assign(shuffle(n_parts), inputs_of(n_parts, n_workers), outputs, n_workers)
+    for key, worker in workers.items():
+        assert worker == key[-1 if key[0] == "output" else 1] * n_workers // n_parts, key
+
+
+def test_a_sum_with_the_transpose_runs_where_the_block_is():
+    n = 4
+    blocks = {("x", i, j): (800, [i]) for i in range(n) for j in range(n)}
+    graph = {("sum", i, j): [("x", i, j), ("x", j, i)] for i in range(n) for j in range(n)}
+    workers = assign(graph, blocks, list(graph), n)
+    assert workers == {key: key[1] for key in graph}
+
+
+def test_a_task_follows_its_large_input():
+    graph = {("small", 0): [("a", 0)], ("sum", 0): [("small", 0), ("b", 0)]}
+    present = {("a", 0): (10, [0]), ("b", 0): (1000, [1])}
+    assert assign(graph, present, [("sum", 0)], 2)["sum", 0] == 1
+
+
+def test_a_tree_of_sums_is_spread_over_the_workers():
+    graph: dict = {("leaf", i): [] for i in range(8)}
+    graph |= {("node", i): [("leaf", 2 * i), ("leaf", 2 * i + 1)] for i in range(4)}
+    graph["root", 0] = [("node", i) for i in range(4)]
+    workers = assign(graph, {}, [("root", 0)], 4)
+    assert [workers["node", i] for i in range(4)] == [0, 1, 2, 3]
+    assert workers["root", 0] == 0
+
+
+def test_inputs_that_are_being_computed_have_no_effect():
+    graph = {("a", 0): [("pending", 0)], ("b", 0): [("pending", 0), ("x", 1)]}
+    assert assign(graph, {("x", 1): (8, [1])}, [("a", 0), ("b", 0)], 2) == {
+        ("a", 0): 0,
+        ("b", 0): 1,
+    }
+
+
+def test_a_failure_to_pin_ends_the_launch(client):
+    def fail(dask_scheduler):
+        dask_scheduler.plugins[pinning.Pinning.name].error = KeyError("x")
+
+    def mend(dask_scheduler):
+        dask_scheduler.plugins[pinning.Pinning.name].error = None
+
+    client.run_on_scheduler(fail)
+    with pytest.raises(LaunchError, match=r"can't be pinned to workers: KeyError\('x'\)"):
+        client.run_on_scheduler(pinning.activate, False)
+    client.run_on_scheduler(mend)
+
+
+def test_keys_that_are_no_tuples_and_unused_tasks_are_assigned():
+    assert assign({"a": [], "b": ["a"], ("unused", 0): ["a"]}, {}, ["b"], 2).keys() == {
+        "a", "b", ("unused", 0),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    cluster.client.register_plugin(pinning.Pinning())
+    return cluster.client
+
+
+def workers_of(client, collection) -> dict:
+    from distributed import futures_of, wait
+
+    client.run_on_scheduler(pinning.activate, True)
+    result = client.persist(collection)
+    wait(result)
+    client.run_on_scheduler(pinning.activate, False)
+    keys = [future.key for future in futures_of(result)]
+    layout = {key[1:]: where for key, where in client.who_has(futures_of(result)).items()}
+    del result
+    until_forgotten(client, keys)
+    return layout
+
+
+def test_results_are_on_the_same_workers_every_time(client):
+    import dask.array as da
+    from distributed import wait
+
+    x = client.persist(da.random.default_rng(1).random((40, 40), chunks=(10, 40)))
+    wait(x)
+    layouts = []
+    for _ in range(5):
+        layouts.append(workers_of(client, x @ x.T))
+    assert all(layout == layouts[0] for layout in layouts)
+    assert {where for (where,) in layouts[0].values()} == set(client.scheduler_info()["workers"])
+
+
+def test_peer_to_peer_shuffles_end_and_use_all_workers(client):
+    import dask.dataframe as dd
+    import pandas as pd
+
+    frame = dd.from_pandas(pd.DataFrame({"key": range(100), "x": 1.0}), npartitions=4)
+    (frame,) = (client.persist(frame),)
+    shuffled = frame.shuffle("key", shuffle_method="p2p", npartitions=4)
+    layout = workers_of(client, shuffled)
+    assert {where for (where,) in layout.values()} == set(client.scheduler_info()["workers"])
+
+
+def test_inactive_pinning_restricts_nothing(client):
+    future = client.submit(sum, [1, 2], pure=False)
+    assert future.result() == 3
+
+    def restrictions(key, dask_scheduler):
+        return dask_scheduler.tasks[key].worker_restrictions
+
+    assert not client.run_on_scheduler(restrictions, future.key)
