@@ -100,7 +100,7 @@ class ClusterSpec:
     task_placement: str = _field(
         "pinned", "--task-placement",
         "pinned: by the graph, so that backends move the same bytes; dask: as Dask decides.",
-        metavar="pinned|dask", scope="size", before="",
+        metavar="pinned|dask", before="",
     )  # fmt: skip
     memory_limit: str = _field(
         "", "--memory-limit",

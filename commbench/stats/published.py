@@ -190,6 +190,8 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield f"layer {layer}, not {value.layer}"
     if figure.across_hosts and len(hosts(run)) < 2:
         yield "one host, not several"
+    if layer == "workload" and any(c.cluster.task_placement == "pinned" for c in run.suite.cases):
+        yield "tasks pinned, not placed by Dask"
     yield from figure.notes
     if value.note:
         yield value.note
