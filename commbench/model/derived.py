@@ -52,9 +52,11 @@ class Comparison:
     ``effect`` is ``ratio`` − 1. The interval contains the true ratio with 95 %. ``p_value`` is that
     of the rank ``test``, adjusted for all pairs that were tested together; ``delta`` is Cliff's,
     from −1 (the candidate is always faster) to 1. ``n_launches`` is the smaller number of launches
-    of the two. The bytes are those that an iteration moved between workers, nan where they are not
-    counted. The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or ``unequal``: see
-    ``commbench.stats.comparison``. The ids distinguish cases of the same workload and backend.
+    of the two. A true ratio of ``detectable`` has a verdict with a probability of 90 %; it is
+    infinite if no ratio has. The bytes are those that an iteration moved between workers, nan where
+    they are not counted. The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or
+    ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases of the same workload
+    and backend.
     """
 
     workload: str
@@ -75,6 +77,7 @@ class Comparison:
     test: str
     delta: float
     min_effect: float
+    detectable: float
     baseline_moved_bytes: float
     candidate_moved_bytes: float
     verdict: str

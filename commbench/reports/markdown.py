@@ -6,11 +6,14 @@ import re
 
 from commbench.analysis.run import Run
 from commbench.reports.sections import Table, heading, printable, tables
+from commbench.reports.sections.differences import resolution
 
 
 def render(run: Run) -> str:
     """Return the report as GitHub-flavoured Markdown."""
     parts = [f"# {_escape(heading(run))}"]
+    if text := resolution(run):
+        parts.append(_escape(text))
     if run.warnings:
         parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in run.warnings))
     parts += [_section(table) for table in tables(run)]

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from commbench.analysis.run import Run
 from commbench.reports.sections import Table, heading, printable, tables
+from commbench.reports.sections.differences import resolution
 
 _GAP = 2
 """The characters between two columns."""
@@ -26,7 +27,7 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 def render(run: Run) -> str:
     """Return the report for the terminal at standard output, or for 80 columns without one."""
-    return page(heading(run), run.warnings, tables(run))
+    return page("\n".join(filter(None, (heading(run), resolution(run)))), run.warnings, tables(run))
 
 
 def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:

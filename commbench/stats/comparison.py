@@ -186,16 +186,56 @@ def compare_pairs(
     test = inference.MANN_WHITNEY
     if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
         test = inference.SIGNED_RANK
+    level = (1 - CONFIDENCE) / max(1, len(pairs))
     adjusted = inference.holm(
         [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
     )
     return [
-        _comparison(one, two, min_effect, max(p_value, alike), test)
+        _comparison(
+            one,
+            two,
+            min_effect,
+            max(p_value, alike),
+            test,
+            _detectable(one, two, min_effect, test, level),
+        )
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
     ]
 
 
-def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: str) -> Comparison:
+def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float) -> float:
+    """Return the ratio of medians that would have had a verdict with probability ``POWER``.
+
+    Launches are taken to be log-normal with the standard deviations of these. The ratio has to be
+    significant at Holm's first `level`, the measured one beyond ``1 + min_effect``, and its
+    interval above 1.
+    """
+    import numpy as np
+
+    from commbench.stats import inference
+
+    sizes = [len(side.medians) for side in (one, two)]
+    if min(sizes) < MIN_LAUNCHES or min(one.medians.min(), two.medians.min()) <= 0:
+        return math.inf
+    logs = [np.log(side.medians) for side in (one, two)]
+    if test == inference.SIGNED_RANK:
+        deviation = float(np.std(logs[1] - logs[0], ddof=1))
+    else:
+        deviation = math.sqrt(sum(np.var(log, ddof=1) for log in logs) / 2)
+    # The standard deviation of few values is too small on average.
+    deviation *= 1 + 1 / (4 * (min(sizes) - 1))
+    shift = inference.detectable_shift(test, *sizes, level) * deviation
+    if math.isinf(shift):
+        return math.inf
+    # The interval's lower limit, and the ratio, are two and no standard errors below the ratio.
+    error = float(np.std(np.log(two.resampled / one.resampled)))
+    beyond = max(math.log(1 + min_effect), 1.96 * error) + 1.28 * error
+    return math.exp(max(shift, beyond))
+
+
+def _comparison(
+    one: Side, two: Side, min_effect: float, p_value: float, test: str, detectable: float
+) -> Comparison:
     from commbench.stats.inference import cliffs_delta, interval
 
     n_launches = min(len(one.medians), len(two.medians))
@@ -228,6 +268,7 @@ def _comparison(one: Side, two: Side, min_effect: float, p_value: float, test: s
         test=test,
         delta=cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
+        detectable=detectable,
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,
         verdict="unequal" if unequal else verdict,

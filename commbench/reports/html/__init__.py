@@ -21,6 +21,7 @@ from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn
 from commbench.reports.html import pair_matrix
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
+from commbench.reports.sections.differences import resolution
 
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -47,6 +48,7 @@ def render(run: Run) -> str:
     digest = hashlib.sha256(script.encode()).digest()
     return _template().render(
         heading=heading(run),
+        resolution=resolution(run),
         warnings=run.warnings,
         sections=list(_parts(run)),
         run=run.manifest.id,

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
+from commbench.model.units import format_message_size
 from commbench.reports.sections import Quantity, Section, Table, by_size, number
-from commbench.stats.comparison import EQUAL_WORK
+from commbench.stats.comparison import EQUAL_WORK, least_launches
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -23,6 +24,35 @@ def tables(run: Run) -> Iterator[Table]:
             yield _by_pair(task, group)
         else:
             yield _by_size(f"{task}, {layer} layer", group)
+
+
+def resolution(run: Run) -> str:
+    """Return what differences the run can find, as a sentence; empty without a comparison."""
+    if not run.comparisons:
+        return ""
+    found = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
+    least, most = found[0], found[-1]
+    if math.isinf(least.detectable):
+        n_launches = least_launches(len(found))
+        return (
+            f"This run can't tell any backends apart: {least.n_launches} launches per case, and "
+            f"{len(found)} comparisons take {n_launches} (--launches {n_launches})."
+        )
+    several = f" to {_finds(most)}" if most.detectable > least.detectable else ""
+    return (
+        f"This run finds ratios from {_finds(least)}{several}, with a probability of 90 %. "
+        "Smaller ones may stay inconclusive."
+    )
+
+
+def _finds(comparison: Comparison) -> str:
+    c = comparison
+    what = f"{c.candidate} vs {c.baseline}"
+    if c.layer != "workload":
+        what += f", {c.layer} {format_message_size(c.payload_bytes)}"
+    if math.isinf(c.detectable):
+        return f"none ({what})"
+    return f"{c.detectable:.3g}× ({what})"
 
 
 def _by_pair(task: str, group: Sequence[Comparison]) -> Table:
@@ -55,8 +85,9 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     return (
         "Ratio of the medians; its interval by resampling launches, then iterations; p: exact "
         f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
-        f"faster) to 1. faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without "
-        "1, p ≤ 0.05; same: the interval between those two; inconclusive: neither."
+        "faster) to 1; finds from: the ratio that has a verdict with a probability of 90 %. "
+        f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
+        "same: the interval between those two; inconclusive: neither."
         + (
             f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
             if any(c.verdict == "unequal" for c in group)
@@ -72,7 +103,7 @@ def ratio(comparison: Comparison | None) -> str:
     return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
 
 
-VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "verdict")
+VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "finds\nfrom", "verdict")
 
 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
@@ -84,6 +115,7 @@ def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
         Quantity(interval, c.ci_low),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
         Quantity(f"{c.delta:+.2f}", c.delta),
+        Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
         c.verdict,
     )
 

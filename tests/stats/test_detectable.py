@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import math
+
+import builders
+import numpy as np
+import pytest
+from scipy import stats
+
+from commbench.reports.sections.differences import resolution
+from commbench.stats.comparison import compare_pairs, make_side
+from commbench.stats.inference import MANN_WHITNEY, SIGNED_RANK, detectable_shift
+
+
+@pytest.mark.parametrize("n", [6, 10, 30])
+@pytest.mark.parametrize("test", [MANN_WHITNEY, SIGNED_RANK])
+def test_a_detectable_shift_is_found_with_its_probability(test, n):
+    shift, rng, n_trials = detectable_shift(test, n, n, 0.05), np.random.default_rng(1), 600
+    n_found = 0
+    for _ in range(n_trials):
+        one, two = rng.standard_normal(n), rng.standard_normal(n) + shift
+        p = stats.wilcoxon(two) if test == SIGNED_RANK else stats.mannwhitneyu(one, two)
+        n_found += p.pvalue <= 0.05
+    # Four standard errors.
+    assert n_found / n_trials == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize(("test", "n", "level"), [(MANN_WHITNEY, 3, 0.05), (SIGNED_RANK, 6, 0.01)])
+def test_too_few_values_detect_nothing(test, n, level):
+    assert detectable_shift(test, n, n, level) == math.inf
+
+
+def side(name, factor, deviation, n_launches, rng):
+    samples = {
+        launch: factor * np.exp(rng.normal(0, deviation) + rng.normal(0, 0.05, 3))
+        for launch in range(n_launches)
+    }
+    return make_side(builders.case(name), "workload", 8, samples)
+
+
+@pytest.mark.parametrize(("n_launches", "deviation"), [(6, 0.1), (10, 0.05), (20, 0.1)])
+def test_a_detectable_ratio_gets_a_verdict(n_launches, deviation):
+    rng, detectable, n_found = np.random.default_rng(2), 0.0, 0
+    for factor in [1.0] * 40 + [0.0] * 80:
+        sides = (
+            side("tcp", 1.0, deviation, n_launches, rng),
+            side("mpi", factor or detectable / 40, deviation, n_launches, rng),
+        )
+        (comparison,) = compare_pairs([sides], 0.05, paired=True)
+        detectable += comparison.detectable if factor else 0
+        n_found += not factor and comparison.verdict == "slower"
+    assert n_found / 80 >= 0.8
+
+
+def launches(recorded, n_launches):
+    cases = [builders.case("tcp"), builders.case("mpi")]
+    records = [
+        builders.sample(case, seconds * (1 + launch / 50), launch=launch)
+        for case, seconds in zip(cases, (1.0, 1.1), strict=True)
+        for launch in range(n_launches)
+    ]
+    return recorded(cases, builders.ended(records))
+
+
+def test_a_report_begins_with_what_it_can_find(recorded):
+    run = launches(recorded, 8)
+    assert resolution(run).startswith(
+        f"This run finds ratios from {run.comparisons[0].detectable:.3g}×"
+    )
+
+
+def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
+    text = resolution(launches(recorded, 2))
+    assert "2 launches per case" in text
+    assert "--launches 6" in text
