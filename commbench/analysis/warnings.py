@@ -40,6 +40,8 @@ LOCAL = "local"
 """The name in the records of the host on which the run was started."""
 COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
+_POLLS = 0.5
+"""The share of the cores that an idle cluster of polling processes uses."""
 _MAX_NAMED = 6
 """The maximum slow pairs of a case that its warning names."""
 
@@ -67,7 +69,7 @@ def disturbances(run: Run) -> list[str]:
     labels, texts = _labels(run), list[str]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
-        _oversubscription, _crowded_pairs, _frequency_scaling,
+        _oversubscription, _polling, _crowded_pairs, _frequency_scaling,
     ):  # fmt: skip
         texts += warnings(run, labels)
     return texts
@@ -345,6 +347,27 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             f"{who}: up to {most} busy threads (each worker's, the scheduler's and the client's) "
             f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
             "the computation; take fewer workers or threads, or more cores"
+        )
+
+
+def _polling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    del labels
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    on_workers = set(run.samples.loc[run.samples["layer"] == "worker", "case_id"])
+    polling = []
+    for row in stats.idle_cores(run).itertuples():
+        # The layer worker of pingpong has a scheduler and a client besides its two workers.
+        n_processes = max(row.n_processes, 4 if row.case_id in on_workers else 0)
+        if n_cores and n_processes > n_cores and row.idle_cores > _POLLS * n_cores:
+            polling.append((row, int(n_processes)))
+    if polling:
+        row, n_processes = polling[0]
+        backends = ", ".join(dict.fromkeys(row.backend for row, _ in polling))
+        yield (
+            f"{backends}: event loops poll: an idle cluster uses {row.idle_cores:.2g} of "
+            f"{n_cores:g} cores, on which {n_processes} processes take turns. Times contain the "
+            "kernel's time slices, which are milliseconds; measure a progress mode that sleeps, as "
+            "ucx:shm+thread-future, or take more cores"
         )
 
 
