@@ -9,7 +9,7 @@ import pytest
 from commbench.machine.topology import Gpu, Host, Nic, NumaNode, read_host
 from commbench.reports.figures import host_figure, style
 
-DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
+DGX1 = next(Path(__file__).parents[2].glob("*/dgx1.txt"))
 LONE = Host(name="laptop", nodes=(NumaNode(number=0, cpus="0-3"),), nics=(Nic(name="eth0"),))
 LARGE = Host(name="large", gpus=tuple(Gpu(index=i) for i in range(40)))
 

@@ -13,7 +13,7 @@ import commbench
 from commbench import stats
 from commbench.analysis.run import Run
 
-_FOLDER = Path(__file__).parents[1] / "results" / "reference"
+_FOLDER = Path(__file__).parents[2] / "results" / "reference"
 _RUNS = sorted(path for path in _FOLDER.iterdir() if path.is_dir())
 _MACHINES_OWN = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|var|opt|mnt|srv|Users)/")
 
