@@ -4,8 +4,6 @@
 tenth of the time that it took. One run has all three in every block.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -49,7 +47,7 @@ BACKENDS = ("twin:a", "twin:b", "twin:10")
 SIZES = (1, 1 << 18)
 
 
-def measure(folder: Path, n_blocks: int) -> Path:
+def measure(folder, n_blocks):
     """Run `n_blocks` blocks of all three and return the run's directory."""
     plugged = processes.plug_in(
         folder / "plugged", "twin_backend", PLUG_IN,
