@@ -1,19 +1,17 @@
-"""What disturbed a run is said, with its extent and what to do; a clean run is left in peace."""
-
-from __future__ import annotations
-
+import math
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import builders
 import pytest
 from builders import (
     core_use,
+    end,
+    failure,
     launches,
     log_count,
     message,
+    sample,
     setting,
     spill,
     transfer,
@@ -21,11 +19,9 @@ from builders import (
     wire,
 )
 
-from commbench.analysis.run import Run
 from commbench.analysis.warnings import COMPRESSION
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import ClusterSpec
 
-Recorded = Callable[..., Run]
 CASE = builders.case(launches=8)
 QUIET = {
     "cpu": {
@@ -37,8 +33,7 @@ QUIET = {
 }  # fmt: skip
 
 
-def clean(case: Case = CASE, medians: Iterable[float] = ()) -> list[Record]:
-    """Return launches of a quiet machine."""
+def clean(case=CASE, medians=()):
     steady = list(medians) or [1.0, 1.02, 0.99, 1.01, 1.0, 0.98, 1.02, 1.0]
     records = launches(case, steady)
     for launch in range(len(steady)):
@@ -49,47 +44,35 @@ def clean(case: Case = CASE, medians: Iterable[float] = ()) -> list[Record]:
     return records
 
 
-@pytest.fixture
-def warned(recorded: Recorded) -> Callable[..., str]:
-    """Return a function that gives the only warning about some records, or nothing."""
-
-    def warnings(records: Iterable[Record], *, cases: Iterable[Case] = (CASE,), **more: Any) -> str:
-        environment = QUIET | more.pop("environment", {})
-        found = recorded(cases, records, environment=environment, **more).warnings
-        assert len(found) <= 1, found
-        return found[0] if found else ""
-
-    return warnings
+def warned(records, *, cases=(CASE,), environment=None, **given):
+    """Return the only warning about a run on a quiet machine, or nothing."""
+    environment = QUIET | (environment or {})
+    warnings = builders.in_memory(cases, records, environment=environment, **given).warnings
+    assert len(warnings) <= 1, warnings
+    return warnings[0] if warnings else ""
 
 
-def test_a_clean_run_of_a_quiet_machine_has_no_warning(warned: Callable[..., str]) -> None:
-    """All that can be known is known, and nothing of it is worth a word."""
+def test_a_clean_run_of_a_quiet_machine_has_no_warning():
     records = [*clean(), transfer(CASE, 0, 1, 100), wire(CASE, 100)]
     assert warned([*records, log_count(CASE, n_started=1), transport(CASE)]) == ""
 
 
-def test_nothing_known_makes_no_warning(warned: Callable[..., str]) -> None:
-    """A machine that tells nothing of itself is not blamed for it."""
+def test_an_unknown_environment_is_no_warning():
     nothing = dict.fromkeys(QUIET)
     assert warned(launches(CASE, [1.0] * 8), environment=nothing) == ""
     empty = {"cpu": dict.fromkeys(QUIET["cpu"])}
     assert warned(launches(CASE, [1.0] * 8), environment=empty) == ""
 
 
-# --- the machine -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("others", "text"), [(0.1, ""), (0.11, "11%"), (0.6, "60%")])
-def test_other_processes_are_told(others: float, text: str, warned: Callable[..., str]) -> None:
-    """More than a tenth of the cores' time in a launch is said, with the launch."""
+def test_cores_used_by_other_processes(others, text):
     ninth = [core_use(CASE, launch=8, others=others), *launches(CASE, [1.0])[-1:]]
     warning = warned([*clean(), *ninth])
     pattern = rf"other processes used the cores in 1 of 9 launches .*{text}, launch 8 of merge over"
     assert re.match(pattern, warning) if text else warning == ""
 
 
-def test_a_launch_on_several_hosts_is_told_once_with_the_worst(warned: Callable[..., str]) -> None:
-    """Launches are counted, not hosts; a host other than this one is named."""
+def test_cores_used_on_several_hosts_are_counted_by_launch():
     others = [
         core_use(CASE, launch=launch, others=share, host=host)
         for launch in range(8)
@@ -101,26 +84,21 @@ def test_a_launch_on_several_hosts_is_told_once_with_the_worst(warned: Callable[
 
 
 @pytest.mark.parametrize(("stolen", "text"), [(0.02, ""), (0.03, "most: 3%"), (0.5, "most: 50%")])
-def test_stolen_time_is_told(stolen: float, text: str, warned: Callable[..., str]) -> None:
-    """More than 2 % of the cores' time that went to other machines is said."""
+def test_cores_stolen_by_the_hypervisor(stolen, text):
     warning = warned([*clean(), core_use(CASE, launch=8, stolen=stolen)])
     assert text in warning
     assert bool(text) == warning.startswith("the hypervisor gave the cores to other machines in 1")
 
 
-def test_a_launch_that_took_no_time_is_no_error(warned: Callable[..., str]) -> None:
-    """A record that makes no sense is passed over."""
+def test_core_use_of_a_launch_of_0_s_is_ignored():
     assert warned([*clean(), core_use(CASE, seconds=0.0, others=1.0)]) == ""
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.5, False), (0.6, True)])
-def test_the_load_at_the_start_counts_where_nothing_better_is_known(
-    load: float, told: bool, warned: Callable[..., str]
-) -> None:
-    """Above half a core, or a tenth of the cores; what was seen during the launches is better."""
+@pytest.mark.parametrize(("load", "expected"), [(0.5, False), (0.6, True)])
+def test_load_average_counts_where_core_use_is_unknown(load, expected):
     loaded = {"load_average": [load, 0.0, 0.0]}
     blind = launches(CASE, [1.0] * 8)
-    assert bool(warned(blind, environment=loaded)) == told
+    assert bool(warned(blind, environment=loaded)) == expected
     assert warned(clean(), environment=loaded) == ""
     large = loaded | {"cpu": {"usable_cores": 64}}
     assert warned(blind, environment=large) == ""
@@ -136,46 +114,37 @@ def test_the_load_at_the_start_counts_where_nothing_better_is_known(
         ({"turbo": None, "governors": None}, ""),
     ],
 )
-def test_clocks_that_change_are_told(
-    cpu: dict[str, Any], text: str, warned: Callable[..., str]
-) -> None:
-    """A governor other than performance, and turbo, are said; what is unknown is not."""
+def test_cpu_governor_and_turbo(cpu, text):
     warning = warned(clean(), environment={"cpu": QUIET["cpu"] | cpu})
     assert (text in warning) if text else warning == ""
 
 
 @pytest.mark.parametrize(
-    ("workers", "threads", "cores", "quota", "told"),
+    ("workers", "threads", "cores", "quota", "expected"),
     [
         (2, 1, 4, "unlimited", False), (3, 1, 4, "unlimited", True), (1, 3, 4, "unlimited", True),
         (2, 1, 4, 3.5, True), (2, 1, 8, 4.0, False),
     ],
 )  # fmt: skip
-def test_more_busy_threads_than_cores_are_told(
-    workers: int, threads: int, cores: int, quota: Any, told: bool, warned: Callable[..., str]
-) -> None:
-    """Workers times threads, with scheduler and client, against the cores that may be used."""
+def test_more_busy_threads_than_cores(workers, threads, cores, quota, expected):
     cluster = ClusterSpec(n_workers=workers, threads_per_worker=threads)
     case = builders.case(cluster=cluster, launches=8)
     cpu = QUIET["cpu"] | {"usable_cores": cores, "cgroup_quota_cores": quota}
     warning = warned(clean(case), cases=[case], environment={"cpu": cpu})
-    assert bool(warning) == told
-    if told:
+    assert bool(warning) == expected
+    if expected:
         assert f"up to {workers * threads + 2} busy threads" in warning
 
 
-def test_a_ping_pong_wants_no_cluster_and_other_hosts_have_their_own_cores(
-    warned: Callable[..., str],
-) -> None:
-    """Neither two processes nor workers elsewhere crowd the cores here."""
+def test_threads_of_ping_pongs_and_of_other_hosts_do_not_count():
     far = builders.case(cluster=ClusterSpec(n_workers=99, launcher="ssh"), launches=8)
     assert warned(clean(far), cases=[far]) == ""
     unknown = builders.case(cluster=ClusterSpec(n_workers=99, launcher="a-plug-in"), launches=8)
     assert warned(clean(unknown), cases=[unknown]) == ""
     ranks = ClusterSpec(n_workers=99, launcher="mpirun")
-    for cluster, told in ((ranks, True), (replace(ranks, hosts=("a", "b")), False)):
+    for cluster, expected in ((ranks, True), (replace(ranks, hosts=("a", "b")), False)):
         case = builders.case(cluster=cluster, launches=8)
-        assert bool(warned(clean(case), cases=[case])) == told
+        assert bool(warned(clean(case), cases=[case])) == expected
     pair = builders.case(workload="pingpong", n_workers=99, launches=8)
     records = [
         message(pair, 1e-3 * (1 + 0.001 * (i + n % 3)), 1, launch=n, iteration=i)
@@ -188,10 +157,7 @@ def test_a_ping_pong_wants_no_cluster_and_other_hosts_have_their_own_cores(
 @pytest.mark.parametrize(
     ("n_pairs", "mode"), [(2, "multi-pair"), (3, "multi-pair"), (3, "latency")]
 )
-def test_more_pairs_than_cores_are_told(
-    n_pairs: int, mode: str, warned: Callable[..., str]
-) -> None:
-    """Two processes a pair against the cores, and only where pairs run at once."""
+def test_more_processes_of_pairs_than_cores(n_pairs, mode):
     params = {"mode": mode, "pairs": n_pairs}
     case = builders.case(workload="pingpong", params=params, launches=8)
     records = builders.ended([message(case, 1e-3, 1, launch=n) for n in range(8)])
@@ -200,47 +166,36 @@ def test_more_pairs_than_cores_are_told(
     assert ("6 processes share 4 cores" in warning) == (n_pairs == 3 and mode == "multi-pair")
 
 
-# --- the samples -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("spread", "told"), [(0.07, False), (0.25, True)])
-def test_samples_that_spread_within_launches_are_told(
-    spread: float, told: bool, warned: Callable[..., str]
-) -> None:
-    """By their quartiles: two of three samples far from the third are no stable median."""
+@pytest.mark.parametrize(("spread", "expected"), [(0.07, False), (0.25, True)])
+def test_samples_that_spread_within_launches(spread, expected):
     records = [
-        builders.sample(CASE, 1 + spread * (iteration - 1), launch=launch, iteration=iteration)
+        sample(CASE, 1 + spread * (iteration - 1), launch=launch, iteration=iteration)
         for launch in range(8)
         for iteration in (0, 1, 2)
     ]
     warning = warned(builders.ended(records))
-    assert bool(warning) == told
-    if told:
+    assert bool(warning) == expected
+    if expected:
         assert warning.startswith("samples of one launch spread by ")
         assert " in merge over tcp: " in warning
 
 
-def test_one_slow_sample_is_no_instability(warned: Callable[..., str]) -> None:
-    """An outlier in every launch moves no quartile."""
+def test_one_slow_sample_of_a_launch_is_no_spread():
     records = clean()
     for launch in range(8):
-        records += [builders.sample(CASE, 1.0, launch=launch, iteration=n) for n in range(3, 9)]
-        records.append(builders.sample(CASE, 50.0, launch=launch, iteration=9))
+        records += [sample(CASE, 1.0, launch=launch, iteration=n) for n in range(3, 9)]
+        records.append(sample(CASE, 50.0, launch=launch, iteration=9))
     assert warned(records) == ""
 
 
-@pytest.mark.parametrize(("medians", "told"), [([1, 1.3] * 4, True), ([1, 1.05] * 4, False)])
-def test_launches_that_spread_are_told(
-    medians: list[float], told: bool, warned: Callable[..., str]
-) -> None:
-    """Launches that disagree by far more than a tenth are said to."""
+@pytest.mark.parametrize(("medians", "expected"), [([1, 1.3] * 4, True), ([1, 1.05] * 4, False)])
+def test_launches_that_spread(medians, expected):
     warning = warned(clean(medians=medians))
-    assert warning.startswith("medians of launches spread by ") == told
-    assert bool(warning) == told
+    assert warning.startswith("medians of launches spread by ") == expected
+    assert bool(warning) == expected
 
 
-def test_unstable_sizes_are_counted_in_one_line(warned: Callable[..., str]) -> None:
-    """Of a ping-pong the worst size is named, and how many of how many there are."""
+def test_sizes_that_spread_are_counted():
     case = builders.case(workload="pingpong", launches=8)
     records = [
         message(case, 1e-3 * (1 + (0.4 if size == 8192 else 0.01) * i), size, launch=n, iteration=i)
@@ -263,25 +218,19 @@ def test_unstable_sizes_are_counted_in_one_line(warned: Callable[..., str]) -> N
     ],
     ids=["up", "down", "little", "to and fro", "one slow"],
 )
-def test_drift_over_the_run_is_told(
-    medians: list[float], text: str, warned: Callable[..., str]
-) -> None:
-    """A steady change of more than 5 % is said; a small one, or no trend, is not."""
+def test_drift_over_the_run(medians, text):
     warning = warned(clean(medians=medians))
     assert warning.startswith(text) if text else warning == ""
 
 
 @pytest.mark.parametrize(
-    ("layer", "params", "seconds", "told"),
+    ("layer", "params", "seconds", "expected"),
     [
         ("comm", {}, 2.4e-6, True), ("comm", {}, 2.6e-6, False), ("worker", {}, 4.9e-6, True),
         ("raw", {}, 1e-7, False), ("comm", {"mode": "bandwidth"}, 1e-7, False),
     ],
 )  # fmt: skip
-def test_durations_of_a_few_clock_steps_are_told(
-    layer: str, params: dict[str, Any], seconds: float, told: bool, warned: Callable[..., str]
-) -> None:
-    """A round trip below 100 steps is; what is timed many at a time can't be blurred like that."""
+def test_durations_of_a_few_clock_steps(layer, params, seconds, expected):
     case = builders.case(workload="pingpong", launches=8, params=params)
     records = [
         message(case, seconds * (1 + 0.001 * ((i + n) % 3)), 1, launch=n, iteration=i, layer=layer)
@@ -289,10 +238,10 @@ def test_durations_of_a_few_clock_steps_are_told(
         for i in range(4)
     ]
     warning = warned(builders.ended(records), cases=[case])
-    assert bool(warning) == told
-    if told:
+    assert bool(warning) == expected
+    if expected:
         assert "less than 100 steps of the clock (50.0 ns each)" in warning
-        # Who has the best clock already is not told to take it.
+        # Who has the best clock already is not expected to take it.
         others = warned(
             builders.ended(records), cases=[case],
             environment={"cpu": QUIET["cpu"] | {"clock_source": "tsc"}},
@@ -300,11 +249,7 @@ def test_durations_of_a_few_clock_steps_are_told(
         assert ("clock source tsc" in warning, "clock source tsc" in others) == (True, False)
 
 
-# --- Dask ------------------------------------------------------------------------------------
-
-
-def test_spilling_in_measured_iterations_is_told(warned: Callable[..., str]) -> None:
-    """Bytes and iterations are summed over workers; a warm-up's are not in them."""
+def test_spilling_in_measured_iterations():
     assert warned([*clean(), spill(CASE, iteration=-1)]) == ""
     records = [
         *clean(), spill(CASE, 10**9), spill(CASE, 5 * 10**8, worker="1"),
@@ -314,7 +259,80 @@ def test_spilling_in_measured_iterations_is_told(warned: Callable[..., str]) -> 
     assert warning.startswith("merge over tcp: workers wrote 2.00 GB to disk in 2 measured")
 
 
-def test_compression_is_told(warned: Callable[..., str]) -> None:
-    """A compressor that connections agreed on is named, once."""
+def test_compression():
     records = [*clean(), *(setting(CASE, COMPRESSION, "lz4", launch=n) for n in range(3))]
     assert warned(records).startswith("merge over tcp: workers compressed their messages with lz4")
+
+
+def test_a_contradicted_transport_is_the_first_warning(recorded):
+    case = builders.case("ucx:shm")
+    records = [
+        sample(case, math.nan), sample(case, 1.0), failure(case), end(case, ok=False),
+        wire(case, 10**9), log_count(case, n_started=3), transfer(case, 1, 0),
+        *(transport(case, contradiction="ucx:shm moves over tcp/lo", launch=n) for n in range(3)),
+        transport(case, contradiction="another", src="1", dst="0"), transport(case, "sysv"),
+    ]  # fmt: skip
+    warnings = recorded([case], records).warnings
+    assert warnings[:2] == ("ucx:shm moves over tcp/lo", "another")
+    assert len(warnings) == len(set(warnings))
+    words = ("samples.jsonl line", "failed", "--resume", "ended well", "clocks", "missing", "saw")
+    for word in words:
+        assert sum(word in text for text in warnings) == 1, word
+
+
+def test_failed_and_missing_launches_are_counted(recorded):
+    case = builders.case(launches=8)
+    records = [*launches(case, [1.0] * 6), failure(case, launch=6), end(case, launch=6, ok=False)]
+    content = recorded([case], records)
+    assert content.warnings == (
+        "1 of 8 launches failed; see Failures",
+        f"only 7 of 8 launches were run; go on with commbench run --resume {content.path}",
+    )
+
+
+def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
+    cases = [builders.case(params={"rows": 1, "shuffle": name}) for name in ("tasks", "p2p")]
+    records = [record for case in cases for record in launches(case, [1.0] * 6)] + [
+        wire(cases[1], 100)
+    ]
+    (warning,) = recorded(cases, records).warnings
+    assert warning.startswith("merge (shuffle=p2p) over tcp: the transfer logs saw 0.0%")
+
+
+@pytest.mark.parametrize(("n", "text"), [(1, "1 launch gives no"), (5, "5 launches give no")])
+def test_fewer_than_six_launches(n, text):
+    case = builders.case(launches=n)
+    assert warned(launches(case, [1.0] * n), cases=[case]).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("logged", "text"), [(0, "0.0%"), (94, "94.0%"), (95, ""), (100, ""), (130, "")]
+)
+def test_coverage_of_the_transfer_logs_below_95_percent(logged, text):
+    records = [wire(CASE, 100), transfer(CASE, 0, 1, logged), log_count(CASE, n_started=1)]
+    warning = warned([*clean(), *records])
+    assert f"saw {text} of the bytes" in warning if text else warning == ""
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        (
+            [transfer(CASE, 0, 1, 100), wire(CASE, 100), log_count(CASE, n_started=5)],
+            "merge over tcp: 4 of 5 fetches are missing in the log",
+        ),
+        (
+            [transfer(CASE, 0, 1, 100), wire(CASE, 100), log_count(CASE, n_started=0)],
+            "merge over tcp: the logs have 1 fetches that no worker",
+        ),
+        (
+            [transfer(CASE, 1, 0), transfer(CASE, 0, 1), log_count(CASE, n_started=2)],
+            "merge over tcp: 1 of 2 transfers",
+        ),
+        ([sample(CASE, -1.0, iteration=7)], "1 of 33 samples ended before they began"),
+        ([sample(CASE, 0.0, iteration=7)], "1 of 33 samples took no time"),
+    ],
+    ids=["missing fetches", "extra fetches", "untimed transfers", "clock back", "clock stands"],
+)
+def test_records_that_do_not_add_up(records, text):
+    assert warned([*clean(), *records]).startswith(text)
