@@ -1,29 +1,20 @@
-"""All-to-all's tables keep alone and together apart, and slow pairs come first."""
-
-from __future__ import annotations
-
 import importlib
 import itertools
 import json
-from collections.abc import Callable
 
 import builders
 import pytest
 from builders import end, sample, transfer, wire
 
-from commbench.analysis.run import Run
-from commbench.model import Record
-from commbench.reports.sections import Table, tables
+from commbench.reports.sections import tables
 
-Recorded = Callable[..., Run]
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
 PAIRS = list(itertools.permutations("012", 2))
 
 
-def measured(slow: float = 1.0) -> list[Record]:
-    """Return 100 MB/s alone and half of it together, but so many times less from 2 to 0."""
-    records: list[Record] = []
+def measured(slow=1.0):
+    records = []
     for launch, size in itertools.product(range(6), (MIB, 16 * MIB)):
         for channel, factor in (("alone", 1), ("together", 2)):
             times = [factor * size / 100e6 * (slow if pair == ("2", "0") else 1) for pair in PAIRS]
@@ -43,19 +34,16 @@ def measured(slow: float = 1.0) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def slow(recorded: Recorded) -> Run:
-    """Return a run with one slow pair."""
+def slow(recorded):
     return recorded([CASE], measured(slow=8.0))
 
 
-def titled(content: Run, words: str) -> Table:
-    """Return the table whose title begins so."""
+def titled(content, words):
     (found,) = [table for table in tables(content) if table.title.startswith(words)]
     return found
 
 
-def test_each_size_has_its_time_and_bandwidth(recorded: Recorded) -> None:
-    """Alone that of one fetch, together that of all pairs' blocks at once."""
+def test_each_size_has_its_time_and_bandwidth(recorded):
     content = recorded([CASE], measured())
     alone = titled(content, "all-to-all, one pair at a time")
     assert alone.columns == ("block", "tcp\ntime", "tcp\nbandwidth")
@@ -65,8 +53,7 @@ def test_each_size_has_its_time_and_bandwidth(recorded: Recorded) -> None:
     assert not any("ping" in table.title or "iteration" in table.title for table in tables(content))
 
 
-def test_the_pair_tables_are_apart_and_of_the_largest_size(recorded: Recorded) -> None:
-    """Alone and together have a table each, with one fetch of 16 MiB per pair and launch."""
+def test_the_pair_tables_are_apart_and_of_the_largest_size(recorded):
     content = recorded([CASE], measured())
     for words, bandwidth in (("one at a time", "0.1"), ("all at once", "0.05")):
         table = titled(content, f"Bandwidth per pair of workers, {words}")
@@ -76,8 +63,7 @@ def test_the_pair_tables_are_apart_and_of_the_largest_size(recorded: Recorded) -
         assert "had none" not in table.note
 
 
-def test_a_pair_that_is_missing_alone_is_told_there(recorded: Recorded) -> None:
-    """The note counts the pairs of its own channel."""
+def test_a_pair_that_is_missing_alone_is_told_there(recorded):
     records = [
         record for record in measured()
         if (getattr(record, "channel", ""), getattr(record, "dst", "")) != ("alone", "1")
@@ -87,8 +73,7 @@ def test_a_pair_that_is_missing_alone_is_told_there(recorded: Recorded) -> None:
     assert "had none" not in titled(content, "Bandwidth per pair of workers, all").note
 
 
-def test_slow_pairs_head_the_pair_tables(slow: Run) -> None:
-    """Who is slow, how much and compared with what, before the matrix."""
+def test_slow_pairs_head_the_pair_tables(slow):
     titles = [table.title for table in tables(slow)]
     place = titles.index("Slow pairs of workers")
     assert titles[place + 1].startswith("Bandwidth per pair of workers, one at a time")
@@ -97,8 +82,7 @@ def test_slow_pairs_head_the_pair_tables(slow: Run) -> None:
     assert together[:7] == ("tcp", "2 → 0", "together", "unknown", "0.00625", "0.05", "8.0")
 
 
-def test_a_slow_pair_is_a_warning(slow: Run) -> None:
-    """One line per channel says which pair, and how far off."""
+def test_a_slow_pair_is_a_warning(slow):
     found = [text for text in slow.warnings if "slower than" in text]
     assert found == [
         "all-to-all over tcp, alone: pair 2 → 0 is 8.0 × slower than the typical pair "
@@ -108,15 +92,13 @@ def test_a_slow_pair_is_a_warning(slow: Run) -> None:
     ]
 
 
-def test_without_slow_pairs_nothing_is_said(recorded: Recorded) -> None:
-    """No empty table, no warning."""
+def test_without_slow_pairs_nothing_is_said(recorded):
     content = recorded([CASE], measured())
     assert not any("Slow" in table.title for table in tables(content))
     assert not any("slower than" in text for text in content.warnings)
 
 
-def test_many_slow_pairs_are_named_up_to_six(recorded: Recorded) -> None:
-    """A large cluster's warning stays one line; the rest is counted."""
+def test_many_slow_pairs_are_named_up_to_six(recorded):
     case = builders.case(n_workers=8)
     records = [
         transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
@@ -127,8 +109,7 @@ def test_many_slow_pairs_are_named_up_to_six(recorded: Recorded) -> None:
     assert warning.endswith("1 more")
 
 
-def test_json_has_the_block_size_and_the_slow_pairs(slow: Run) -> None:
-    """The size of a message is that of one block, whatever the payload."""
+def test_json_has_the_block_size_and_the_slow_pairs(slow):
     report = json.loads(importlib.import_module("commbench.reports.json").render(slow))
     sizes = {(row["layer"], row["message_bytes"], row["payload_bytes"]) for row in report["cases"]}
     assert sizes == {
@@ -141,8 +122,7 @@ def test_json_has_the_block_size_and_the_slow_pairs(slow: Run) -> None:
     assert report["slow_pairs"][0]["slowdown"] == pytest.approx(8, rel=1e-3)
 
 
-def test_cpu_time_is_set_against_the_payload(slow: Run) -> None:
-    """A sample's CPU seconds are those of its own blocks, not of all sizes on the wire."""
+def test_cpu_time_is_set_against_the_payload(slow):
     costs = slow.costs.set_index(["layer", "payload_bytes"])["cpu_s_per_GB"]
     assert costs["alone", 16 * MIB] == pytest.approx(0.5 / (16 * MIB / 1e9))
     assert costs["together", 96 * MIB] == pytest.approx(0.5 / (96 * MIB / 1e9))

@@ -1,32 +1,22 @@
-"""Reports say over which kind of link each pair is joined, and where the workers were."""
-
-from __future__ import annotations
-
 import importlib
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
 from builders import place, transfer
 from click.testing import CliRunner
 
-from commbench.analysis.run import Run
 from commbench.cli.main import main
-from commbench.model import ClusterSpec, Placement, Record
-from commbench.reports.sections import Table, tables
+from commbench.model import ClusterSpec, Placement
+from commbench.reports.sections import tables
 
-Recorded = Callable[..., Run]
 CASE = builders.case(n_workers=3)
 FAR = {"host": "node2", "host_id": "another", "cpus": "0-3", "numa_nodes": "0-1", "nic": "eth0"}
 
 
-def measured(*places: Record) -> list[Record]:
-    """Return transfers of all pairs of three workers at these places."""
+def measured(*places):
     pairs = itertools.permutations("012", 2)
     return [*places, *(transfer(CASE, 0, 0.1, src=src, dst=dst) for src, dst in pairs)]
 
@@ -35,13 +25,11 @@ TWO_HOSTS = measured(place(CASE, "0"), place(CASE, "1"), place(CASE, "2", **FAR)
 ONE_HOST = measured(*(place(CASE, worker) for worker in "012"))
 
 
-def titled(content: Run, words: str) -> list[Table]:
-    """Return the tables whose titles begin so."""
+def titled(content, words):
     return [table for table in tables(content) if table.title.startswith(words)]
 
 
-def test_several_classes_have_a_table_and_a_column(recorded: Recorded) -> None:
-    """The nearest first, with as many pairs and fetches as there are of each."""
+def test_several_classes_have_a_table_and_a_column(recorded):
     content = recorded([CASE], TWO_HOSTS)
     (classes,) = titled(content, "Bandwidth per class of link")
     assert classes.columns[:4] == ("backend", "link", "pairs", "n")
@@ -56,8 +44,7 @@ def test_several_classes_have_a_table_and_a_column(recorded: Recorded) -> None:
     assert titles.index(classes.title) < titles.index(pairs.title)
 
 
-def test_a_single_class_stands_below_the_pairs(recorded: Recorded) -> None:
-    """Without a table or a column of its own."""
+def test_a_single_class_stands_below_the_pairs(recorded):
     content = recorded([CASE], ONE_HOST)
     assert titled(content, "Bandwidth per class") == []
     (pairs,) = titled(content, "Bandwidth per pair of workers")
@@ -65,16 +52,14 @@ def test_a_single_class_stands_below_the_pairs(recorded: Recorded) -> None:
     assert pairs.note.endswith("Class of all links: same NUMA.")
 
 
-def test_what_is_not_known_is_not_said(recorded: Recorded) -> None:
-    """A run that tells neither places nor addresses has no class, and no table of places."""
+def test_what_is_not_known_is_not_said(recorded):
     content = recorded([CASE], measured())
     (pairs,) = titled(content, "Bandwidth per pair of workers")
     assert "Class of all links" not in pairs.note
     assert titled(content, "Where the workers were") == []
 
 
-def test_places_of_workers_are_grouped(recorded: Recorded) -> None:
-    """Workers that share all but their process share a row, whichever launch told first."""
+def test_places_of_workers_are_grouped(recorded):
     again = [place(CASE, worker, launch=1, pid=1) for worker in "10"]
     (table,) = titled(recorded([CASE], [*TWO_HOSTS, *again]), "Where the workers were")
     assert table.titles == ("backend", "workers", "host", "CPUs", "NUMA nodes", "NIC")
@@ -84,8 +69,7 @@ def test_places_of_workers_are_grouped(recorded: Recorded) -> None:
     )
 
 
-def test_many_places_are_cut(recorded: Recorded) -> None:
-    """Of a large cluster the first rows are shown, and how many there are."""
+def test_many_places_are_cut(recorded):
     case = builders.case(n_workers=30)
     records = [place(case, str(i), host_id=str(i), gpu="0") for i in range(30)]
     (table,) = titled(recorded([case], records), "Where the workers were")
@@ -95,10 +79,9 @@ def test_many_places_are_cut(recorded: Recorded) -> None:
     assert "24 of 30 locations." in table.note
 
 
-def test_json_has_classes_and_places(recorded: Recorded) -> None:
-    """Each pair's class, the classes also where there is but one, and every worker's place."""
+def test_json_has_classes_and_places(recorded):
     render = importlib.import_module("commbench.reports.json").render
-    report: Any = json.loads(render(recorded([CASE], ONE_HOST)))
+    report = json.loads(render(recorded([CASE], ONE_HOST)))
     assert {pair["link"] for pair in report["pairs"]} == {"same NUMA"}
     (link,) = report["links"]
     assert (link["link"], link["n_pairs"], link["q50_Bps"]) == (
@@ -107,15 +90,13 @@ def test_json_has_classes_and_places(recorded: Recorded) -> None:
     assert [found["worker"] for found in report["places"]] == ["0", "1", "2"]
 
 
-def test_a_cell_of_the_html_matrix_tells_the_class(recorded: Recorded) -> None:
-    """Beside the transport, and not where it is unknown."""
+def test_a_cell_of_the_html_matrix_tells_the_class(recorded):
     render = importlib.import_module("commbench.reports.html").render
     assert "link network\n" in render(recorded([CASE], TWO_HOSTS))
     assert "link unknown" not in render(recorded([CASE], measured()))
 
 
-def test_a_placed_case_says_so(recorded: Recorded) -> None:
-    """In the title, the provenance, and the name that sets it apart from the same unplaced."""
+def test_a_placed_case_says_so(recorded):
     placement = (Placement(cpus="0"), Placement(cpus="1", gpu=2, nic="eth0"))
     free = builders.case()
     placed = replace(free, cluster=ClusterSpec(placement=placement))
@@ -133,8 +114,7 @@ def test_a_placed_case_says_so(recorded: Recorded) -> None:
     assert "placement" not in dict(alone.rows)
 
 
-def test_the_placement_of_a_large_cluster_is_cut(recorded: Recorded) -> None:
-    """The first sixteen workers are told, and where to find the others."""
+def test_the_placement_of_a_large_cluster_is_cut(recorded):
     cluster = ClusterSpec(n_workers=20, placement=(Placement(cpus="0"),) * 20)
     case = replace(CASE, cluster=cluster)
     (provenance,) = titled(recorded([case], builders.launches(case, [1.0])), "Provenance")
@@ -142,8 +122,7 @@ def test_the_placement_of_a_large_cluster_is_cut(recorded: Recorded) -> None:
     assert said.endswith("worker 15: CPUs 0; 4 more in run.json")
 
 
-def test_a_report_takes_racks(recorded: Any, tmp_path: Path) -> None:
-    """Who learns of the racks later reports the run again with them."""
+def test_a_report_takes_racks(recorded, tmp_path):
     run = recorded([CASE], TWO_HOSTS)
     file = tmp_path / "racks.toml"
     file.write_text('[racks]\nr1 = ["node*"]\n')
@@ -157,8 +136,7 @@ def test_a_report_takes_racks(recorded: Any, tmp_path: Path) -> None:
     assert after["run"]["racks"] == {"r1": ["node*"]}
 
 
-def test_racks_that_cannot_be_read_are_a_usage_error(recorded: Any, tmp_path: Path) -> None:
-    """With the file's name, and status 2."""
+def test_racks_that_cannot_be_read_are_a_usage_error(recorded, tmp_path):
     run = recorded([CASE], TWO_HOSTS)
     ended = CliRunner().invoke(main, ["report", str(run.path), "--racks", str(tmp_path / "no")])
     assert ended.exit_code == 2
@@ -166,7 +144,6 @@ def test_racks_that_cannot_be_read_are_a_usage_error(recorded: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "html"])
-def test_every_format_takes_a_run_with_places(form: str, recorded: Recorded) -> None:
-    """Nothing stumbles over the new tables."""
+def test_every_format_takes_a_run_with_places(form, recorded):
     render = importlib.import_module(f"commbench.reports.{form}").render
     assert render(recorded([CASE], TWO_HOSTS))
