@@ -1,5 +1,7 @@
 """The format of the OSU Micro-Benchmarks, read as their users' scripts read it."""
 
+import itertools
+
 import builders
 import pytest
 from builders import message
@@ -28,7 +30,7 @@ def test_latency_is_in_microseconds(recorded, mode):
     assert "# Size          Latency (us)" in text.splitlines()
 
 
-def test_latency_under_load_says_so(recorded):
+def test_latency_under_load_is_marked(recorded):
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)
     text = osu.render(recorded([case], builders.ended([message(case, 2e-6, 1)])))
@@ -52,7 +54,7 @@ def test_message_rate_has_three_columns(recorded, mode):
     assert numbers(text) == [[1, 0.5, 500000.0], [8192, 4096.0, 500000.0]]
 
 
-def test_each_backend_and_layer_has_a_block_that_names_it(recorded):
+def test_each_backend_and_layer_has_a_named_block(recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx:shm")]
     records = [
         message(case, 1e-6, size, layer=layer)
@@ -60,25 +62,22 @@ def test_each_backend_and_layer_has_a_block_that_names_it(recorded):
     ]  # fmt: skip
     blocks = osu.render(recorded(cases, builders.ended(records))).split("\n\n")
     assert len(blocks) == 4
-    for block, (name, layer) in zip(
-        blocks,
-        [("tcp", "comm"), ("tcp", "worker"), ("ucx:shm", "comm"), ("ucx:shm", "worker")],
-        strict=True,
-    ):
+    expected = itertools.product(("tcp", "ucx:shm"), ("comm", "worker"))
+    for block, (name, layer) in zip(blocks, expected, strict=True):
         assert f"backend {name}, layer {layer}" in block
         assert ("not halved" in block) == (layer == "worker")
         assert [size for size, _ in numbers(block)] == [1, 2]
 
 
 @pytest.mark.parametrize("samples", [True, False])
-def test_a_run_without_a_ping_pong_is_told_so(recorded, samples):
+def test_a_run_without_a_ping_pong_is_refused(recorded, samples):
     case = builders.case()
     records = builders.launches(case, [1.0]) if samples else [builders.failure(case)]
     with pytest.raises(UsageError, match="has no sample of a ping-pong"):
         osu.render(recorded([case], records))
 
 
-def test_fetches_between_all_pairs_are_no_ping_pong(recorded):
+def test_all_to_all_is_refused(recorded):
     case = builders.case("tcp", "all-to-all")
     records = [message(case, 1e-3, 1024, layer=layer) for layer in ("alone", "together")]
     with pytest.raises(UsageError, match="no sample of a ping-pong"):

@@ -1,6 +1,9 @@
+import itertools
+
 import builders
 import pytest
 from builders import failure, launches, message, sample, transfer, transport
+from shown import titled, titles
 
 from commbench.model import ClusterSpec
 from commbench.reports.sections import tables
@@ -57,7 +60,7 @@ def test_differences_of_every_pair_of_backends(recorded):
         for case, factor in zip(cases, (1.0, 2.0, 2.0), strict=True)
         for record in launches(case, [factor * (1 + n / 1000) for n in range(6)])
     ]
-    (table,) = (t for t in tables(recorded(cases, records)) if "differences" in t.title)
+    table = titled(recorded(cases, records), "differences")
     assert [row[:2] for row in table.rows] == [
         ("ucx vs tcp", "2.00×"), ("mpi vs tcp", "2.00×"), ("mpi vs ucx", "1.00×"),
     ]  # fmt: skip
@@ -75,8 +78,7 @@ def test_latencies_are_compared_with_the_first_backend_by_size(recorded):
         for n in range(6)
         if (i, size) != (2, 1)
     ]
-    shown = tables(recorded(cases, builders.ended(records)))
-    (table,) = (table for table in shown if "multiple" in table.title)
+    table = titled(recorded(cases, builders.ended(records)), "multiple")
     assert table.columns == ("size", "ucx", "mpi")
     assert table.rows == (
         ("1 B", "2.00× slower", "—"), ("1 KiB", "2.00× slower", "3.00× slower"),
@@ -86,14 +88,11 @@ def test_latencies_are_compared_with_the_first_backend_by_size(recorded):
 @pytest.mark.parametrize(("n_workers", "n_rows"), [(5, 20), (6, 24)])
 def test_the_24_slowest_pairs_are_shown(n_workers, n_rows, recorded):
     case = builders.case(n_workers=n_workers)
-    names = [str(number) for number in range(n_workers)]
     records = [
-        transfer(case, 0, 1, (1 + int(src) + int(dst)) * 10**7, src=src, dst=dst)
-        for src in names
-        for dst in names
-        if src != dst
+        transfer(case, 0, 1, (1 + src + dst) * 10**7, src=str(src), dst=str(dst))
+        for src, dst in itertools.permutations(range(n_workers), 2)
     ]
-    (table,) = (t for t in tables(recorded([case], records)) if "per pair" in t.title)
+    table = titled(recorded([case], records), "per pair")
     assert len(table.rows) == n_rows
     assert ("The 24 slowest of 30 pairs. The format json has all." in table.note) == (
         n_workers == 6
@@ -127,7 +126,7 @@ def test_an_interval_has_one_unit_where_both_ends_share_it(low, high, text, reco
 
 def test_every_failure_is_listed(recorded):
     records = [failure(CASE, f"reason {number}\nmore", launch=number) for number in range(9)]
-    (table,) = (t for t in tables(recorded([CASE], records)) if t.title == "Failures")
+    table = titled(recorded([CASE], records), "Failures")
     assert [row[1] for row in table.rows] == [str(number) for number in range(9)]
     assert [row[3] for row in table.rows] == [f"reason {number}\nmore" for number in range(9)]
 
@@ -145,5 +144,4 @@ def test_every_transport_of_a_case_is_listed(recorded):
 def test_a_run_without_samples_has_failures_and_provenance(records, recorded):
     content = recorded([CASE, builders.case("ucx", "pingpong")], records)
     assert len(content.costs) == len(content.pairs) == len(content.comparisons) == 0
-    titles = [table.title for table in tables(content)]
-    assert titles == ["Failures"] * len(records) + ["Provenance"]
+    assert titles(content) == ["Failures"] * len(records) + ["Provenance"]
