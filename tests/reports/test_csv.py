@@ -44,5 +44,5 @@ def test_each_message_size_has_a_csv_row(recorded):
 
 def test_an_empty_run_has_a_header_only(recorded):
     case = builders.case()
-    empty, full = (csv.render(recorded([case], found)) for found in ([], [sample(case, 1.0)]))
+    empty, full = (csv.render(recorded([case], records)) for records in ([], [sample(case, 1.0)]))
     assert empty.splitlines() == full.splitlines()[:1]

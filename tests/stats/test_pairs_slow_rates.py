@@ -1,4 +1,4 @@
-"""How often a slow pair is found, and a pair accused that is as fast as the others.
+"""How often a slow pair is detected, and a pair accused that is as fast as the others.
 
 In simulated clusters whose pairs' bandwidths are log-normal, and so are the 18 transfers of each
 pair (those of a default run) around it, with the same noise.
