@@ -5,7 +5,7 @@ from itertools import pairwise
 import builders
 import numpy as np
 import pytest
-from builders import log_count, transfer, wire
+from builders import log_count, network, transfer, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,40 +114,39 @@ def test_transfers_below_the_least_size_of_the_run_are_ignored(least, recorded):
     assert len(stats.pairs(run)) == (least <= 5 * MB)
 
 
-def test_warm_ups_are_ignored(recorded):
-    records = [transfer(CASE, 0, 100, 5 * MB, iteration=-1), transfer(CASE, 0, 1, 5 * MB)]
-    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
-    assert (row.n, row.bytes, row.q25_Bps, row.busy_Bps) == (1, 5 * MB, 5e6, 5e6)
+def moved(start, stop, nbytes=10 * MB, **given):
+    return transfer(CASE, start, stop, nbytes, **given)
 
 
-@pytest.mark.parametrize("stop", [0.0, -1e-9, -3600.0])
-def test_a_transfer_without_duration_is_counted_but_changes_no_bandwidth(stop, recorded):
-    good, bad = transfer(CASE, 0, 2, 5 * MB), transfer(CASE, 0, stop, 95 * MB)
-    (row,) = stats.pairs(recorded([CASE], [good, bad])).itertuples()
-    assert (row.n, row.n_untimed, row.bytes) == (2, 1, 100 * MB)
-    assert {row.q25_Bps, row.q50_Bps, row.q75_Bps, row.mean_Bps, row.busy_Bps} == {2.5e6}
-    assert row.concurrency == 1.0
-
-
-def test_overlapping_transfers_add_up_to_the_busy_bandwidth(recorded):
-    records = [transfer(CASE, 0, 2, 10 * MB), transfer(CASE, 0, 2, 10 * MB)]
-    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
-    assert (row.q50_Bps, row.mean_Bps, row.busy_Bps, row.concurrency) == (5e6, 5e6, 10e6, 2.0)
-
-
-def test_overlap_between_iterations_is_busy_once(recorded):
-    records = [
-        transfer(CASE, 0, 2, 10 * MB, iteration=0),
-        transfer(CASE, 1, 3, 10 * MB, iteration=1),
-    ]
-    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
-    assert row.busy_Bps == pytest.approx(20e6 / 3)
-
-
-def test_launches_never_overlap(recorded):
-    records = [transfer(CASE, 0, 2, 10 * MB, launch=launch) for launch in (0, 1)]
-    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
-    assert (row.busy_Bps, row.concurrency) == (5e6, 1.0)
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (
+            [moved(0, 100, iteration=-1), moved(0, 2)],
+            {"n": 1, "bytes": 10 * MB, "q25_Bps": 5e6, "busy_Bps": 5e6},
+        ),
+        (
+            [moved(0, 2), moved(0, 2)],
+            {"q50_Bps": 5e6, "mean_Bps": 5e6, "busy_Bps": 10e6, "concurrency": 2},
+        ),
+        # A fetch may begin in one iteration and be logged in the next.
+        ([moved(0, 2), moved(1, 3, iteration=1)], {"busy_Bps": 20e6 / 3}),
+        # Clocks of two launches may overlap.
+        ([moved(0, 2), moved(0, 2, launch=1)], {"busy_Bps": 5e6, "concurrency": 1}),
+        *(
+            (
+                [moved(0, 2), moved(0, stop, 90 * MB)],
+                {"n": 2, "n_untimed": 1, "bytes": 100 * MB, "concurrency": 1}
+                | dict.fromkeys(("q25_Bps", "q50_Bps", "q75_Bps", "mean_Bps", "busy_Bps"), 5e6),
+            )
+            for stop in (0.0, -1e-9, -3600.0)
+        ),
+    ],
+    ids=["warm-up", "overlap", "iterations", "launches", "clock stands", "clock back", "hour back"],
+)  # fmt: skip
+def test_bandwidth_of_a_pair(records, expected, recorded):
+    (row,) = stats.pairs(recorded([CASE], records)).to_dict("records")
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
 def test_microseconds_keep_their_digits_after_the_epoch(recorded):
@@ -181,68 +180,63 @@ def test_pairs_without_transfers(recorded):
     assert list(empty.columns) == list(full.columns)
 
 
-def coverage_of(run):
-    (row,) = stats.coverage(run).itertuples()
-    return row
+WARM = {"iteration": -1}
 
 
-def test_coverage_is_logged_bytes_over_bytes_on_the_wire(recorded):
-    records = [
-        transfer(CASE, 0, 1, 30), transfer(CASE, 0, 1, 45, launch=1, src="2"),
-        wire(CASE, 60), wire(CASE, 40, src="1", dst="0", launch=1),
-        log_count(CASE, n_started=1, n_logged=1), log_count(CASE, "1", n_started=1, n_logged=1),
-    ]  # fmt: skip
-    row = coverage_of(recorded([CASE], records))
-    assert (row.logged_bytes, row.wire_bytes, row.coverage) == (75, 100, 0.75)
-    assert (row.n_started, row.n_logged, row.n_lost) == (2, 2, 0)
-
-
-def test_coverage_is_0_where_no_byte_was_logged(recorded):
-    row = coverage_of(recorded([CASE], [wire(CASE, 100), log_count(CASE)]))
-    assert (row.logged_bytes, row.wire_bytes, row.coverage) == (0, 100, 0.0)
-
-
-def test_bytes_from_a_worker_to_itself_are_not_on_the_wire(recorded):
-    records = [wire(CASE, 70, src="1", dst="1"), wire(CASE, 30), transfer(CASE, 0, 1, 30)]
-    row = coverage_of(recorded([CASE], records))
-    assert (row.self_bytes, row.wire_bytes, row.coverage) == (70, 30, 1.0)
-
-
-def test_only_lo_counts_as_loopback(recorded):
-    records = [
-        builders.network(CASE, 5), builders.network(CASE, 6, launch=1),
-        builders.network(CASE, 100, interface="eth0"), wire(CASE, 1),
-    ]  # fmt: skip
-    assert coverage_of(recorded([CASE], records)).loopback_bytes == 11
-
-
-def test_warm_ups_are_not_covered(recorded):
-    warm = {"iteration": -1}
-    records = [
-        transfer(CASE, 0, 1, 500, **warm), wire(CASE, 500, **warm),
-        wire(CASE, 500, src="0", dst="0", **warm), builders.network(CASE, 500, **warm),
-        log_count(CASE, n_started=9, **warm), wire(CASE, 4), transfer(CASE, 0, 1, 3),
-        log_count(CASE, n_started=1, n_logged=1),
-    ]  # fmt: skip
-    row = coverage_of(recorded([CASE], records))
-    assert (row.coverage, row.self_bytes, row.loopback_bytes, row.n_lost) == (0.75, 0, 0, 0)
-
-
-def test_fetches_that_no_count_explains_are_lost(recorded):
-    counts = {"n_started": 10, "n_logged": 2, "n_busy": 1, "n_failed": 1, "n_in_flight": 1}
-    records = [log_count(CASE, **counts), transfer(CASE, 0, 1, 5), transfer(CASE, 1, 2, 5)]
-    row = coverage_of(recorded([CASE], records))
-    assert (row.n_started, row.n_busy, row.n_failed, row.n_in_flight) == (10, 1, 1, 1)
-    assert row.n_lost == 5
-
-
-def test_logged_entries_without_a_record_are_lost(recorded):
-    records = [log_count(CASE, n_started=10, n_logged=10), transfer(CASE, 0, 1, 5)]
-    assert coverage_of(recorded([CASE], records)).n_lost == 9
-
-
-def test_coverage_is_unknown_without_bytes_on_the_wire(recorded):
-    assert math.isnan(coverage_of(recorded([CASE], [log_count(CASE)])).coverage)
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (
+            [
+                moved(0, 1, 30), moved(0, 1, 45, launch=1, src="2"),
+                wire(CASE, 60), wire(CASE, 40, src="1", dst="0", launch=1),
+                log_count(CASE, n_started=1, n_logged=1),
+                log_count(CASE, "1", n_started=1, n_logged=1),
+            ],
+            {"logged_bytes": 75, "wire_bytes": 100, "coverage": 0.75, "n_started": 2,
+             "n_logged": 2, "n_lost": 0},
+        ),
+        # No log sees a peer-to-peer shuffle.
+        (
+            [wire(CASE, 100), log_count(CASE)],
+            {"logged_bytes": 0, "wire_bytes": 100, "coverage": 0.0},
+        ),
+        (
+            [wire(CASE, 70, src="1", dst="1"), wire(CASE, 30), moved(0, 1, 30)],
+            {"self_bytes": 70, "wire_bytes": 30, "coverage": 1.0},
+        ),
+        (
+            [
+                network(CASE, 5), network(CASE, 6, launch=1),
+                network(CASE, 100, interface="eth0"), wire(CASE, 1),
+            ],
+            {"loopback_bytes": 11},
+        ),
+        (
+            [
+                moved(0, 1, 500, **WARM), wire(CASE, 500, **WARM), network(CASE, 500, **WARM),
+                wire(CASE, 500, src="0", dst="0", **WARM), log_count(CASE, n_started=9, **WARM),
+                wire(CASE, 4), moved(0, 1, 3), log_count(CASE, n_started=1, n_logged=1),
+            ],
+            {"coverage": 0.75, "self_bytes": 0, "loopback_bytes": 0, "n_lost": 0},
+        ),
+        (
+            [
+                log_count(CASE, n_started=10, n_logged=2, n_busy=1, n_failed=1, n_in_flight=1),
+                moved(0, 1, 5), moved(1, 2, 5),
+            ],
+            {"n_started": 10, "n_busy": 1, "n_failed": 1, "n_in_flight": 1, "n_lost": 5},
+        ),
+        # Records count, and not what the worker says it had logged.
+        ([log_count(CASE, n_started=10, n_logged=10), moved(0, 1, 5)], {"n_lost": 9}),
+        ([log_count(CASE)], {"coverage": math.nan}),
+    ],
+    ids=["logged", "nothing logged", "to itself", "loopback", "warm-up", "lost", "not stored",
+         "nothing on the wire"],
+)  # fmt: skip
+def test_coverage(records, expected, recorded):
+    (row,) = stats.coverage(recorded([CASE], records)).to_dict("records")
+    assert {name: row[name] for name in expected} == pytest.approx(expected, nan_ok=True)
 
 
 def test_coverage_of_cases_without_traffic_records(recorded):

@@ -12,26 +12,9 @@ from hypothesis import strategies as st
 
 from commbench import stats
 
-
-def test_failed_launches_do_not_count(recorded_and_ended):
-    case = builders.case()
-    good = builders.launches(case, [2.0] * 5)
-    cut = [sample(case, 0.1, launch=5), builders.end(case, launch=5, ok=False)]
-    (row,) = stats.summaries(recorded_and_ended([case], good + cut)).itertuples()
-    assert (row.n_launches, row.n_samples) == (5, 15)
-    assert row.median_s == pytest.approx(2.0)
-    assert row.confidence < 0.95
-
-
-def test_a_case_of_failed_launches_has_a_median_without_interval(recorded_and_ended):
-    case = builders.case()
-    records = [
-        *(sample(case, 2.0, launch=launch) for launch in range(6)),
-        *(builders.end(case, launch=launch, ok=False) for launch in range(6)),
-    ]
-    (row,) = stats.summaries(recorded_and_ended([case], records)).itertuples()
-    assert (row.n_launches, row.median_s, row.confidence) == (0, 2.0, 0.0)
-    assert math.isnan(row.ci_low_s)
+CASE = builders.case()
+SECONDS = ["median_s", "ci_low_s", "ci_high_s", "min_s", "p5_s", "p25_s", "p75_s", "p95_s", "p99_s",
+           "max_s"]  # fmt: skip
 
 
 def level_by_counting(n, k):
@@ -90,13 +73,12 @@ runs = st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size
 @given(runs)
 @settings(max_examples=40)
 def test_a_summary_agrees_with_its_definitions(launches):
-    case = builders.case()
     records = [
-        sample(case, value, launch=launch, iteration=iteration)
+        sample(CASE, value, launch=launch, iteration=iteration)
         for launch, values in enumerate(launches)
         for iteration, value in enumerate(values)
     ]
-    run = builders.in_memory([case], builders.ended(records))
+    run = builders.in_memory([CASE], builders.ended(records))
     (row,) = stats.summaries(run).itertuples()
     medians = sorted(statistics.median(values) for values in launches)
     pooled = sorted(value for values in launches for value in values)
@@ -115,26 +97,14 @@ def test_a_summary_agrees_with_its_definitions(launches):
 
 
 def test_a_launch_with_many_samples_weighs_no_more_than_one_with_few(recorded_and_ended):
-    case = builders.case()
-    records = [sample(case, 1.0, iteration=iteration) for iteration in range(100)]
-    records += [sample(case, 3.0, launch=launch) for launch in (1, 2)]
-    run = recorded_and_ended([case], records)
+    records = [sample(CASE, 1.0, iteration=iteration) for iteration in range(100)]
+    records += [sample(CASE, 3.0, launch=launch) for launch in (1, 2)]
+    run = recorded_and_ended([CASE], records)
     (row,) = stats.summaries(run).itertuples()
     assert row.median_s == 3.0
     assert (row.n_launches, row.n_samples) == (3, 102)
     assert run.samples["seconds"].median() == 1.0
     assert stats.launch_medians(run)["median_s"].tolist() == [1.0, 3.0, 3.0]
-
-
-@pytest.mark.parametrize("field", [{"warmup": True}, {"verified": False}])
-def test_warm_ups_and_unverified_samples_do_not_count(field, recorded_and_ended):
-    case = builders.case()
-    good = [sample(case, 1.0), sample(case, 1.0, launch=1)]
-    bad = [sample(case, 99.0, iteration=1, **field), sample(case, 99.0, launch=2, **field)]
-    (row,) = stats.summaries(recorded_and_ended([case], good + bad)).itertuples()
-    assert (row.n_launches, row.n_samples) == (2, 2)
-    assert row.median_s == row.min_s == row.max_s == 1.0
-    assert row.cpu_s == 2.0
 
 
 def test_each_message_size_has_a_row(recorded_and_ended):
@@ -158,37 +128,11 @@ def test_rows_are_in_the_order_of_the_suite(recorded_and_ended):
     assert stats.launch_medians(run)["backend"].tolist() == ["ucx", "tcp", "ucx:shm"]
 
 
-def test_a_message_of_no_bytes_has_no_throughput(recorded_and_ended):
-    case = builders.case("tcp", "pingpong")
-    (row,) = stats.summaries(recorded_and_ended([case], [message(case, 1e-6, 0)])).itertuples()
-    assert row.median_s == 1e-6
-    assert math.isnan(row.throughput_Bps)
-
-
 def test_negative_durations_do_not_count(recorded_and_ended):
     one, two = builders.case("tcp"), builders.case("ucx")
     records = [sample(one, 1.0), sample(one, -9.0, iteration=1), sample(two, -1.0)]
     (row,) = stats.summaries(recorded_and_ended([one, two], records)).itertuples()
     assert (row.backend, row.n_samples, row.median_s, row.min_s) == ("tcp", 1, 1.0, 1.0)
-
-
-def test_constant_times_have_an_interval_of_no_width(recorded_and_ended):
-    case = builders.case()
-    run = recorded_and_ended([case], [sample(case, 2.0, launch=launch) for launch in range(6)])
-    (row,) = stats.summaries(run).itertuples()
-    names = "median ci_low ci_high min p5 p25 p75 p95 p99 max"
-    assert {getattr(row, f"{name}_s") for name in names.split()} == {2.0}
-    assert row.confidence == 0.96875
-
-
-def test_one_launch_allows_no_interval(recorded_and_ended):
-    case = builders.case()
-    run = recorded_and_ended([case], [sample(case, 1.0 + n, iteration=n) for n in range(50)])
-    (row,) = stats.summaries(run).itertuples()
-    assert row.confidence == 0
-    assert math.isnan(row.ci_low_s)
-    assert math.isnan(row.ci_high_s)
-    assert row.median_s == 25.5
 
 
 @pytest.mark.parametrize("records", [[], [builders.failure(builders.case())]])
@@ -204,9 +148,8 @@ def test_summaries_without_samples(records, recorded_and_ended):
 
 
 def test_samples_of_nan_are_excluded_with_a_note(recorded_and_ended):
-    case = builders.case()
     run = recorded_and_ended(
-        [case], [sample(case, math.nan), sample(case, 1.0), sample(case, math.inf)]
+        [CASE], [sample(CASE, math.nan), sample(CASE, 1.0), sample(CASE, math.inf)]
     )
     (row,) = stats.summaries(run).itertuples()
     assert (row.n_samples, row.median_s, row.p99_s) == (1, 1.0, 1.0)
@@ -219,3 +162,46 @@ def test_idle_cores_are_the_median_of_cpu_seconds_per_second(recorded_and_ended)
     run = recorded_and_ended([one, two], [*records, builders.idle(two, 1.0, seconds=0.0)])
     table = stats.idle_cores(run)
     assert table["idle_cores"].tolist() == pytest.approx([1.0, math.nan], nan_ok=True)
+
+
+def failed(launch):
+    return builders.end(CASE, launch=launch, ok=False)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (
+            [*builders.launches(CASE, [2.0] * 5), sample(CASE, 0.1, launch=5), failed(5)],
+            {"n_launches": 5, "n_samples": 15, "median_s": 2.0, "confidence": 0.9375},
+        ),
+        (
+            [record for n in range(6) for record in (sample(CASE, 2.0, launch=n), failed(n))],
+            {"n_launches": 0, "median_s": 2.0, "confidence": 0.0, "ci_low_s": math.nan},
+        ),
+        *(
+            (
+                [
+                    sample(CASE, 1.0), sample(CASE, 1.0, launch=1),
+                    sample(CASE, 99.0, iteration=1, **field), sample(CASE, 99.0, launch=2, **field),
+                ],
+                {"n_launches": 2, "n_samples": 2, "median_s": 1.0, "max_s": 1.0, "cpu_s": 2.0},
+            )
+            for field in ({"warmup": True}, {"verified": False})
+        ),
+        ([message(CASE, 1e-6, 0)], {"median_s": 1e-6, "throughput_Bps": math.nan}),
+        (
+            [sample(CASE, 2.0, launch=launch) for launch in range(6)],
+            {"confidence": 0.96875} | dict.fromkeys(SECONDS, 2.0),
+        ),
+        (
+            [sample(CASE, 1.0 + n, iteration=n) for n in range(50)],
+            {"median_s": 25.5, "confidence": 0.0, "ci_low_s": math.nan, "ci_high_s": math.nan},
+        ),
+    ],
+    ids=["a failed launch", "failed launches only", "warm-up", "unverified", "no bytes", "constant",
+         "one launch"],
+)  # fmt: skip
+def test_summary_of_a_case(records, expected, recorded_and_ended):
+    (row,) = stats.summaries(recorded_and_ended([CASE], records)).to_dict("records")
+    assert {name: row[name] for name in expected} == pytest.approx(expected, nan_ok=True)
