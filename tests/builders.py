@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from commbench import model
+from commbench.analysis.run import Run
 from commbench.harness import runner
 from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Region, Suite
+from commbench.store import tables
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
 from commbench.store.parts import Batch, all_records
-from commbench.store.records import BULK, FIELDS
+from commbench.store.records import BULK, FIELDS, TABLES
 
 EPOCH = 1_700_000_000.0
 """When everything here happens: as many digits before the point as a real clock shows."""
@@ -176,6 +181,31 @@ def run(cases: Iterable[Case], **given: Any) -> Manifest:
         "started_at": "2025-01-01T00:00:00+00:00",
     }  # fmt: skip
     return Manifest(suite=Suite(name="made-up", cases=tuple(cases)), **(fields | given))
+
+
+def in_memory(cases: Iterable[Case], records: Iterable[Record] = (), **given: Any) -> Run:
+    """Return a run of these records without files, which is faster than to write and to load it."""
+    manifest = run(cases, **given)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        rows.setdefault(type(record).__name__, []).append(vars(record))
+    return Run(Path("made-up"), manifest, **{
+        name: _frame(kind, rows[kind], manifest.suite.cases) if kind in rows else _empty(kind)
+        for name, kind in TABLES.items()
+    })  # fmt: skip
+
+
+@functools.cache
+def _empty(kind: str) -> pd.DataFrame:
+    return _frame(kind, [], ())
+
+
+def _frame(kind: str, rows: list[dict[str, Any]], cases: Iterable[Case]) -> pd.DataFrame:
+    frame = tables.frame_from_rows(rows, kind)
+    for column in ("workload", "backend"):
+        names = {case.id: getattr(case, column) for case in cases}
+        frame[column] = frame["case_id"].map(names).astype("str")
+    return frame
 
 
 def written(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from commbench import backends, load
 from commbench.analysis.run import Run
 from commbench.launchers.local import LocalLauncher
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import Case, ClusterSpec, Record, registry
 
 # How long an example takes is the machine's affair.
 settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,3 +73,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         return load(builders.written(output, cases, records, **given).path)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def recorded_and_ended(recorded: Callable[..., Run]) -> Callable[..., Run]:
+    """Return what stores records, with a good end for each launch that has none."""
+    return lambda cases, records=(): recorded(cases, builders.ended(records))
+
+
+@pytest.fixture(scope="module")
+def no_figures() -> Iterator[None]:
+    """Save the time of drawing in reports."""
+    names = registry.names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "names", lambda kind: [] if kind == "plot" else names(kind))
+        yield

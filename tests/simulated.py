@@ -55,9 +55,9 @@ def _process(*arguments: str) -> Iterator[str]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            said = process.stdout.readline().strip()
-            assert said, f"{command} ended with status {process.wait()}"
-            yield said
+            line = process.stdout.readline().strip()
+            assert line, f"{command} ended with status {process.wait()}"
+            yield line
         finally:
             # To part from a thousand workers in an orderly way takes minutes.
             process.kill()

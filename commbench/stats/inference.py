@@ -71,7 +71,7 @@ def interval(resampled: Array, confidence: float) -> tuple[float, float]:
     -----
     For ratios of medians of at least six launches its coverage is at least `confidence`, because
     resampled medians, with iterations resampled as well, vary more than the medians.
-    ``tests/stats/test_verdict_rates.py`` measures the coverage.
+    ``tests/stats/test_comparison_rates.py`` measures the coverage.
 
     Examples
     --------

@@ -3,15 +3,12 @@
 ``make test-browser`` runs these; they need Debian's chromium and chromium-driver.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import builders
@@ -22,10 +19,8 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
 
 from commbench import load, stats
-from commbench.analysis.run import Run
 from commbench.reports import html
 
 pytestmark = pytest.mark.browser
@@ -40,20 +35,19 @@ NASTY = "</script><script>document.title = 'taken over'</script><img src=x onerr
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Return a browser that writes down its console and every request."""
-    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    for name, path in found.items():
+def driver(tmp_path_factory):
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    for name, path in programs.items():
         if path is None:
             pytest.fail(f"{name} is missing; on Debian: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
-    options.binary_location = str(found["chromium"])
+    options.binary_location = str(programs["chromium"])
     profile = tmp_path_factory.mktemp("profile")
     # Chromium refuses its sandbox to root.
     for flag in (*FLAGS, *["--no-sandbox"] * (os.geteuid() == 0), f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options, Service(str(found["chromedriver"])))
+    browser = webdriver.Chrome(options, Service(str(programs["chromedriver"])))
     try:
         yield browser
     finally:
@@ -63,7 +57,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 class Opened:
     """A report in the browser."""
 
-    def __init__(self, driver: webdriver.Chrome, path: Path) -> None:
+    def __init__(self, driver, path):
         self.driver = driver
         self.address = path.as_uri()
         # The address alone would keep the page, and with it the focus, of the test before.
@@ -78,56 +72,47 @@ class Opened:
         )
         self.seconds = time.perf_counter() - began
 
-    def logs(self) -> tuple[list[str], list[str]]:
-        """Return what the console said and what was asked for since the last call."""
-        said = [entry["message"] for entry in self.driver.get_log("browser")]
+    def logs(self):
+        messages = [entry["message"] for entry in self.driver.get_log("browser")]
         events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
-        return said, [
+        return messages, [
             event["params"]["request"]["url"]
             for event in events
             if event["method"] == "Network.requestWillBeSent"
         ]
 
-    def run(self, script: str, *arguments: object) -> object:
-        """Return the value of an expression on the page."""
+    def run(self, script, *arguments):
         return self.driver.execute_script(f"return {script}", *arguments)
 
-    def table(self, title: str) -> WebElement:
-        """Return the table whose caption ends so."""
-        (found,) = (
+    def table(self, title):
+        (table,) = (
             table
             for table in self.driver.find_elements(By.CSS_SELECTOR, "table.data")
             if table.find_element(By.TAG_NAME, "caption").text.endswith(title)
         )
-        return found
+        return table
 
-    def cells(self, *pairs: tuple[int, int]) -> list[WebElement]:
-        """Return the cells of the first matrix that are of these pairs."""
+    def cells(self, *pairs):
         matrix = self.driver.find_element(By.CSS_SELECTOR, "table.matrix")
         rows = matrix.find_elements(By.CSS_SELECTOR, "tbody tr")
         return [rows[src].find_elements(By.TAG_NAME, "td")[dst] for src, dst in pairs]
 
-    def tip(self) -> str:
-        """Return what the tip says, or nothing where none is shown."""
+    def tip(self):
         return self.driver.find_element(By.CLASS_NAME, "tip").text
 
-    def press(self, *keys: str) -> None:
-        """Press keys, one after the other."""
+    def press(self, *keys):
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
 
-    def media(self, kind: str = "", scheme: str = "light") -> None:
-        """Show the page on a screen or on paper, with this preference."""
+    def media(self, kind="", scheme="light"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         setting = {"media": kind, "features": features}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", setting)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Path]:
-    """Return a function that writes a report into a folder of its own."""
-
-    def write(content: Run) -> Path:
+def written(tmp_path_factory):
+    def write(content):
         path = tmp_path_factory.mktemp("report") / "report.html"
         path.write_text(html.render(content), encoding="utf-8")
         return path
@@ -136,13 +121,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], Path]:
 
 
 @pytest.fixture(scope="module")
-def reference(written: Callable[[Run], Path]) -> Path:
-    """Return the report of the reference run, with all of its figures."""
+def reference(written):
     return written(load(REFERENCE))
 
 
 @pytest.fixture(scope="module")
-def odd(recorded: Callable[..., Run], written: Callable[[Run], Path]) -> Path:
+def odd(recorded, written):
     """Return the report of a run with a slow pair, missing pairs, failures and a nasty name."""
     cases = [builders.case(name, n_workers=5) for name in ("tcp", NASTY)]
     records = [
@@ -151,43 +135,38 @@ def odd(recorded: Callable[..., Run], written: Callable[[Run], Path]) -> Path:
         for src, dst in itertools.permutations("01234", 2)
         if (src, dst) != ("2", "0")
     ]
-    for place, case in enumerate(cases):
-        records += launches(case, [1.0 + place] * 6)
+    for i, case in enumerate(cases):
+        records += launches(case, [1.0 + i] * 6)
         records += [transport(case, NASTY, evidence=NASTY), failure(case, NASTY, launch=7)]
     return written(recorded(cases, records, environment={"cpu": {"model": NASTY}}))
 
 
 @pytest.fixture(params=["reference", "odd"])
-def opened(request: pytest.FixtureRequest, driver: webdriver.Chrome) -> Opened:
-    """Return either report in the browser."""
+def opened(request, driver):
     return Opened(driver, request.getfixturevalue(request.param))
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, reference: Path) -> Opened:
-    """Return the reference run's report in the browser."""
+def page(driver, reference):
     return Opened(driver, reference)
 
 
 @pytest.fixture
-def odd_page(driver: webdriver.Chrome, odd: Path) -> Opened:
-    """Return the odd run's report in the browser."""
+def odd_page(driver, odd):
     return Opened(driver, odd)
 
 
-def test_it_renders_without_an_error_or_a_request(opened: Opened) -> None:
-    """All is drawn, the console stays empty, and nothing but the file itself is asked for."""
+def test_a_page_is_drawn_without_an_error_or_a_request(opened):
     for scheme in ("dark", "light"):
         opened.media(scheme=scheme)
-    said, requests = opened.logs()
-    assert said == []
+    messages, requests = opened.logs()
+    assert messages == []
     assert [url for url in requests if not url.startswith("data:")] == [opened.address]
     assert opened.run("[...document.images].every(image => image.complete && image.naturalWidth)")
     assert opened.run("document.documentElement.classList.contains('scripted')")
 
 
-def test_what_a_results_file_brings_in_is_not_run(odd_page: Opened) -> None:
-    """Markup in names and messages is shown as the text that it is."""
+def test_markup_of_a_results_file_is_shown_as_text(odd_page):
     assert NASTY in odd_page.driver.title
     assert NASTY in odd_page.driver.find_element(By.TAG_NAME, "h1").text
     assert odd_page.run("document.images.length") == odd_page.run(
@@ -195,8 +174,7 @@ def test_what_a_results_file_brings_in_is_not_run(odd_page: Opened) -> None:
     )
 
 
-def test_scripts_in_the_page_are_refused(odd_page: Opened, tmp_path: Path) -> None:
-    """Even where markup got into the file, the page's policy runs no script but the report's."""
+def test_a_script_added_to_the_page_is_refused(odd_page, tmp_path):
     text = odd_page.driver.page_source
     file = tmp_path / "forged.html"
     file.write_text(text.replace("</main>", "<script>document.title = 'forged'</script></main>"))
@@ -205,14 +183,12 @@ def test_scripts_in_the_page_are_refused(odd_page: Opened, tmp_path: Path) -> No
     assert any("Content Security Policy" in message for message in forged.logs()[0])
 
 
-def column(table: WebElement, number: int) -> list[str]:
-    """Return the texts of a column."""
+def column(table, number):
     rows = table.find_elements(By.CSS_SELECTOR, "tbody tr")
     return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
 
 
-def test_a_click_sorts_and_the_third_restores(page: Opened) -> None:
-    """Numbers are sorted by their value, not as text; the title says which way."""
+def test_clicks_sort_a_table_and_the_third_restores_it(page):
     by_time = stats.summaries(load(REFERENCE)).sort_values("median_s")["backend"].tolist()
     table = page.table("time per iteration")
     before = column(table, 0)
@@ -229,8 +205,7 @@ def test_a_click_sorts_and_the_third_restores(page: Opened) -> None:
     assert column(table, 0) == before
 
 
-def test_the_keyboard_sorts(page: Opened) -> None:
-    """A title is reached with Tab, and Enter and Space sort; only one title says that it does."""
+def test_keys_sort_a_table(page):
     table = page.table("differences between backends")
     first, second = table.find_elements(By.CSS_SELECTOR, "thead th")[:2]
     page.run("arguments[0].focus()", first.find_element(By.TAG_NAME, "button"))
@@ -245,8 +220,7 @@ def test_the_keyboard_sorts(page: Opened) -> None:
     assert with_sort == [second]
 
 
-def test_unknown_numbers_come_last_both_ways(page: Opened) -> None:
-    """A dash is neither the least nor the most."""
+def test_unknown_numbers_are_sorted_last(page):
     page.run(
         "(() => { const cell = document.querySelectorAll('.data tbody tr')[1].cells[1];"
         "cell.dataset.value = ''; cell.textContent = '—'; })()"
@@ -258,8 +232,7 @@ def test_unknown_numbers_come_last_both_ways(page: Opened) -> None:
         assert column(table, 1)[-1] == "—"
 
 
-def test_names_are_sorted_as_people_count(odd_page: Opened) -> None:
-    """Text columns sort by their text, with the numbers in it as numbers."""
+def test_names_are_sorted_with_their_numbers(odd_page):
     table = odd_page.table("(transfers ≥ 1.00 MB)")
     table.find_elements(By.CSS_SELECTOR, "thead button")[1].click()
     pairs = column(table, 1)
@@ -267,8 +240,7 @@ def test_names_are_sorted_as_people_count(odd_page: Opened) -> None:
     assert len(pairs) == 2 * 19
 
 
-def test_pointing_at_a_cell_tells_of_its_pair(odd_page: Opened) -> None:
-    """Direction, quartiles, transfers, bytes and transport appear, and go when the pointer goes."""
+def test_the_pointer_shows_the_tip_of_a_pair(odd_page):
     ordinary, slow, missing = odd_page.cells((0, 1), (1, 3), (2, 0))
     actions = ActionChains(odd_page.driver)
     actions.move_to_element(ordinary).perform()
@@ -284,26 +256,24 @@ def test_pointing_at_a_cell_tells_of_its_pair(odd_page: Opened) -> None:
     assert odd_page.tip() == ""
 
 
-def test_arrow_keys_tell_of_each_pair(odd_page: Opened) -> None:
-    """One cell is in the tab order; the arrows, Home and End go to the others, Escape hides."""
+def test_arrow_keys_show_the_tips_of_pairs(odd_page):
     (first,) = odd_page.cells((0, 0))
     assert first.get_attribute("tabindex") == "0"
     odd_page.run("arguments[0].focus()", first)
-    heard = []
+    pairs = []
     keys = (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_UP,
             Keys.END, Keys.HOME)  # fmt: skip
     for key in keys:
         odd_page.press(key)
-        heard.append(odd_page.tip().splitlines()[0])
-    assert heard == ["0 → 1", "1 → 1", "1 → 0", "0 → 0", "0 → 0", "0 → 4", "0 → 0"]
+        pairs.append(odd_page.tip().splitlines()[0])
+    assert pairs == ["0 → 1", "1 → 1", "1 → 0", "0 → 0", "0 → 0", "0 → 4", "0 → 0"]
     matrix = odd_page.driver.find_element(By.CSS_SELECTOR, "table.matrix")
     assert len(matrix.find_elements(By.CSS_SELECTOR, "[tabindex]")) == 1
     odd_page.press(Keys.ESCAPE)
     assert odd_page.tip() == ""
 
 
-def test_the_tip_stays_in_the_window(odd_page: Opened) -> None:
-    """Also at the edges, and on a narrow screen, all of it can be read."""
+def test_a_tip_is_within_the_window(odd_page):
     odd_page.driver.set_window_size(500, 700)
     try:
         for cell in odd_page.cells((0, 1), (1, 4), (4, 3)):
@@ -314,7 +284,7 @@ def test_the_tip_stays_in_the_window(odd_page: Opened) -> None:
                 "innerHeight - bottom])(document.querySelector('.tip').getBoundingClientRect())"
             )
             assert odd_page.tip()
-            assert min(box) >= 0  # type: ignore[type-var]
+            assert min(box) >= 0
     finally:
         odd_page.driver.set_window_size(1280, 1000)
 
@@ -345,8 +315,7 @@ CONTRASTS = """(() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_read(scheme: str, opened: Opened) -> None:
-    """Text stands out from its ground by at least 4.5 : 1, as WCAG's level AA has it."""
+def test_text_has_a_contrast_of_4_5(scheme, opened):
     opened.media(scheme=scheme)
     try:
         assert opened.run(CONTRASTS) == []
@@ -360,8 +329,7 @@ def test_all_text_can_be_read(scheme: str, opened: Opened) -> None:
     assert card == "rgb(255, 255, 255)"
 
 
-def test_paper_is_white_and_has_everything(opened: Opened) -> None:
-    """Printed, with a dark screen too, the page is light, without its navigation, and whole."""
+def test_a_printed_page_is_white_and_without_navigation(opened):
     opened.media("print", "dark")
     try:
         assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -373,8 +341,7 @@ def test_paper_is_white_and_has_everything(opened: Opened) -> None:
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
 
 
-def test_a_narrow_screen_scrolls_tables_not_the_page(opened: Opened) -> None:
-    """At the width of a telephone nothing but a table or figure is wider than the screen."""
+def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -383,10 +350,9 @@ def test_a_narrow_screen_scrolls_tables_not_the_page(opened: Opened) -> None:
         opened.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_assistive_software_finds_its_way(opened: Opened) -> None:
-    """Landmarks are there, and every table, grid, figure and cell of a matrix has a name."""
+def test_elements_have_names_for_assistive_software(opened):
     tree = opened.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    names: dict[str, list[str]] = {}
+    names = {}
     for node in tree:
         if not node.get("ignored"):
             role = node["role"]["value"]
@@ -400,20 +366,16 @@ def test_assistive_software_finds_its_way(opened: Opened) -> None:
     assert all(names["gridcell"])
 
 
-def test_the_first_key_leads_past_the_navigation(page: Opened) -> None:
-    """The first Tab shows a link to the report itself, which is seen while it has the focus."""
+def test_the_first_tab_leads_past_the_navigation(page):
     page.press(Keys.TAB)
     assert page.run("document.activeElement.className") == "skip"
-    assert page.run("document.activeElement.getBoundingClientRect().left") >= 0  # type: ignore[operator]
+    assert page.run("document.activeElement.getBoundingClientRect().left") >= 0
     page.press(Keys.ENTER)
     assert page.run("document.activeElement.id") == "main"
 
 
 @pytest.mark.timeout(1200)
-def test_a_thousand_workers_open_at_once(
-    driver: webdriver.Chrome, tmp_path: Path, written: Callable[[Run], Path]
-) -> None:
-    """A million pairs over four backends are less than 10 MB and drawn within 3 s."""
+def test_a_report_of_a_thousand_workers_opens_within_3_seconds(driver, tmp_path, written):
     backends = ("tcp", "ucx", "ucx:shm", "mpi")
     run = generated(tmp_path, 4 * 10**6, N_WORKERS, backends)
     path = written(load(run))
@@ -425,7 +387,7 @@ def test_a_thousand_workers_open_at_once(
     assert seconds < MAX_OPEN_S
     cell = driver.find_element(By.CSS_SELECTOR, "table.matrix tbody td")
     ActionChains(driver).move_to_element(cell).perform()
-    told = opened[-1].tip()
-    assert told.startswith("0 … 15 → 0 … 15\n")
-    assert "the slowest is" in told
+    tip = opened[-1].tip()
+    assert tip.startswith("0 … 15 → 0 … 15\n")
+    assert "the slowest is" in tip
     assert "up to 16 × 16 pairs share a cell" in driver.find_element(By.TAG_NAME, "main").text

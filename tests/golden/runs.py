@@ -1,34 +1,30 @@
 """Runs that no machine here could make: a large one, a failed one, and one on GPUs."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import builders as b
 import generated
 
 from commbench import model
 from commbench.harness import suite
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import ClusterSpec
 
 _N_WORKERS = 4
 _N_TRANSFERS = 20_000
 
 
-def thousand_workers(output: Path) -> Path:
+def thousand_workers(output):
     """Write a run of 1,000 workers on 125 hosts."""
     run = generated.generated(output, _N_TRANSFERS, 1000, ["tcp", "ucx"])
     return run.rename(output / "thousand-workers")
 
 
-def failures(output: Path) -> Path:
+def failures(output):
     """Write a run with failed launches, lost log entries, and pairs that exchanged nothing."""
     cases = _merge(["tcp", "ucx", "mpi"], ClusterSpec(n_workers=_N_WORKERS), rows=1000)
     good, partly, failed = cases
     shuffled = random.Random(1)
-    records: list[Record] = []
+    records = []
     for case, n_good in ((good, 3), (partly, 2)):
         for launch in range(n_good):
             records += _launch(case, launch, shuffled, silent={("0", "3"), ("2", "1")})
@@ -45,7 +41,7 @@ def failures(output: Path) -> Path:
     return b.written(output, cases, records, id="failures").path
 
 
-def gpus(output: Path) -> Path:
+def gpus(output):
     """Write a run on eight GPUs of two hosts, joined by NVLink and PCI Express."""
     cluster = ClusterSpec(
         n_workers=8, device="gpu", hosts=("node0", "node1"), launcher="ssh",
@@ -53,7 +49,7 @@ def gpus(output: Path) -> Path:
     )  # fmt: skip
     cases = _merge(["ucx", "ucx:tcp+nvlink"], cluster, rows=10_000_000)
     shuffled = random.Random(2)
-    records: list[Record] = []
+    records = []
     for case in cases:
         for launch in range(3):
             records += _launch(case, launch, shuffled, silent=set())
@@ -80,26 +76,23 @@ def gpus(output: Path) -> Path:
     return b.written(output, cases, records, id="gpus").path
 
 
-GENERATED: dict[str, Callable[[Path], Path]] = {
+GENERATED = {
     "thousand-workers": thousand_workers, "failures": failures, "gpus": gpus,
 }  # fmt: skip
 
 
-def _merge(backends: list[str], cluster: ClusterSpec, rows: int) -> list[Case]:
+def _merge(backends, cluster, rows):
     return suite.cases_for("merge", backends, {"rows": rows}, cluster, launches=3)
 
 
-def _pairs(n_workers: int) -> Iterator[tuple[int, int]]:
+def _pairs(n_workers):
     for src in range(n_workers):
         for dst in range(n_workers):
             if src != dst:
                 yield src, dst
 
 
-def _launch(
-    case: Case, launch: int, numbers: random.Random, *, silent: set[tuple[str, str]],
-    ok: bool = True,
-) -> Iterator[Record]:  # fmt: skip
+def _launch(case, launch, numbers, *, silent, ok=True):
     """Yield the records of a launch with a warm-up and three iterations."""
     n_workers = case.cluster.n_workers
     for iteration in range(-1, 3):

@@ -1,24 +1,15 @@
-"""The CSV report is the summaries, to the last digit."""
-
-from __future__ import annotations
-
 import csv as reader
 import io
 import json
 import math
-from collections.abc import Callable
 
 import builders
 from builders import launches, message, sample
 
-from commbench.analysis.run import Run
 from commbench.reports import csv
 
-Recorded = Callable[..., Run]
 
-
-def test_numbers_come_back_as_they_were(recorded: Recorded) -> None:
-    """Parsed again, every number is the same float or integer, unknown ones are empty."""
+def test_numbers_are_exact_and_unknown_ones_empty(recorded):
     cases = [builders.case("tcp"), builders.case("ucx", launches=1)]
     records = [*launches(cases[0], [1 / 3 + n / 7 for n in range(6)]), sample(cases[1], math.pi)]
     content = recorded(cases, records)
@@ -32,8 +23,7 @@ def test_numbers_come_back_as_they_were(recorded: Recorded) -> None:
     assert [row["ci_low_s"] == "" for row in rows] == [False, True]
 
 
-def test_a_row_says_what_it_measured(recorded: Recorded) -> None:
-    """Two cases of one workload and backend are told apart by their parameters and cluster."""
+def test_rows_have_parameters_and_cluster(recorded):
     cases = [
         builders.case(params={"text": 'a,"b"\nc', "rows": rows}, n_workers=rows) for rows in (2, 3)
     ]
@@ -45,16 +35,14 @@ def test_a_row_says_what_it_measured(recorded: Recorded) -> None:
     assert [row["case_id"] for row in rows] == [case.id for case in cases]
 
 
-def test_there_is_a_row_for_each_message_size(recorded: Recorded) -> None:
-    """Sizes are rows, in bytes."""
+def test_each_message_size_has_a_csv_row(recorded):
     case = builders.case(workload="pingpong")
     text = csv.render(recorded([case], [message(case, 1e-6, size) for size in (1, 1 << 40)]))
     rows = list(reader.DictReader(io.StringIO(text)))
     assert [row["payload_bytes"] for row in rows] == ["1", str(1 << 40)]
 
 
-def test_an_empty_run_has_a_header(recorded: Recorded) -> None:
-    """Nothing measured is a header without rows, with the same columns as otherwise."""
+def test_an_empty_run_has_a_header_only(recorded):
     case = builders.case()
-    empty, full = (csv.render(recorded([case], found)) for found in ([], [sample(case, 1.0)]))
+    empty, full = (csv.render(recorded([case], records)) for records in ([], [sample(case, 1.0)]))
     assert empty.splitlines() == full.splitlines()[:1]

@@ -1,29 +1,23 @@
 """The HTML report says what the terminal says, loads nothing and runs its own script only."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 import builders
 import pytest
 from builders import end, failure, launches, sample, transfer, transport
 
-from commbench.analysis.run import Run
 from commbench.model import ClusterSpec, registry
 from commbench.reports import figures, html
 from commbench.reports.html import pair_matrix
-from commbench.reports.sections import Table, heading, sections
+from commbench.reports.sections import heading, sections
 
-Recorded = Callable[..., Run]
+pytestmark = pytest.mark.usefixtures("no_figures")
 CASE = builders.case()
 EMPTY = ("meta", "link", "img")
 """Elements without an end."""
@@ -40,12 +34,12 @@ NASTY = [
 class _Page(HTMLParser):
     """Makes a tree of a page in which every element is closed where it should be."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.builder = ElementTree.TreeBuilder()
-        self.open: list[str] = []
+        self.open = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         names = [name for name, _ in attrs]
         assert len(names) == len(set(names)), tag
         self.builder.start(tag, {name: value or "" for name, value in attrs})
@@ -54,17 +48,16 @@ class _Page(HTMLParser):
         else:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
         self.builder.end(tag)
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open:
             self.builder.data(data)
 
 
-def parsed(text: str) -> Element:
-    """Return the page as a tree."""
+def parsed(text):
     page = _Page()
     page.feed(text)
     page.close()
@@ -72,76 +65,67 @@ def parsed(text: str) -> Element:
     return page.builder.close()
 
 
-def words(element: Element) -> str:
-    """Return the text of an element and of those in it."""
+def words(element):
     return "".join(element.itertext()).strip()
 
 
-def data_tables(page: Element) -> dict[str, Element]:
+def data_tables(page):
     """Return the tables of numbers by their captions."""
-    found = [table for table in page.iter("table") if table.get("class") == "data"]
-    assert all(table[0].tag == "caption" for table in found)
-    return {words(table[0]): table for table in found}
+    tables = [table for table in page.iter("table") if table.get("class") == "data"]
+    assert all(table[0].tag == "caption" for table in tables)
+    return {words(table[0]): table for table in tables}
 
 
-def cells(table: Element) -> list[list[Element]]:
-    """Return the cells of a table's body, row by row."""
+def data_table(page, caption):
+    (table,) = (table for title, table in data_tables(page).items() if caption in title)
+    return table
+
+
+def cells(table):
     body = table.find("tbody")
     assert body is not None
     return [list(row) for row in body]
 
 
-def every_table(content: Run) -> list[Table]:
-    """Return the tables that the HTML report should have."""
+def every_table(content):
     made = ((section.page_tables or section.tables)(content) for section in sections())
     return list(itertools.chain(*made))
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the time of drawing, but for the tests of figures."""
-    names = registry.names
-    monkeypatch.setattr(registry, "names", lambda kind: [] if kind == "plot" else names(kind))
-
-
 @pytest.fixture(scope="module")
-def full(recorded: Recorded) -> Run:
+def full(recorded):
     """Return a run with every table but all-to-all's."""
     merges = [builders.case(name, n_workers=3) for name in ("tcp", "ucx", "mpi")]
     pings = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
-    records = []
-    for place, case in enumerate(merges):
-        records += launches(case, [0.5 * 1.7**place + 0.01 * n for n in range(6)])
+    records = [failure(merges[2], "it died\nof something", launch=6)]
+    for i, case in enumerate(merges):
+        records += launches(case, [0.5 * 1.7**i + 0.01 * n for n in range(6)])
         for src, dst in itertools.permutations("012", 2):
-            seconds = 0.01 * (1 + place + int(src))
+            seconds = 0.01 * (1 + i + int(src))
             records += [transfer(case, 0, seconds, src=src, dst=dst, launch=n) for n in range(6)]
             records.append(builders.wire(case, 8_000_000, src=src, dst=dst))
         records += [builders.log_count(case, n_started=18), transport(case, "sysv/memory")]
-    for case in pings:
-        for launch, size, layer in itertools.product(range(6), (1, 1 << 20), ("raw", "comm")):
-            records.append(message(case, size, layer, launch))
-    records.append(failure(merges[2], "it died\nof something", launch=6))
+    sizes, layers = (1, 1 << 20), {"raw": 1, "comm": 2}
+    for case, launch, size, layer in itertools.product(pings, range(6), sizes, layers):
+        seconds = (1e-5 + size / 1e9) * (1 + 0.001 * launch) * layers[layer]
+        records.append(builders.message(case, seconds, size, layer=layer, launch=launch))
     return recorded([*merges, *pings], builders.ended(records))
 
 
-def message(case: object, size: int, layer: str, launch: int) -> object:
-    """Return a sample of a ping-pong whose layers and launches differ a little."""
-    seconds = (1e-5 + size / 1e9) * (1 + 0.001 * launch) * (2 if layer == "comm" else 1)
-    return builders.message(case, seconds, size, layer=layer, launch=launch)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def page(full):
+    return parsed(html.render(full))
 
 
-def test_every_table_has_the_terminals_numbers(full: Run) -> None:
-    """Captions, titles, cells and notes are those of the tables that the terminal shows."""
-    page = parsed(html.render(full))
-    found, expected = data_tables(page), every_table(full)
-    assert [*found] == [table.title for table in expected]
+def test_every_table_has_the_numbers_of_the_terminal(full, page):
+    tables, expected = data_tables(page), every_table(full)
+    assert [*tables] == [table.title for table in expected]
     notes = {element.get("id"): words(element) for element in page.iter("p")}
-    for table, element in zip(expected, found.values(), strict=True):
-        assert [words(title) for title in element.iter("th") if title.get("scope") == "col"] == [
-            *table.titles
-        ]
-        shown = [[words(cell) for cell in row] for row in cells(element)]
-        for row, wanted in zip(shown, table.rows, strict=True):
+    for table, element in zip(expected, tables.values(), strict=True):
+        columns = [words(title) for title in element.iter("th") if title.get("scope") == "col"]
+        assert columns == [*table.titles]
+        rows = [[words(cell) for cell in row] for row in cells(element)]
+        for row, wanted in zip(rows, table.rows, strict=True):
             assert row[1:] == [cell.strip() for cell in wanted[1:]]
             assert row[0] == wanted[0] or not wanted[0]
         if table.note:
@@ -149,62 +133,47 @@ def test_every_table_has_the_terminals_numbers(full: Run) -> None:
     assert words(next(page.iter("h1"))) == heading(full)
 
 
-def test_a_cell_that_says_as_above_is_told_in_full(full: Run) -> None:
-    """Rows can be sorted: what the terminal leaves out of the first column stands here."""
-    (table,) = (t for c, t in data_tables(parsed(html.render(full))).items() if "each layer" in c)
-    assert [words(row[0]) for row in cells(table)] == ["1 B", "1 B", "1 MiB", "1 MiB"]
+def test_blank_first_cells_are_filled_because_rows_can_be_sorted(page):
+    rows = cells(data_table(page, "each layer"))
+    assert [words(row[0]) for row in rows] == ["1 B", "1 B", "1 MiB", "1 MiB"]
 
 
-def test_numbers_are_sorted_by_their_exact_values(full: Run) -> None:
-    """Each number has the value that it was rounded from, or none where it is unknown."""
-    found = data_tables(parsed(html.render(full)))
-    (times,) = (table for title, table in found.items() if title.endswith("time per iteration"))
+def test_sort_keys_are_exact_values(full, page):
+    times = cells(data_table(page, "time per iteration"))
     medians = full.summaries.loc[full.summaries["layer"] == "workload", "median_s"]
-    assert [float(row[1].get("data-value", "")) for row in cells(times)] == list(medians)
-    (coverage,) = (table for title, table in found.items() if title.startswith("Coverage"))
-    assert [words(row[3]) for row in cells(coverage)] == ["600.0%"] * 3
-    assert {row[3].get("data-value") for row in cells(coverage)} == {"6.0"}
-    assert {row[0].get("data-value") for row in cells(times)} == {None}
+    assert [float(row[1].get("data-value", "")) for row in times] == list(medians)
+    assert {row[0].get("data-value") for row in times} == {None}
+    coverage = cells(data_table(page, "Coverage"))
+    assert [words(row[3]) for row in coverage] == ["600.0%"] * 3
+    assert {row[3].get("data-value") for row in coverage} == {"6.0"}
 
 
-def test_an_unknown_number_has_no_value(recorded: Recorded) -> None:
-    """What is a dash or has no interval is sorted last, not as zero."""
+def test_an_unknown_number_has_an_empty_sort_key(recorded):
     page = parsed(html.render(recorded([CASE], builders.ended([sample(CASE, 1.0)]))))
-    ((backend, median, interval, ratio, payload, cpu, idle),) = cells(
-        next(table for title, table in data_tables(page).items() if "per iteration" in title)
-    )
-    assert [words(cell) for cell in (interval, cpu, idle)] == ["none", "—", "—"]
-    assert [cell.get("data-value") for cell in (interval, cpu, idle)] == ["", "", ""]
-    assert (words(backend), median.get("data-value"), ratio.get("data-value")) == (
-        "tcp", "1.0", "1.0"
-    )  # fmt: skip
-    assert payload.get("data-value") == "800000000.0"
+    (row,) = cells(data_table(page, "per iteration"))
+    assert [words(row[i]) for i in (0, 2, 5, 6)] == ["tcp", "none", "—", "—"]
+    keys = [cell.get("data-value") for cell in row[1:]]
+    assert keys == ["1.0", "", "1.0", "800000000.0", "", ""]
 
 
-def test_the_file_needs_nothing_else(full: Run) -> None:
-    """Nothing is loaded: addresses are images in the file or places on the page."""
-    text = html.render(full)
-    for element in parsed(text).iter():
+def test_the_page_loads_nothing(full, page):
+    for element in page.iter():
         for name in ("src", "href", "srcset", "action", "data", "poster"):
             assert re.match(r"data:|#", element.get(name, "#")), (element.tag, element.attrib)
         assert not any(name.startswith("on") for name in element.attrib)
-    assert not re.search(r"@import|url\(|https?://|fetch\(|import\(", text)
+    assert not re.search(r"@import|url\(|https?://|fetch\(|import\(", html.render(full))
 
 
-def test_no_script_but_its_own_may_run(full: Run) -> None:
-    """The page's policy allows one script, by its hash, and no address to load from."""
-    page = parsed(html.render(full))
+def test_the_policy_allows_one_script_by_its_hash(page):
     (script,) = page.iter("script")
     digest = base64.b64encode(hashlib.sha256((script.text or "").encode()).digest()).decode()
-    (policy,) = (
-        meta.get("content", "") for meta in page.iter("meta") if "http-equiv" in meta.attrib
-    )
+    (policy,) = (meta.get("content") for meta in page.iter("meta") if "http-equiv" in meta.attrib)
     assert f"script-src 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
 
 
-def nasty_run(recorded: Recorded, nasty: str) -> Run:
+def nasty_run(recorded, nasty):
     """Return a run with `nasty` wherever a results file can bring it in."""
     case = builders.case(nasty, params={"name": nasty}, cluster=ClusterSpec(n_workers=2))
     src, dst = f"{nasty}0", f"{nasty}1"
@@ -218,31 +187,26 @@ def nasty_run(recorded: Recorded, nasty: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def plain(recorded: Recorded) -> Run:
-    """Return the run that has harmless text in all of these places."""
-    return nasty_run(recorded, "plain")
+def plain_elements(recorded):
+    return elements(parsed(html.render(nasty_run(recorded, "plain"))))
+
+
+def elements(page):
+    return [(element.tag, sorted(element.attrib)) for element in page.iter()]
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_whatever_a_results_file_holds_stays_text(
-    nasty: str, recorded: Recorded, plain: Run
-) -> None:
-    """Names of hosts and backends, messages and settings add no element and no attribute."""
-    page, wanted = (parsed(html.render(made)) for made in (nasty_run(recorded, nasty), plain))
-    assert [(element.tag, sorted(element.attrib)) for element in page.iter()] == [
-        (element.tag, sorted(element.attrib)) for element in wanted.iter()
-    ]
+def test_text_of_a_results_file_adds_no_element_and_no_attribute(nasty, recorded, plain_elements):
+    page = parsed(html.render(nasty_run(recorded, nasty)))
+    assert elements(page) == plain_elements
     assert nasty in words(next(page.iter("h1")))
-    (failures,) = (table for title, table in data_tables(page).items() if title == "Failures")
-    assert words(cells(failures)[0][3]) == nasty
+    assert words(cells(data_table(page, "Failures"))[0][3]) == nasty
     labels = {cell.get("aria-label", "") for cell in page.iter("td")}
-    assert any(
-        f"{nasty}0 → {nasty}1" in label and f"transport {nasty}" in label for label in labels
-    )
+    pair, carrier = f"{nasty}0 → {nasty}1", f"transport {nasty}"
+    assert any(pair in label and carrier in label for label in labels)
 
 
-def test_what_no_file_can_hold_is_replaced(recorded: Recorded, tmp_path: Path) -> None:
-    """Control characters and halves of characters don't keep the report from being written."""
+def test_surrogates_and_control_characters_are_replaced(recorded, tmp_path):
     known = {"cpu": {"model": "a\ud800b"}}
     text = html.render(recorded([CASE], [failure(CASE, "b\x00c\x1bd")], environment=known))
     (tmp_path / "report.html").write_text(text, encoding="utf-8")
@@ -250,44 +214,32 @@ def test_what_no_file_can_hold_is_replaced(recorded: Recorded, tmp_path: Path) -
     assert "b\ufffdc\ufffdd" in text
 
 
-def levels(page: Element) -> Iterator[int]:
-    """Yield the levels of the page's headings."""
-    for element in page.iter():
-        if re.fullmatch(r"h\d", element.tag):
-            yield int(element.tag[1])
+@pytest.mark.parametrize(
+    "records",
+    [
+        [], [failure(CASE), failure(CASE, launch=1), end(CASE, ok=False)],
+        builders.ended([sample(CASE, 1.0)]), [transfer(CASE, 0, 1)], [transfer(CASE, 1, 1)],
+    ],
+    ids=["empty", "failures only", "single sample", "one transfer", "untimed transfer"],
+)  # fmt: skip
+def test_structure_of_the_page_of_a_small_run(records, recorded):
+    check_structure(parsed(html.render(recorded([CASE], records))))
 
 
-RUNS = {
-    "empty": lambda: [],
-    "failures only": lambda: [failure(CASE, launch=n) for n in range(2)] + [end(CASE, ok=False)],
-    "single sample": lambda: builders.ended([sample(CASE, 1.0)]),
-    "one transfer": lambda: [transfer(CASE, 0, 1)],
-    "a transfer without duration": lambda: [transfer(CASE, 1, 1)],
-}
+def test_structure_of_the_page_of_a_full_run(page):
+    check_structure(page)
 
 
-@pytest.mark.parametrize("made", RUNS.values(), ids=RUNS)
-def test_a_run_of_any_kind_is_a_sound_page(made: Callable[[], list], recorded: Recorded) -> None:
-    """With little or nothing measured the page still has its parts, and nothing dangles."""
-    check_structure(html.render(recorded([CASE], made())))
-
-
-def test_a_full_run_is_a_sound_page(full: Run) -> None:
-    """Headings, landmarks, captions and references are what assistive software goes by."""
-    check_structure(html.render(full))
-
-
-def check_structure(text: str) -> None:
+def check_structure(page):
     """Check what assistive software relies on."""
-    assert text.startswith("<!DOCTYPE html>")
-    page = parsed(text)
     assert page.get("lang") == "en"
-    found = [*levels(page)]
-    assert found[0] == 1
-    assert found.count(1) == 1
-    assert all(after <= before + 1 for before, after in itertools.pairwise(found))
+    tags = [element.tag for element in page.iter()]
+    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     for landmark in ("header", "nav", "main", "footer"):
-        assert len([*page.iter(landmark)]) == 1
+        assert tags.count(landmark) == 1
     ids = [element.get("id") for element in page.iter() if "id" in element.attrib]
     assert len(ids) == len(set(ids))
     for element in page.iter():
@@ -306,45 +258,40 @@ def check_structure(text: str) -> None:
     assert "Failures" not in titles or titles[-2] == "Failures"
 
 
-def test_warnings_come_first(full: Run) -> None:
-    """All warnings stand in the first section, and the list of sections counts them."""
-    page = parsed(html.render(full))
+def test_warnings_come_first(full, page):
+    assert html.render(full).startswith("<!DOCTYPE html>")
     first = next(element for element in page.iter("section"))
     assert [words(item) for item in first.iter("li")] == [text.strip() for text in full.warnings]
     assert words(next(page.iter("li"))) == f"Warnings ({len(full.warnings)})"
 
 
-def pair_cells(content: Run) -> dict[str, list[list[pair_matrix.Cell]]]:
-    """Return the cells of the only block's matrices by backend."""
+def pair_cells(content):
     (block,) = pair_matrix.blocks(content)
-    return {found.backend: [list(row) for _, row in found.rows] for found in block.matrices}
+    return {matrix.backend: [list(row) for _, row in matrix.rows] for matrix in block.matrices}
 
 
-def test_a_matrix_tells_of_every_pair(full: Run) -> None:
-    """A cell has the numbers of the pair's row in the terminal, its direction and its transport."""
-    found = pair_cells(full)
-    assert [*found] == ["tcp", "ucx", "mpi"]
+def test_cells_of_a_matrix_have_the_numbers_of_their_pair(full):
+    matrices = pair_cells(full)
+    assert [*matrices] == ["tcp", "ucx", "mpi"]
     (table,) = (t for t in every_table(full) if t.title.startswith("Bandwidth per pair"))
     assert len(table.rows) == 18
     for backend, pair, n, nbytes, q25, q50, q75, *_ in table.rows:
         src, dst = pair.split(" → ")
-        cell = found[backend.split()[-1]][int(src)][int(dst)]
-        transport_of = "sysv/memory" if (src, dst) == ("0", "1") else "not recorded"
+        cell = matrices[backend.split()[-1]][int(src)][int(dst)]
+        carrier = "sysv/memory" if (src, dst) == ("0", "1") else "not recorded"
         assert cell.description.splitlines() == [
             pair, f"median {q50} GB/s", f"25 %: {q25}, 75 %: {q75} GB/s",
-            f"{n} transfers, {nbytes}", f"transport {transport_of}",
+            f"{n} transfers, {nbytes}", f"transport {carrier}",
         ]  # fmt: skip
         assert cell.text == q50
-    assert {rows[i][i].kind for rows in found.values() for i in range(3)} == {"self"}
+    assert {rows[i][i].kind for rows in matrices.values() for i in range(3)} == {"self"}
 
 
-def test_a_matrix_shows_what_is_missing(recorded: Recorded) -> None:
-    """Pairs and backends without transfers, and unseen workers, are told and not left out."""
+def test_a_matrix_shows_pairs_and_backends_without_transfers(recorded):
     cases = [builders.case(name, n_workers=4) for name in ("tcp", "ucx")]
     records = [transfer(cases[0], 0, 1), transfer(cases[0], 0, 0, src="0", dst="2")]
     content = recorded(cases, records)
     (block,) = pair_matrix.blocks(content)
-    ((_, *_),) = (found.rows for found in block.matrices)
     rows = pair_cells(content)["tcp"]
     assert [[cell.kind for cell in row] for row in rows] == [
         ["self", "pair", "untimed"], ["none", "self", "none"], ["none", "none", "self"]
@@ -356,21 +303,7 @@ def test_a_matrix_shows_what_is_missing(recorded: Recorded) -> None:
     assert "ucx: no such transfer was logged." in html.render(content)
 
 
-def test_a_slow_pair_stands_out(recorded: Recorded) -> None:
-    """The cell of a slow pair is marked, and says how slow it is."""
-    case = builders.case(n_workers=4)
-    records = [
-        transfer(case, 0, 0.8 if (src, dst) == ("1", "3") else 0.1, src=src, dst=dst)
-        for src, dst in itertools.permutations("0123", 2)
-    ]
-    rows = pair_cells(recorded([case], records))["tcp"]
-    assert [
-        (i, j) for i in range(4) for j in range(4) if rows[i][j].kind == "slow"
-    ] == [(1, 3)]  # fmt: skip
-    assert "slow: 8.0 × slower than the typical pair" in rows[1][3].description
-
-
-def large(n_workers: int, recorded: Recorded, slow: tuple[int, int] = (3, 5)) -> Run:
+def large(n_workers, recorded, slow=(3, 5)):
     """Return a run in which each worker has fetched from its next three."""
     case = builders.case(n_workers=n_workers)
     records = [
@@ -385,27 +318,24 @@ def large(n_workers: int, recorded: Recorded, slow: tuple[int, int] = (3, 5)) ->
     return recorded([case], records)
 
 
-def test_up_to_64_workers_each_pair_has_a_cell(recorded: Recorded) -> None:
-    """No cell is shared before it must be."""
+def test_up_to_64_workers_each_pair_has_a_cell(recorded):
     content = large(64, recorded)
     ((rows),) = pair_cells(content).values()
     assert len(rows) == 64
     assert sum(cell.kind in ("pair", "slow") for row in rows for cell in row) == len(content.pairs)
 
 
-def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(recorded: Recorded) -> None:
-    """Each cell counts its pairs, with transfers and without, and names the slowest."""
+def test_beyond_64_workers_several_pairs_share_a_cell(recorded):
     content = large(130, recorded)
     (block,) = pair_matrix.blocks(content)
     assert "130 workers: up to 3 × 3 pairs share a cell" in block.note
     assert "--format json" in block.note
     ((rows),) = pair_cells(content).values()
     assert len(rows) == 44
-    told = "\n".join(cell.description for row in rows for cell in row)
-    counted = [int(n) for n in re.findall(r"^(\d+) pairs?: ", told, re.MULTILINE)]
-    assert sum(counted) == len(content.pairs) == 3 * 130 - 6
-    fetched = re.findall(r"^\d+ pairs?: (\d+) transfer", told, re.MULTILINE)
-    assert sum(map(int, fetched)) == content.pairs["n"].sum()
+    text = "\n".join(cell.description for row in rows for cell in row)
+    counts = re.findall(r"^(\d+) pairs?: (\d+) transfer", text, re.MULTILINE)
+    assert sum(int(n_pairs) for n_pairs, _ in counts) == len(content.pairs) == 3 * 130 - 6
+    assert sum(int(n_transfers) for _, n_transfers in counts) == content.pairs["n"].sum()
     first = rows[0][0]
     assert first.description.splitlines()[:4] == [
         "w-0 … w-2 → w-0 … w-2", "3 pairs: 3 transfers, 30.0 MB",
@@ -417,100 +347,100 @@ def test_beyond_64_workers_pairs_share_cells_and_none_is_lost(recorded: Recorded
     assert rows[0][20].description == "w-0 … w-2 → w-60 … w-62\nno transfer ≥ 1.00 MB"
 
 
-def test_very_many_matrices_share_the_room(recorded: Recorded) -> None:
-    """However many cases a run has, the file stays of a size that opens at once."""
-    cases = [builders.case(params={"rows": n}, n_workers=40) for n in range(30)]
+def test_the_number_of_cells_of_many_matrices_is_limited(recorded):
+    cases = [builders.case(params={"rows": n}, n_workers=40) for n in range(12)]
+    assert len(cases) * 40**2 > 4 * 64**2
     records = [
         transfer(case, 0, 0.1, src=str(src), dst=str(src + 1))
-        for case in cases
-        for src in range(39)
+        for case, src in itertools.product(cases, range(39))
     ]
     content = recorded(cases, records)
-    found = pair_matrix.blocks(content)
-    assert len(found) == 30
-    n_cells = sum(
-        len(m.rows) * len(row) for b in found for m in b.matrices for _, row in m.rows[:1]
-    )
-    assert n_cells <= 4 * 64**2
+    matrices = [matrix for block in pair_matrix.blocks(content) for matrix in block.matrices]
+    assert len(matrices) == 12
+    assert sum(len(row) for matrix in matrices for _, row in matrix.rows) <= 4 * 64**2
+    # As many cells of 30 matrices are a file that opens at once.
     assert len(html.render(content)) < 8_000_000
 
 
-def test_more_pairs_have_rows_than_on_the_terminal(recorded: Recorded) -> None:
-    """Whoever can sort sees 250 pairs, and is told of the others."""
+def test_the_250_slowest_pairs_have_rows(recorded):
     case = builders.case(n_workers=17)
     records = [
-        transfer(case, 0, 0.1 + 0.01 * place, src=src, dst=dst)
-        for place, (src, dst) in enumerate(itertools.permutations(map(str, range(17)), 2))
+        transfer(case, 0, 0.1 + 0.01 * i, src=src, dst=dst)
+        for i, (src, dst) in enumerate(itertools.permutations(map(str, range(17)), 2))
     ]
     page = parsed(html.render(recorded([case], records)))
-    (table,) = (t for title, t in data_tables(page).items() if title.startswith("Bandwidth per"))
-    assert len(cells(table)) == 250
+    assert len(cells(data_table(page, "Bandwidth per"))) == 250
     assert "The 250 slowest of 272 pairs. The format json has all." in words(page)
 
 
 @pytest.fixture
-def plotted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that installs these kinds of figure and no other."""
+def plotted(monkeypatch, recorded):
+    """Return a function that renders a run with these kinds of figure and no other."""
+    load, names = registry.load, registry.names
 
-    def install(**kinds: str) -> None:
+    def render(**kinds):
         points = {
             name.replace("_", "-"): EntryPoint(name, value, "commbench.plots")
             for name, value in kinds.items()
         }
-        load, names = registry.load, registry.names
-        monkeypatch.setattr(
-            registry, "names", lambda kind: sorted(points) if kind == "plot" else names(kind)
-        )
-        monkeypatch.setattr(
-            registry,
-            "load",
-            lambda kind, name: points[name].load() if kind == "plot" else load(kind, name),
-        )
 
-    return install
+        def loaded(kind, name):
+            return points[name].load() if kind == "plot" else load(kind, name)
+
+        def named(kind):
+            return sorted(points) if kind == "plot" else names(kind)
+
+        monkeypatch.setattr(registry, "names", named)
+        monkeypatch.setattr(registry, "load", loaded)
+        run = recorded([CASE], launches(CASE, [1.0] * 6))
+        return run, parsed(html.render(run))
+
+    return render
 
 
-def fails(data: object) -> None:
-    """Stand for a figure that can't be drawn."""
+TIMES = "commbench.reports.figures.iteration_figures:plot_times"
+
+
+def fails(data):
     raise ZeroDivisionError("no <data>")
 
 
-def test_figures_are_images_in_the_file(recorded: Recorded, plotted: Callable[..., None]) -> None:
-    """A figure stands in the section of its subject, as an image with its title in words."""
-    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
-    content = recorded([CASE], launches(CASE, [1.0] * 6))
-    page = parsed(html.render(content))
+def test_figures_are_images_in_the_section_of_their_subject(plotted):
+    run, page = plotted(workload_time=TIMES)
     (section,) = (s for s in page.iter("section") if s.get("id") == "time-per-iteration")
     (image,) = section.iter("img")
     kind, _, encoded = image.get("src", "").partition(",")
     assert kind == "data:image/svg+xml;base64"
-    assert base64.b64decode(encoded) == figures.drawn(content)[0].svg
+    (drawing,) = figures.drawn(run)
+    assert base64.b64decode(encoded) == drawing.svg
     assert "\n" not in image.get("alt", "\n")
-    assert image.get("alt", "").startswith(figures.drawn(content)[0].figure.get_suptitle()[:20])
+    assert image.get("alt", "").startswith(drawing.figure.get_suptitle()[:20])
 
 
-def test_a_figure_of_very_many_lines_is_shown_as_pixels(
-    recorded: Recorded, plotted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a browser would draw for seconds is an image of pixels instead."""
-    plotted(workload_time="commbench.reports.figures.iteration_figures:plot_times")
+# A browser would draw millions of lines for seconds.
+def test_a_figure_of_very_many_lines_is_an_image_of_pixels(plotted, monkeypatch):
     monkeypatch.setattr(html, "_MAX_SVG", 100)
-    (image,) = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6)))).iter("img")
+    (image,) = plotted(workload_time=TIMES)[1].iter("img")
     assert image.get("src", "").startswith("data:image/png;base64,")
 
 
-def test_a_figure_that_cannot_be_drawn_is_told(
-    recorded: Recorded, plotted: Callable[..., None]
-) -> None:
-    """A plug-in's figure that fails costs itself alone, and is not left out in silence."""
-    ours = "commbench.reports.figures.iteration_figures:plot_times"
-    plotted(theirs=f"{__name__}:fails", workload_time=ours)
-    page = parsed(html.render(recorded([CASE], launches(CASE, [1.0] * 6))))
+def test_a_figure_that_cannot_be_drawn_is_named(plotted):
+    _, page = plotted(theirs=f"{__name__}:fails", workload_time=TIMES)
     assert len([*page.iter("img")]) == 1
     (section,) = (s for s in page.iter("section") if s.get("id") == "more-figures")
     assert "the figure theirs could not be drawn: ZeroDivisionError('no <data>')" in words(section)
 
 
-def test_the_same_run_gives_the_same_bytes(full: Run) -> None:
-    """A report can be compared with an older one."""
+def test_a_slow_pair_is_marked(recorded):
+    case = builders.case(n_workers=4)
+    records = [
+        transfer(case, 0, 0.8 if pair == ("1", "3") else 0.1, src=pair[0], dst=pair[1])
+        for pair in itertools.permutations("0123", 2)
+    ]
+    rows = pair_cells(recorded([case], records))["tcp"]
+    assert [cell for row in rows for cell in row if cell.kind == "slow"] == [rows[1][3]]
+    assert "slow: 8.0 × slower than the typical pair" in rows[1][3].description
+
+
+def test_a_run_has_the_same_page_every_time(full):
     assert html.render(full) == html.render(full)

@@ -1,12 +1,6 @@
-"""The JSON report is valid everywhere, and has the keys that others rely on."""
-
-from __future__ import annotations
-
-import importlib
+import itertools
 import json
 import math
-from collections.abc import Callable
-from typing import Any
 
 import builders
 import pytest
@@ -23,10 +17,8 @@ from builders import (
     wire,
 )
 
-from commbench.analysis.run import Run
+from commbench.reports import json as json_report
 
-Recorded = Callable[..., Run]
-json_report = importlib.import_module("commbench.reports.json")
 CASES = [
     builders.case("tcp", params={"rows": 3, "sizes": [1, 2]}),
     builders.case("ucx", params={"rows": 3, "sizes": [1, 2]}),
@@ -54,18 +46,17 @@ KEYS = {
 }
 
 
-def strict(text: str) -> Any:
+def strict(text):
     """Return the parsed report; NaN and infinity, which JSON does not have, are errors."""
 
-    def refuse(constant: str) -> None:
+    def refuse(constant):
         raise AssertionError(constant)
 
     return json.loads(text, parse_constant=refuse)
 
 
 @pytest.fixture(scope="module")
-def report(recorded: Recorded) -> Any:
-    """Return the report of a run that has everything."""
+def report(recorded):
     records = [record for case in CASES[:2] for record in launches(case, [1.5] * 6)]
     records += [message(CASES[2], 1e-6, size) for size in (1, 1024)]
     records += [transfer(CASES[0], 0, 1), wire(CASES[0], 8_000_000), log_count(CASES[0])]
@@ -81,35 +72,30 @@ def report(recorded: Recorded) -> Any:
     return strict(json_report.render(content))
 
 
-def test_the_top_has_the_documented_keys(report: Any) -> None:
-    """Consumers find every section, in the documented order."""
+def test_documented_keys_of_the_report(report):
     assert list(report) == TOP
 
 
 @pytest.mark.parametrize("section", KEYS)
-def test_every_section_has_the_documented_keys(section: str, report: Any) -> None:
-    """Every row of a section has the keys that consumers rely on."""
+def test_documented_keys_of_each_section(section, report):
     assert report[section]
     for row in report[section]:
         assert set(KEYS[section].split()) <= set(row)
 
 
-def test_the_run_says_how_to_run_it_again(report: Any) -> None:
-    """Suite, seed, version and the environment as it was recorded, unknown numbers as null."""
+def test_the_run_has_suite_seed_version_and_environment(report):
     run = report["run"]
     assert (run["suite"], run["seed"], run["schema_version"]) == ("made-up", 3, 2)
     assert run["min_transfer_bytes"] == 1_000_000
     assert run["environment"] == {"load_average": [None], "cpu": {"model": "x"}}
 
 
-def test_sizes_are_named_where_they_are_messages(report: Any) -> None:
-    """A ping-pong's rows have their message size, a workload's don't."""
+def test_only_messages_have_a_message_size(report):
     sizes = {(row["workload"], row.get("message_bytes")) for row in report["cases"]}
     assert sizes == {("merge", None), ("pingpong", 1), ("pingpong", 1024)}
 
 
-def test_numbers_are_in_base_units(report: Any) -> None:
-    """Seconds and bytes per second, as they are in the records."""
+def test_values_are_in_base_units(report):
     row = report["cases"][0]
     assert row["params"] == {"rows": 3, "sizes": [1, 2]}
     assert row["median_s"] == row["ci_low_s"] == row["ci_high_s"] == 1.5
@@ -118,55 +104,42 @@ def test_numbers_are_in_base_units(report: Any) -> None:
     assert report["coverage"][0]["coverage"] == 1.0
 
 
-def test_what_is_unknown_is_null(report: Any) -> None:
-    """One launch has no interval, and no wire no cost per byte: null, not NaN and not 0."""
+def test_unknown_values_are_null(report):
     pingpong = report["cases"][-1]
     assert (pingpong["ci_low_s"], pingpong["ci_high_s"], pingpong["confidence"]) == (None, None, 0)
     assert pingpong["idle_cores"] is None
     assert report["cases"][1]["cpu_s_per_GB"] is None
 
 
-def test_failures_keep_their_message(report: Any) -> None:
-    """Text is text, whatever it holds, in Unicode that every parser takes."""
+def test_failures_have_their_message(report):
     (row,) = report["failures"]
     assert row["message"] == "<it> | broke\n?"
     assert row["launch"] == 6
 
 
-def test_an_empty_run_is_empty_lists(recorded: Recorded) -> None:
-    """Nothing measured: every section is there, without a row."""
+def test_an_empty_run_has_empty_lists(recorded):
     report = strict(json_report.render(recorded(CASES)))
     assert list(report) == TOP
     assert {name: report[name] for name in KEYS} == {name: [] for name in KEYS}
 
 
-def test_a_ratio_without_interval_has_null_limits(recorded: Recorded) -> None:
-    """One launch each: a ratio, no limits, no verdict."""
-    records = [sample(case, 1.0 + place) for place, case in enumerate(CASES[:2])]
+def test_limits_of_a_ratio_without_interval_are_null(recorded):
+    records = [sample(case, 1.0 + i) for i, case in enumerate(CASES[:2])]
     content = recorded(CASES, builders.ended(records))
     (row,) = strict(json_report.render(content))["comparisons"]
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == (2.0, None, None)
     assert (row["verdict"], row["candidate_id"]) == ("inconclusive", CASES[1].id)
 
 
-def test_every_pair_has_a_line_of_its_own(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many pairs there are, each is one line, and what is unknown is null in it."""
+def test_every_pair_has_a_line(recorded, monkeypatch):
     monkeypatch.setattr(json_report, "_CHUNK", 2)
     case = builders.case(n_workers=3)
-    records = [
-        transfer(case, 0, 0 if src == "0" else 1, src=src, dst=dst)
-        for src in "012"
-        for dst in "012"
-        if src != dst
-    ]
+    ends = list(itertools.permutations("012", 2))
+    records = [transfer(case, 0, int(src != "0"), src=src, dst=dst) for src, dst in ends]
     text = json_report.render(recorded([case], records))
     pairs = strict(text)["pairs"]
     lines = [line for line in text.splitlines() if '"busy_Bps"' in line]
     assert [strict(line.strip().rstrip(",")) for line in lines] == pairs
-    assert [(pair["src"], pair["dst"]) for pair in pairs] == [
-        (src, dst) for src in "012" for dst in "012" if src != dst
-    ]
+    assert [(pair["src"], pair["dst"]) for pair in pairs] == ends
     assert [pair["q50_Bps"] for pair in pairs] == [None, None, 8e6, 8e6, 8e6, 8e6]
     assert pairs[0]["n_untimed"] == 1

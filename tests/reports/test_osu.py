@@ -1,28 +1,21 @@
 """The format of the OSU Micro-Benchmarks, read as their users' scripts read it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import itertools
 
 import builders
 import pytest
 from builders import message
 
-from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.reports import osu
 
-Recorded = Callable[..., Run]
 
-
-def numbers(text: str) -> list[list[float]]:
-    """Return the numbers of every line that is no comment, as such scripts do."""
+def numbers(text):
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [[float(word) for word in line.split()] for line in lines]
 
 
-def rendered(recorded: Recorded, mode: str | None = None, seconds: float = 2e-6) -> str:
-    """Return the report of two sizes in a mode, or of a run from before there were modes."""
+def rendered(recorded, mode=None, seconds=2e-6):
     params = {} if mode is None else {"mode": mode, "window": 64, "pairs": 3}
     case = builders.case("tcp", "pingpong", params=params)
     records = [message(case, seconds, size) for size in (1, 8192)]
@@ -30,16 +23,14 @@ def rendered(recorded: Recorded, mode: str | None = None, seconds: float = 2e-6)
 
 
 @pytest.mark.parametrize("mode", [None, "latency"])
-def test_latency_is_in_microseconds(recorded: Recorded, mode: str | None) -> None:
-    """Two columns: bytes and µs with two decimals."""
+def test_latency_is_in_microseconds(recorded, mode):
     text = rendered(recorded, mode)
     assert numbers(text) == [[1, 2.0], [8192, 2.0]]
     assert "# OSU MPI Latency Test" in text
     assert "# Size          Latency (us)" in text.splitlines()
 
 
-def test_latency_under_load_says_so(recorded: Recorded) -> None:
-    """The columns are those of the latency, and a comment names the load."""
+def test_latency_under_load_is_marked(recorded):
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)
     text = osu.render(recorded([case], builders.ended([message(case, 2e-6, 1)])))
@@ -48,8 +39,7 @@ def test_latency_under_load_says_so(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("mode", ["bandwidth", "bidirectional"])
-def test_bandwidth_is_in_millions_of_bytes(recorded: Recorded, mode: str) -> None:
-    """Two columns: bytes and MB/s, MB = 10⁶ B."""
+def test_bandwidth_is_in_millions_of_bytes(recorded, mode):
     text = rendered(recorded, mode)
     assert numbers(text) == [[1, 0.5], [8192, 4096.0]]
     assert ("Bi-Directional" in text) == (mode == "bidirectional")
@@ -57,16 +47,14 @@ def test_bandwidth_is_in_millions_of_bytes(recorded: Recorded, mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["message-rate", "multi-pair"])
-def test_message_rate_has_three_columns(recorded: Recorded, mode: str) -> None:
-    """Bytes, MB/s and messages per second; of several pairs it says how many."""
+def test_message_rate_has_three_columns(recorded, mode):
     text = rendered(recorded, mode)
     assert "# Size                  MB/s        Messages/s" in text.splitlines()
     assert ("# [ pairs: 3 ] [ window size: 64 ]" in text.splitlines()) == (mode == "multi-pair")
     assert numbers(text) == [[1, 0.5, 500000.0], [8192, 4096.0, 500000.0]]
 
 
-def test_each_backend_and_layer_has_a_block_that_names_it(recorded: Recorded) -> None:
-    """Blocks are separated by an empty line, and say which backend, layer and meaning they have."""
+def test_each_backend_and_layer_has_a_named_block(recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx:shm")]
     records = [
         message(case, 1e-6, size, layer=layer)
@@ -74,27 +62,22 @@ def test_each_backend_and_layer_has_a_block_that_names_it(recorded: Recorded) ->
     ]  # fmt: skip
     blocks = osu.render(recorded(cases, builders.ended(records))).split("\n\n")
     assert len(blocks) == 4
-    for block, (name, layer) in zip(
-        blocks,
-        [("tcp", "comm"), ("tcp", "worker"), ("ucx:shm", "comm"), ("ucx:shm", "worker")],
-        strict=True,
-    ):
+    expected = itertools.product(("tcp", "ucx:shm"), ("comm", "worker"))
+    for block, (name, layer) in zip(blocks, expected, strict=True):
         assert f"backend {name}, layer {layer}" in block
         assert ("not halved" in block) == (layer == "worker")
         assert [size for size, _ in numbers(block)] == [1, 2]
 
 
 @pytest.mark.parametrize("samples", [True, False])
-def test_a_run_without_a_ping_pong_is_told_so(recorded: Recorded, samples: bool) -> None:
-    """A merge, or a run that has failed, has nothing in OSU's format."""
+def test_a_run_without_a_ping_pong_is_refused(recorded, samples):
     case = builders.case()
     records = builders.launches(case, [1.0]) if samples else [builders.failure(case)]
     with pytest.raises(UsageError, match="has no sample of a ping-pong"):
         osu.render(recorded([case], records))
 
 
-def test_fetches_between_all_pairs_are_no_ping_pong(recorded: Recorded) -> None:
-    """All-to-all times fetches and exchanges, which would pass for latencies in these columns."""
+def test_all_to_all_is_refused(recorded):
     case = builders.case("tcp", "all-to-all")
     records = [message(case, 1e-3, 1024, layer=layer) for layer in ("alone", "together")]
     with pytest.raises(UsageError, match="no sample of a ping-pong"):

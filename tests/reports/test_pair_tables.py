@@ -1,83 +1,66 @@
-"""All-to-all's tables keep alone and together apart, and slow pairs come first."""
-
-from __future__ import annotations
-
-import importlib
 import itertools
 import json
-from collections.abc import Callable
 
 import builders
 import pytest
 from builders import end, sample, transfer, wire
+from shown import titled, titles
 
-from commbench.analysis.run import Run
-from commbench.model import Record
-from commbench.reports.sections import Table, tables
+from commbench.reports import json as json_report
 
-Recorded = Callable[..., Run]
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
 PAIRS = list(itertools.permutations("012", 2))
 
 
-def measured(slow: float = 1.0) -> list[Record]:
-    """Return 100 MB/s alone and half of it together, but so many times less from 2 to 0."""
-    records: list[Record] = []
+def measured(slow=1.0):
+    """Return 100 MB/s alone and half of it together, divided by `slow` from 2 to 0."""
+    records = [end(CASE, launch=launch) for launch in range(6)]
     for launch, size in itertools.product(range(6), (MIB, 16 * MIB)):
         for channel, factor in (("alone", 1), ("together", 2)):
             times = [factor * size / 100e6 * (slow if pair == ("2", "0") else 1) for pair in PAIRS]
+            given = {"launch": launch, "channel": channel}
             records += [
-                transfer(CASE, 0, seconds, size, src=src, dst=dst, launch=launch, channel=channel)
+                transfer(CASE, 0, seconds, size, src=src, dst=dst, **given)
                 for (src, dst), seconds in zip(PAIRS, times, strict=True)
             ]
             together = channel == "together"
-            records.append(
-                sample(
-                    CASE, max(times) if together else sum(times) / 6, launch=launch, layer=channel,
-                    payload_bytes=size * (6 if together else 1), cpu_seconds=0.5,
-                )
-            )  # fmt: skip
+            seconds = max(times) if together else sum(times) / 6
+            given = {"payload_bytes": size * (6 if together else 1), "cpu_seconds": 0.5}
+            records.append(sample(CASE, seconds, launch=launch, layer=channel, **given))
             records += [wire(CASE, size, src=src, dst=dst, launch=launch) for src, dst in PAIRS]
-    return records + [end(CASE, launch=launch) for launch in range(6)]
+    return records
 
 
 @pytest.fixture(scope="module")
-def slow(recorded: Recorded) -> Run:
-    """Return a run with one slow pair."""
+def even(recorded):
+    return recorded([CASE], measured())
+
+
+@pytest.fixture(scope="module")
+def slow(recorded):
     return recorded([CASE], measured(slow=8.0))
 
 
-def titled(content: Run, words: str) -> Table:
-    """Return the table whose title begins so."""
-    (found,) = [table for table in tables(content) if table.title.startswith(words)]
-    return found
-
-
-def test_each_size_has_its_time_and_bandwidth(recorded: Recorded) -> None:
-    """Alone that of one fetch, together that of all pairs' blocks at once."""
-    content = recorded([CASE], measured())
-    alone = titled(content, "all-to-all, one pair at a time")
+def test_each_size_has_its_time_and_bandwidth(even):
+    alone = titled(even, "all-to-all, one pair at a time")
     assert alone.columns == ("block", "tcp\ntime", "tcp\nbandwidth")
     assert alone.rows == (("1 MiB", "10.5 ms", "100 MB/s"), ("16 MiB", "168 ms", "100 MB/s"))
-    together = titled(content, "all-to-all, all pairs at once")
+    together = titled(even, "all-to-all, all pairs at once")
     assert together.rows == (("1 MiB", "21.0 ms", "300 MB/s"), ("16 MiB", "336 ms", "300 MB/s"))
-    assert not any("ping" in table.title or "iteration" in table.title for table in tables(content))
+    assert not any("ping" in title or "iteration" in title for title in titles(even))
 
 
-def test_the_pair_tables_are_apart_and_of_the_largest_size(recorded: Recorded) -> None:
-    """Alone and together have a table each, with one fetch of 16 MiB per pair and launch."""
-    content = recorded([CASE], measured())
+def test_alone_and_together_have_pair_tables_of_the_largest_size(even):
     for words, bandwidth in (("one at a time", "0.1"), ("all at once", "0.05")):
-        table = titled(content, f"Bandwidth per pair of workers, {words}")
+        table = titled(even, f"Bandwidth per pair of workers, {words}")
         assert len(table.rows) == 6
         assert {row[5] for row in table.rows} == {bandwidth}
         assert {row[2:4] for row in table.rows} == {("6", "101 MB")}
         assert "had none" not in table.note
 
 
-def test_a_pair_that_is_missing_alone_is_told_there(recorded: Recorded) -> None:
-    """The note counts the pairs of its own channel."""
+def test_missing_pairs_are_counted_by_channel(recorded):
     records = [
         record for record in measured()
         if (getattr(record, "channel", ""), getattr(record, "dst", "")) != ("alone", "1")
@@ -87,20 +70,16 @@ def test_a_pair_that_is_missing_alone_is_told_there(recorded: Recorded) -> None:
     assert "had none" not in titled(content, "Bandwidth per pair of workers, all").note
 
 
-def test_slow_pairs_head_the_pair_tables(slow: Run) -> None:
-    """Who is slow, how much and compared with what, before the matrix."""
-    titles = [table.title for table in tables(slow)]
-    place = titles.index("Slow pairs of workers")
-    assert titles[place + 1].startswith("Bandwidth per pair of workers, one at a time")
+def test_slow_pairs_come_before_the_pair_tables(slow):
+    i = titles(slow).index("Slow pairs of workers")
+    assert titles(slow)[i + 1].startswith("Bandwidth per pair of workers, one at a time")
     (alone, together) = titled(slow, "Slow pairs").rows
     assert alone[:7] == ("tcp", "2 → 0", "alone", "unknown", "0.0125", "0.1", "8.0")
     assert together[:7] == ("tcp", "2 → 0", "together", "unknown", "0.00625", "0.05", "8.0")
 
 
-def test_a_slow_pair_is_a_warning(slow: Run) -> None:
-    """One line per channel says which pair, and how far off."""
-    found = [text for text in slow.warnings if "slower than" in text]
-    assert found == [
+def test_a_slow_pair_is_a_warning(slow):
+    assert [text for text in slow.warnings if "slower than" in text] == [
         "all-to-all over tcp, alone: pair 2 → 0 is 8.0 × slower than the typical pair "
         "(12.5 MB/s against 100 MB/s)",
         "all-to-all over tcp, together: pair 2 → 0 is 8.0 × slower than the typical pair "
@@ -108,15 +87,12 @@ def test_a_slow_pair_is_a_warning(slow: Run) -> None:
     ]
 
 
-def test_without_slow_pairs_nothing_is_said(recorded: Recorded) -> None:
-    """No empty table, no warning."""
-    content = recorded([CASE], measured())
-    assert not any("Slow" in table.title for table in tables(content))
-    assert not any("slower than" in text for text in content.warnings)
+def test_no_table_and_no_warning_without_slow_pairs(even):
+    assert "Slow pairs of workers" not in titles(even)
+    assert not any("slower than" in text for text in even.warnings)
 
 
-def test_many_slow_pairs_are_named_up_to_six(recorded: Recorded) -> None:
-    """A large cluster's warning stays one line; the rest is counted."""
+def test_many_slow_pairs_are_named_up_to_six(recorded):
     case = builders.case(n_workers=8)
     records = [
         transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
@@ -127,9 +103,8 @@ def test_many_slow_pairs_are_named_up_to_six(recorded: Recorded) -> None:
     assert warning.endswith("1 more")
 
 
-def test_json_has_the_block_size_and_the_slow_pairs(slow: Run) -> None:
-    """The size of a message is that of one block, whatever the payload."""
-    report = json.loads(importlib.import_module("commbench.reports.json").render(slow))
+def test_json_has_the_block_size_and_the_slow_pairs(slow):
+    report = json.loads(json_report.render(slow))
     sizes = {(row["layer"], row["message_bytes"], row["payload_bytes"]) for row in report["cases"]}
     assert sizes == {
         ("alone", MIB, MIB), ("alone", 16 * MIB, 16 * MIB),
@@ -141,8 +116,7 @@ def test_json_has_the_block_size_and_the_slow_pairs(slow: Run) -> None:
     assert report["slow_pairs"][0]["slowdown"] == pytest.approx(8, rel=1e-3)
 
 
-def test_cpu_time_is_set_against_the_payload(slow: Run) -> None:
-    """A sample's CPU seconds are those of its own blocks, not of all sizes on the wire."""
+def test_cpu_time_is_per_byte_of_payload(slow):
     costs = slow.costs.set_index(["layer", "payload_bytes"])["cpu_s_per_GB"]
     assert costs["alone", 16 * MIB] == pytest.approx(0.5 / (16 * MIB / 1e9))
     assert costs["together", 96 * MIB] == pytest.approx(0.5 / (96 * MIB / 1e9))

@@ -1,20 +1,15 @@
-"""The report shows what was published and what was measured, each under its own name."""
-
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
 
 import builders
 import pytest
 from builders import launches
+from shown import titled, titles
 
-from commbench.analysis.run import Run
-from commbench.model import Case, Record, published
+from commbench.model import published
 from commbench.reports import json as as_json
 from commbench.reports import terminal
-from commbench.reports.sections import Table, heading, tables
+from commbench.reports.sections import heading
 
 ENVIRONMENT = {
     "cpu": {"model": "Some CPU", "usable_cores": 4},
@@ -23,12 +18,10 @@ ENVIRONMENT = {
 
 
 @pytest.fixture
-def reproduced(recorded: Callable[..., Run]) -> Callable[..., Run]:
+def reproduced(recorded):
     """Return a function that makes a report's content of a run that reproduces a figure."""
 
-    def build(
-        figure: str, cases: Iterable[Case], records: Iterable[Record], scale: float = 1.0
-    ) -> Run:
+    def build(figure, cases, records, scale=1.0):
         data = recorded(cases, records, environment=ENVIRONMENT)
         suite = dataclasses.replace(data.suite, reproduces=figure, scale=scale)
         return data.replace(dataclasses.replace(data.manifest, suite=suite))
@@ -36,23 +29,18 @@ def reproduced(recorded: Callable[..., Run]) -> Callable[..., Run]:
     return build
 
 
-def merges(*backends: str) -> tuple[list[Case], list[Record]]:
-    """Return six launches of a second each, on eight workers."""
+def merges(*backends):
     cases = [builders.case(name, n_workers=8) for name in backends]
     return cases, [record for case in cases for record in launches(case, [1.0] * 6)]
 
 
-def table(content: Run) -> Table:
-    """Return the table of published values."""
-    (found,) = (t for t in tables(content) if t.title.startswith("Compared with the published"))
-    return found
-
-
-def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[..., Run]) -> None:
-    """The columns say which is which, and the note where either comes from."""
-    found = table(reproduced("rapids_blog.merge_dgx1", *merges("tcp", "ucx:shm"), 0.25))
-    assert found.columns[:3] == ("what", "published", "here")
-    rows = {row[0]: row[1:] for row in found.rows}
+def test_published_and_measured_value_are_in_one_row(reproduced):
+    table = titled(
+        reproduced("rapids_blog.merge_dgx1", *merges("tcp", "ucx:shm"), 0.25),
+        "Compared with the published",
+    )
+    assert table.columns[:3] == ("what", "published", "here")
+    rows = {row[0]: row[1:] for row in table.rows}
     theirs, here, comparable = rows["throughput: tcp"]
     assert theirs == "970 MB/s"
     assert here.startswith("800 MB/s")
@@ -63,47 +51,41 @@ def test_both_values_stand_in_one_row_under_their_names(reproduced: Callable[...
     figure = published.published_figure("rapids_blog.merge_dgx1")
     for words in (figure.source.title, "2021", "DGX-1, 8 × P100", "Some CPU, 4 cores, 2 × A100",
                   "25 % of the published size", "throughput: the workload's payload"):  # fmt: skip
-        assert words in found.note
+        assert words in table.note
 
 
-def test_the_heading_says_that_a_run_was_scaled_down(reproduced: Callable[..., Run]) -> None:
-    """A scaled run can't pass for a full one, and a full one says nothing."""
+def test_the_heading_says_that_a_run_was_scaled_down(reproduced):
     for scale, words in ((0.005, "made-up at 0.5 % of its full size ·"), (1.0, "made-up ·")):
         assert heading(reproduced("mpi4dask.merge_ri2", *merges("mpi"), scale)).startswith(words)
 
 
-def test_an_ordinary_run_has_no_such_table(reproduced: Callable[..., Run]) -> None:
-    """Without a published figure nothing is said of any."""
-    assert not [t for t in tables(reproduced("", *merges("tcp"))) if "published" in t.title]
+def test_an_ordinary_run_has_no_published_table(reproduced):
+    run = reproduced("", *merges("tcp"))
+    assert not [title for title in titles(run) if "published" in title]
 
 
-def test_a_figure_that_is_not_known_is_told(reproduced: Callable[..., Run]) -> None:
-    """A run of a suite of somebody else's is reported all the same, with a warning."""
-    found = reproduced("mine.of_all", *merges("tcp"))
-    assert any("the suite reproduces mine.of_all" in text for text in found.warnings)
-    assert not [t for t in tables(found) if "published" in t.title]
+def test_an_unknown_figure_is_a_warning_without_a_table(reproduced):
+    run = reproduced("mine.of_all", *merges("tcp"))
+    assert any("the suite reproduces mine.of_all" in text for text in run.warnings)
+    assert not [title for title in titles(run) if "published" in title]
 
 
-def test_json_has_both_and_says_whether_they_compare(reproduced: Callable[..., Run]) -> None:
-    """Numbers in base units, null where there is none."""
-    told = json.loads(as_json.render(reproduced("rapids_blog.merge_dgx1", *merges("tcp"))))
-    rows = {row["backend"]: row for row in told["published"]}
+def test_json_has_both_values_and_whether_they_are_comparable(reproduced):
+    report = json.loads(as_json.render(reproduced("rapids_blog.merge_dgx1", *merges("tcp"))))
+    rows = {row["backend"]: row for row in report["published"]}
     assert rows["tcp"]["value"]["low"] == 0.97e9
     assert rows["tcp"]["here"] == pytest.approx(0.8e9)
     assert rows["tcp"]["unit"] == "B/s"
-    assert rows["tcp"]["comparable"] is False
     assert rows["ucx:ib"]["here"] is None
-    assert rows["ucx:ib"]["comparable"] is False
+    assert rows["tcp"]["comparable"] is rows["ucx:ib"]["comparable"] is False
 
 
-@pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("figure", published.names())
-def test_the_table_fits_the_page(
-    figure: str, columns: int, reproduced: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At 80 columns as at 200 every number is whole and no line is longer."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    text = terminal.render(reproduced(figure, *merges("tcp", "mpi", "ucx:polling"), 0.01))
-    assert max(map(len, text.splitlines())) <= columns
-    for value in published.published_figure(figure).values:
-        assert value.text in text
+def test_the_published_table_fits_the_page(figure, reproduced, monkeypatch):
+    run = reproduced(figure, *merges("tcp", "mpi", "ucx:polling"), 0.01)
+    for columns in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = terminal.render(run)
+        assert max(map(len, text.splitlines())) <= columns
+        for value in published.published_figure(figure).values:
+            assert value.text in text

@@ -1,14 +1,8 @@
-"""Sections of a report, which are entry points."""
-
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import builders
 import pytest
 
-from commbench.analysis.run import Run
 from commbench.errors import ResultsError, UnavailableError
 from commbench.model import registry
 from commbench.reports import html, markdown, terminal
@@ -18,21 +12,22 @@ CASE = builders.case(launches=1, iterations=1)
 TABLE = Table("Fetches", ("worker", "number"), (("0", "17"),))
 
 
-@pytest.fixture
-def run(recorded: Any) -> Run:
-    """Return a run with a sample."""
-    found: Run = recorded([CASE], [builders.sample(CASE, 1.0)])
-    return found
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture(scope="module")
+def run(recorded):
+    return recorded([CASE], [builders.sample(CASE, 1.0)])
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def installed(monkeypatch):
     """Return a function that adds a section, or what goes wrong when it is loaded."""
 
-    def install(section: Section | Exception) -> None:
+    def install(section):
         names, load = registry.names, registry.load
 
-        def loaded(kind: str, name: str) -> Any:
+        def loaded(kind, name):
             if name != "mine":
                 return load(kind, name)
             if isinstance(section, Exception):
@@ -48,8 +43,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("report", [terminal, markdown, html])
-def test_a_section_stands_where_its_position_says(installed: Any, run: Run, report: Any) -> None:
-    """A third party's stands between ours, in every format that people read."""
+def test_sections_are_ordered_by_position(installed, run, report):
     installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE]))
     titles = [section.title for section in sections()]
     assert titles[titles.index("Fetches") - 1] == "Time per iteration"
@@ -58,8 +52,7 @@ def test_a_section_stands_where_its_position_says(installed: Any, run: Run, repo
     assert "17" in text
 
 
-def fail(run: Run) -> Any:
-    """Return tables, and fail before the last."""
+def fail(run):
     yield TABLE
     raise ZeroDivisionError("no fetches")
 
@@ -72,28 +65,23 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("report", [terminal, markdown, html])
-@pytest.mark.parametrize(("said", "tables"), BROKEN.items())
-def test_a_section_that_fails_costs_nothing_else(
-    installed: Any, run: Run, report: Any, said: str, tables: Any
-) -> None:
-    """Its title and what went wrong stand in its stead."""
+@pytest.mark.parametrize(("error", "tables"), BROKEN.items())
+def test_a_section_that_fails_is_replaced_by_the_error(installed, run, report, error, tables):
     installed(Section(title="Fetches", position=25, tables=tables))
     text = " ".join(report.render(run).split())
     assert "this section could not be made:" in text
-    assert said in text
+    assert error in text
     assert "Provenance" in text
 
 
-def test_matrices_that_fail_cost_nothing_else(installed: Any, run: Run) -> None:
-    """The page says why they are not there, and has the section's tables."""
+def test_matrices_that_fail_are_replaced_by_the_error(installed, run):
     installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE], page_matrices=fail))
     page = html.render(run)
     assert "this section could not be made: ZeroDivisionError" in page
     assert "17" in page
 
 
-def test_sections_with_one_title_have_links_of_their_own(installed: Any, run: Run) -> None:
-    """No two elements of the page have one id."""
+def test_sections_with_the_same_title_have_different_ids(installed, run):
     installed(Section(title="Time per iteration", position=25, tables=lambda _: [TABLE]))
     ids = re.findall(r' id="([^"]*)"', html.render(run))
     assert {"time-per-iteration", "time-per-iteration-2"} < set(ids)
@@ -101,26 +89,21 @@ def test_sections_with_one_title_have_links_of_their_own(installed: Any, run: Ru
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "error"),
     [
         (UnavailableError("section mine", "no such module", "install it"), "no such module"),
         (fail, "expected a Section, got <function fail"),
     ],
 )
-def test_a_section_that_can_t_be_loaded_is_named(
-    installed: Any, run: Run, section: Any, said: str
-) -> None:
-    """It stands last, with the reason."""
+def test_a_section_that_can_t_be_loaded_is_named(installed, run, section, error):
     installed(section)
     text = " ".join(terminal.render(run).split())
     assert text.index("Provenance") < text.index("mine problem")
-    assert said in text
+    assert error in text
 
 
-def test_broken_records_are_no_section_s_problem(installed: Any, run: Run) -> None:
-    """What can't be read ends the report: all of it may be wrong."""
-
-    def unreadable(run: Run) -> Any:
+def test_unreadable_records_end_the_report(installed, run):
+    def unreadable(run):
         raise ResultsError("a part is cut")
 
     installed(Section(title="Fetches", position=25, tables=unreadable))

@@ -1,7 +1,3 @@
-"""What is computed of all groups at once is what is computed of each of them alone."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,8 +16,7 @@ sizes = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 200]), min_si
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from([0, 2**40, 2**62]))
-def test_rows_of_a_group_come_side_by_side_in_their_order(rows: list[int], more: int) -> None:
-    """However large the numbers are."""
+def test_sort_order_is_stable_and_starts_are_of_the_groups(rows, more):
     group = np.array(rows, dtype=np.int64) + more
     order = np.argsort(group, kind="stable")
     assert grouping.sort_order(group).tolist() == order.tolist()
@@ -32,34 +27,31 @@ def test_rows_of_a_group_come_side_by_side_in_their_order(rows: list[int], more:
 
 
 @given(sizes, st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0]))
-def test_quantiles_are_numpys(n_each: list[int], seed: int, unknown: float) -> None:
-    """Of every group, whatever its size and however many of its values are unknown."""
+def test_quantiles_of_each_group_are_those_of_numpy_without_nan(n_each, seed, unknown):
     random = np.random.default_rng(seed)
     groups = [random.lognormal(0, 3, n) for n in n_each]
     for group in groups:
         group[random.random(len(group)) < unknown] = np.nan
     number = np.repeat(np.arange(len(n_each)) * 3, n_each)
-    found = grouping.quantiles(np.concatenate(groups), number, SHARES)
-    assert found.shape == (len(SHARES), len(groups))
-    for group, column in zip(groups, found.T, strict=True):
+    result = grouping.quantiles(np.concatenate(groups), number, SHARES)
+    assert result.shape == (len(SHARES), len(groups))
+    for group, column in zip(groups, result.T, strict=True):
         known = group[~np.isnan(group)]
         expected = np.quantile(known, SHARES) if len(known) else np.full(len(SHARES), np.nan)
         assert column == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
 @given(st.lists(spans, min_size=1, max_size=5))
-def test_unions_are_counted_second_by_second(groups: list[list[tuple[int, int]]]) -> None:
-    """However spans overlap, stand still, run backwards or are sorted."""
+def test_union_lengths_agree_with_counting_seconds(groups):
     every = np.array([span for group in groups for span in group], dtype=float)
     number = np.repeat(np.arange(len(groups)), [*map(len, groups)])
-    found = grouping.union_lengths(every[:, 0], every[:, 1], number)
-    assert found.tolist() == [
+    result = grouping.union_lengths(every[:, 0], every[:, 1], number)
+    assert result.tolist() == [
         len({second for start, stop in group for second in range(start, stop)}) for group in groups
     ]
 
 
-def test_without_groups_there_is_nothing() -> None:
-    """No rows, no groups, no error."""
+def test_no_groups():
     none, number = np.zeros(0), np.zeros(0, dtype=np.int64)
     assert len(grouping.sort_order(number)) == 0
     assert len(grouping.starts(number)) == 0

@@ -1,28 +1,31 @@
-"""Each worker's accounts add up to the wall time, and each part is what its name says."""
-
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
+import time
 
 import builders
+import numpy as np
+import pandas as pd
 import pytest
-from builders import activity, sample, task, thread_time, transfer
+from builders import EPOCH, activity, log_count, sample, task, thread_time, transfer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.analysis.run import Run
-from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
+from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS, Spans, divide
 
-Recorded = Callable[..., Run]
 CASE = builders.case()
+PARTS = ["transfer_only_s", "overlap_s", "compute_only_s", "neither_s"]
 seconds = st.floats(0, 30)
+bars = st.lists(
+    st.tuples(st.floats(-2, 12), st.floats(-1, 8)).map(lambda pair: (pair[0], sum(pair))),
+    max_size=8,
+)
+spans = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))),
+    max_size=12,
+)
 
 
-def profile_of(run: Run, worker: str = "0") -> Any:
-    """Return the only row of one process."""
+def profile_of(run, worker="0"):
     table = stats.worker_profiles(run)
     (row,) = table[table.worker == worker].itertuples()
     return row
@@ -30,11 +33,8 @@ def profile_of(run: Run, worker: str = "0") -> Any:
 
 @given(st.lists(seconds, min_size=12, max_size=12), st.integers(1, 4), st.floats(1e-3, 10))
 @settings(max_examples=40)
-def test_both_accounts_add_up_and_nothing_is_negative(
-    recorded: Recorded, times: list[float], n_threads: int, wall: float
-) -> None:
-    """However the counters, the metrics and the logs contradict each other."""
-    run = recorded(
+def test_both_profiles_add_up_to_the_wall_time_without_negative_parts(times, n_threads, wall):
+    run = builders.in_memory(
         [CASE],
         [
             sample(CASE, wall),
@@ -58,8 +58,7 @@ def test_both_accounts_add_up_and_nothing_is_negative(
         assert sum(values) == pytest.approx(wall, abs=1e-9)
 
 
-def test_an_average_task_threads_account(recorded: Recorded) -> None:
-    """Of two threads' twenty seconds each part is what the counters and the logs say."""
+def test_parts_of_the_task_threads(recorded):
     run = recorded(
         [CASE],
         [
@@ -80,8 +79,7 @@ def test_an_average_task_threads_account(recorded: Recorded) -> None:
     )
 
 
-def test_the_event_loops_account(recorded: Recorded) -> None:
-    """Serialization is what was not offloaded; polls cost what they cost the idle loop."""
+def test_parts_of_the_event_loop(recorded):
     run = recorded(
         [CASE],
         [
@@ -104,42 +102,38 @@ def test_the_event_loops_account(recorded: Recorded) -> None:
     assert all(math.isnan(getattr(row, name)) for name in TASK_PARTS)
 
 
-def test_a_loop_that_sleeps_when_idle_does_not_poll(recorded: Recorded) -> None:
-    """Many turns are no polls where the idle loop used the processor for 2 % of the time."""
+def test_turns_of_a_loop_that_sleeps_when_idle_are_not_polls(recorded):
     loop = {"cpu_seconds": 6.0, "n_turns": 9000, "idle_cpu_seconds": 0.02, "idle_n_turns": 20}
     run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", **loop)])
     assert profile_of(run).poll_s == pytest.approx(0.2)
 
 
-def test_polls_that_were_not_counted_are_unknown(recorded: Recorded) -> None:
-    """A loop whose turns can't be counted has no number for its polls; the rest stands."""
+def test_poll_time_is_unknown_where_turns_were_not_counted(recorded):
     run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", cpu_seconds=6.0)])
     row = profile_of(run)
     assert math.isnan(row.poll_s)
     assert (row.messages_s, row.asleep_s) == (6.0, 4.0)
 
 
-def test_the_gil_is_told_of_only_where_it_was_measured(recorded: Recorded) -> None:
-    """Without gilknocker there is no number, and with it Dask's own."""
+def test_gil_contention_is_unknown_where_not_measured(recorded):
     records = [sample(CASE, 10.0), thread_time(CASE), thread_time(CASE, worker="1")]
     run = recorded([CASE], [*records, activity(CASE, "gil", "contention", 2.5)])
     assert profile_of(run).gil_s == 2.5
     assert math.isnan(profile_of(run, "1").gil_s)
 
 
-def test_shares_are_of_all_wall_time_per_kind_of_process(recorded: Recorded) -> None:
-    """Workers are taken together, scheduler and client stand for themselves."""
+def test_shares_are_pooled_by_kind_of_process(recorded):
     records = []
     for iteration, wall in ((-1, 5.0), (0, 10.0), (1, 30.0)):
-        place = {"iteration": iteration}
-        records.append(sample(CASE, wall, **place))
+        at = {"iteration": iteration}
+        records.append(sample(CASE, wall, **at))
         for worker, cpu in (("0", 4.0), ("1", 8.0)):
             records += [
-                thread_time(CASE, worker, cpu_seconds=cpu, **place),
-                activity(CASE, "execute", "thread-cpu", cpu, worker=worker, **place),
+                thread_time(CASE, worker, cpu_seconds=cpu, **at),
+                activity(CASE, "execute", "thread-cpu", cpu, worker=worker, **at),
             ]
         for worker in ("client", "scheduler"):
-            records.append(thread_time(CASE, worker, "loop", cpu_seconds=1.0, **place))
+            records.append(thread_time(CASE, worker, "loop", cpu_seconds=1.0, **at))
     run = recorded([CASE], records)
     table = stats.profile_shares(stats.worker_profiles(run), run)
     assert table.process.tolist() == ["workers", "scheduler", "client"]
@@ -148,10 +142,132 @@ def test_shares_are_of_all_wall_time_per_kind_of_process(recorded: Recorded) -> 
     assert table.messages.tolist() == pytest.approx([math.nan, 0.05, 0.05], nan_ok=True)
 
 
-def test_without_readings_there_are_no_rows(recorded: Recorded) -> None:
-    """A ping-pong or a launch that died at once has empty tables."""
+def test_profiles_are_empty_without_readings(recorded):
     for records in ([], [sample(CASE, 1.0)], [thread_time(CASE)]):
         run = recorded([CASE], records)
         empty = stats.worker_profiles(run)
         assert len(empty) == 0
         assert len(stats.profile_shares(empty, run)) == 0
+
+
+def parts_of(run):
+    return stats.worker_times(run).set_index("worker")[PARTS].T.to_dict("list")
+
+
+@given(bars, bars, st.floats(1e-3, 10))
+@settings(max_examples=40)
+def test_worker_times_add_up_to_the_wall_time_without_negative_parts(fetches, tasks, wall):
+    records = [sample(CASE, wall), log_count(CASE, "1")]
+    records += [transfer(CASE, start, stop, dst="1") for start, stop in fetches]
+    records += [task(CASE, start, stop, "1") for start, stop in tasks]
+    (row,) = stats.worker_times(builders.in_memory([CASE], records)).itertuples()
+    parts = [getattr(row, name) for name in PARTS]
+    assert row.wall_s == wall
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(wall, abs=1e-9)
+
+
+def test_each_part_of_a_workers_time(recorded):
+    records = [
+        sample(CASE, 10.0), log_count(CASE, "1"),
+        transfer(CASE, 1, 3, dst="1"), transfer(CASE, 2, 4, dst="1"), task(CASE, 3, 7, "1"),
+    ]  # fmt: skip
+    assert parts_of(recorded([CASE], records)) == {"1": pytest.approx([2.0, 1.0, 3.0, 4.0])}
+
+
+def test_a_transfer_counts_for_its_receiver_only(recorded):
+    records = [
+        sample(CASE, 10.0), log_count(CASE, "0"), log_count(CASE, "1"),
+        transfer(CASE, 0, 4, src="0", dst="1"),
+    ]  # fmt: skip
+    assert parts_of(recorded([CASE], records)) == {"0": [0, 0, 0, 10], "1": [4, 0, 0, 6]}
+
+
+def test_only_compute_tasks_count_as_computing(recorded):
+    records = [sample(CASE, 10.0), log_count(CASE)]
+    records += [task(CASE, 0, 5, action=name) for name in ("transfer", "deserialize", "disk-read")]
+    assert parts_of(recorded([CASE], records)) == {"0": [0, 0, 0, 10]}
+
+
+def test_tasks_count_in_their_iteration_and_launch_only(recorded):
+    records = []
+    for launch in (0, 1):
+        for iteration in (-1, 0, 1):
+            at = {"launch": launch, "iteration": iteration}
+            records += [sample(CASE, 10.0, started_at_s=EPOCH, **at), log_count(CASE, **at)]
+            records.append(task(CASE, 0, 1 + 2 * launch + iteration, **at))
+    table = stats.worker_times(recorded([CASE], records))
+    assert table["iteration"].tolist() == [0, 1, 0, 1]
+    assert table["compute_only_s"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_worker_times_are_empty_without_counts_or_samples(recorded):
+    full = stats.worker_times(recorded([CASE], [sample(CASE, 1.0), log_count(CASE)]))
+    for records in ([], [sample(CASE, 1.0)], [log_count(CASE)]):
+        empty = stats.worker_times(recorded([CASE], records))
+        assert len(empty) == 0
+        assert list(empty.columns) == list(full.columns)
+
+
+def ticks(some):
+    return {second for start, stop in some for second in range(start, stop)}
+
+
+def array(some):
+    return np.array(some, dtype=float).reshape(-1, 2)
+
+
+@given(spans, spans, st.integers(1, 60))
+def test_divide_agrees_with_counting_seconds(first, second, length):
+    inside = [
+        [(start, min(stop, length)) for start, stop in some if start < length]
+        for some in (first, second)
+    ]
+    one, two = map(ticks, inside)
+    expected = (len(one - two), len(one & two), len(two - one), length - len(one | two))
+    assert divide(float(length), *map(array, inside)) == expected
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
+)
+def test_divided_parts_are_never_negative_and_add_up(first, second):
+    sorted_spans = [
+        array([(min(pair), max(pair)) for pair in some if pair[0] != pair[1]])
+        for some in (first, second)
+    ]
+    parts = divide(10.0, *sorted_spans)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(10.0, abs=1e-12)
+
+
+def test_spans_are_clipped_to_the_window_and_relative_to_its_start():
+    table = pd.DataFrame(
+        {
+            "worker": ["0", "0", "1", "0", "0", "0", "0"],
+            "start_s": [90.0, 101.0, 102.0, 108.0, 50.0, 104.0, 106.0],
+            "stop_s": [101, 103, 109, 120, 60, 104, 105],
+        }
+    )
+    spans = Spans(table, ["worker"])
+    assert spans.within(("0",), 100.0, 10.0).tolist() == [[0, 1], [1, 3], [8, 10]]
+    assert spans.within(("1",), 100.0, 10.0).tolist() == [[2, 9]]
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_a_worker_without_spans_has_an_array_of_shape_0_2(n_rows):
+    table = pd.DataFrame({"worker": ["0"], "start_s": [0.0], "stop_s": [1.0]})[:n_rows]
+    assert Spans(table, ["worker"]).within(("7",), 0.0, 1.0).shape == (0, 2)
+
+
+def test_worker_times_do_not_go_through_the_messages_of_a_ping_pong(recorded):
+    # To store and to read the messages is the measure of what is fast.
+    pingpong = builders.case(workload="pingpong")
+    began = time.process_time()
+    messages = [builders.message(pingpong, 1e-6, 1, iteration=n) for n in range(20_000)]
+    run = recorded([pingpong], messages)
+    assert len(run.samples) == 20_000
+    read = time.process_time()
+    assert len(stats.worker_times(run)) == 0
+    assert time.process_time() - read < read - began

@@ -1,10 +1,8 @@
 """Real launches of backends that are alike, or differ by a known share: ground truth for verdicts.
 
 ``twin:a`` and ``twin:b`` are tcp under other names; ``twin:10`` waits after every message for a
-tenth of the time that it took. One run has all three in every block.
+tenth of its time. One run has all three in every block.
 """
-
-from __future__ import annotations
 
 import os
 import subprocess
@@ -39,8 +37,8 @@ class SlowedPingPong(PingPong):
     async def exchange(self, comm, payload):
         began = time.perf_counter()
         reply = await super().exchange(comm, payload)
-        took = time.perf_counter() - began
-        until = began + took * (1 + int(os.environ["TWIN_PERCENT"]) / 100)
+        seconds = time.perf_counter() - began
+        until = began + seconds * (1 + int(os.environ["TWIN_PERCENT"]) / 100)
         while time.perf_counter() < until:
             pass
         return reply
@@ -49,7 +47,7 @@ BACKENDS = ("twin:a", "twin:b", "twin:10")
 SIZES = (1, 1 << 18)
 
 
-def measure(folder: Path, n_blocks: int) -> Path:
+def measure(folder, n_blocks):
     """Run `n_blocks` blocks of all three and return the run's directory."""
     plugged = processes.plug_in(
         folder / "plugged", "twin_backend", PLUG_IN,
@@ -61,8 +59,8 @@ def measure(folder: Path, n_blocks: int) -> Path:
         "--backends", ",".join(BACKENDS), "--sizes", ",".join(map(str, SIZES)),
         "--launches", str(n_blocks), "--output", str(folder / "results"),
     ]  # fmt: skip
-    said = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": path}, text=True)
-    return Path(said.splitlines()[-1])
+    output = subprocess.check_output(command, env={**os.environ, "PYTHONPATH": path}, text=True)
+    return Path(output.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,3 @@
-"""Records in Parquet files become frames."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
 import builders
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +6,6 @@ import pytest
 
 from commbench import load
 from commbench.errors import ResultsError
-from commbench.model import TransferRecord
 from commbench.store import parts, records, tables
 
 CASE = builders.case()
@@ -20,81 +13,74 @@ TEXT = str(pd.Series(["a"], dtype="str").dtype)
 """``object`` before pandas 3."""
 
 
-def transfers(numbers: range) -> list[TransferRecord]:
-    """Return transfers that all differ, many of them between workers of their own."""
+def transfers(numbers):
     return [
         builders.transfer(CASE, float(n), n + 0.5, src=f"w{n % 7}", dst=f"v{n // 3}", nbytes=n)
         for n in numbers
     ]
 
 
-def table_of(rows: list[TransferRecord]) -> pa.Table:
-    """Return the rows as they are in a file."""
+def table_of(rows):
     return pa.Table.from_pylist([vars(row) for row in rows], schema=parts.schema("TransferRecord"))
 
 
-def written(path: Path, rows: list[TransferRecord], *, group_rows: int = 10**6) -> Path:
-    """Write a run whose transfers are in a part with row groups of that many rows."""
+def written(path, rows, *, group_rows=10**6):
     store = builders.written(path, [CASE], [])
     part_of(store.path).parent.mkdir()
     pq.write_table(table_of(rows), part_of(store.path), row_group_size=group_rows)
     return store.path
 
 
-def part_of(run: Path) -> Path:
-    """Return the path of the part."""
+def part_of(run):
     return run / "transfers" / "a-0.parquet"
 
 
 @pytest.mark.parametrize("group_rows", [1, 7, 100])
-def test_row_groups_come_together_in_their_order(group_rows: int, tmp_path: Path) -> None:
-    """Each has another dictionary; the rows of one part come before those of the next."""
+def test_row_groups_of_all_parts_are_joined_in_order(group_rows, tmp_path):
     stored, beyond = transfers(range(40)), transfers(range(40, 50))
     path = written(tmp_path, stored, group_rows=group_rows)
     pq.write_table(table_of(beyond), part_of(path).with_name("b-0.parquet"))
-    found = load(path).transfers
+    table = load(path).transfers
     expected = pd.DataFrame(map(vars, [*stored, *beyond]))
     for name in records.FIELDS["TransferRecord"]:
-        assert found[name].tolist() == expected[name].tolist()
-    assert found["src"].cat.categories.equals(found["dst"].cat.categories)
-    assert found["src"].cat.categories.is_monotonic_increasing
+        assert table[name].tolist() == expected[name].tolist()
+    assert table["src"].cat.categories.equals(table["dst"].cat.categories)
+    assert table["src"].cat.categories.is_monotonic_increasing
 
 
-def test_a_file_by_another_program_is_read(tmp_path: Path) -> None:
-    """Its texts may be plain, its numbers shorter, its columns in another order and more."""
+def test_a_file_of_another_program_is_read(tmp_path):
     rows = transfers(range(5))
     path = written(tmp_path, rows)
     frame = pd.DataFrame(map(vars, rows)).iloc[:, ::-1].assign(remark="none")
     frame = frame.astype({"launch": "int8", "nbytes": "uint16", "n_keys": "int32"})
     frame.to_parquet(part_of(path))
-    found = load(path).transfers
-    assert found["nbytes"].dtype == "int64"
-    assert found[["src", "nbytes", "start_s"]].to_numpy().tolist() == [
+    table = load(path).transfers
+    assert table["nbytes"].dtype == "int64"
+    assert table[["src", "nbytes", "start_s"]].to_numpy().tolist() == [
         [row.src, row.nbytes, row.start_s] for row in rows
     ]
 
 
 @pytest.mark.parametrize("kind", records.BULK)
-def test_without_records_columns_have_their_types(kind: str, tmp_path: Path) -> None:
-    """What is computed from an empty frame must not fail for its types."""
-    found = tables.frame_from_parts(tmp_path, kind)
-    assert list(found) == list(records.FIELDS[kind])
+def test_empty_frames_have_the_types_of_full_ones(kind, tmp_path):
+    table = tables.frame_from_parts(tmp_path, kind)
+    assert list(table) == list(records.FIELDS[kind])
     texts = "category" if "dst" in records.FIELDS[kind] else TEXT
     expected = {"int": "int64", "float": "float64", "str": texts}
-    for name, kept in records.FIELDS[kind].items():
-        assert str(found[name].dtype) == (TEXT if name == "evidence" else expected[kept])
+    for name, type_ in records.FIELDS[kind].items():
+        assert str(table[name].dtype) == (TEXT if name == "evidence" else expected[type_])
 
 
-def test_a_file_that_tells_of_fewer_rows_than_it_has_is_damaged(tmp_path: Path) -> None:
-    """Arrow would read as many as are told, and leave the others out without a word."""
+# Arrow would read fewer rows without a word.
+def test_a_wrong_number_of_rows_in_the_footer_is_damage(tmp_path):
     path = written(tmp_path, transfers(range(100)))
     file = part_of(path)
     footer = file.read_bytes()
     n_rows = b"\xc8\x01"  # 100, as Thrift writes it.
-    places = [at for at in range(len(footer)) if footer.startswith(n_rows, at)]
+    offsets = [at for at in range(len(footer)) if footer.startswith(n_rows, at)]
     refused = 0
-    for place in places:
-        file.write_bytes(footer[:place] + b"\xb4\x01" + footer[place + 2 :])
+    for at in offsets:
+        file.write_bytes(footer[:at] + b"\xb4\x01" + footer[at + 2 :])
         try:
             assert len(load(path).transfers) == 100
         except ResultsError as error:
@@ -103,10 +89,7 @@ def test_a_file_that_tells_of_fewer_rows_than_it_has_is_damaged(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("column", ["start_s", "a"])
-def test_a_file_without_rows_must_have_the_columns_all_the_same(
-    column: str, tmp_path: Path
-) -> None:
-    """Another program's empty table is not a run without transfers."""
+def test_an_empty_file_of_other_columns_is_damage(column, tmp_path):
     path = written(tmp_path, [])
     assert load(path).transfers.empty
     pd.DataFrame({column: []}).to_parquet(part_of(path))
@@ -115,8 +98,7 @@ def test_a_file_without_rows_must_have_the_columns_all_the_same(
 
 
 @pytest.mark.parametrize("names", ["1", '{"a": 1}', '["merged-1.parquet"]', "[" * 100_000, "what"])
-def test_names_of_replaced_parts_that_make_no_sense_are_damage(names: str, tmp_path: Path) -> None:
-    """They decide which parts count: a traceback helps nobody."""
+def test_invalid_names_of_replaced_parts_are_damage(names, tmp_path):
     path = written(tmp_path, [])
     table = table_of(transfers(range(3))).replace_schema_metadata({"commbench.replaces": names})
     pq.write_table(table, path / "transfers" / "merged-1.parquet")

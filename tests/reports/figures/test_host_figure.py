@@ -1,7 +1,3 @@
-"""The links of a host are drawn, whatever it has."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,19 +5,18 @@ import pytest
 from commbench.machine.topology import Gpu, Host, Nic, NumaNode, read_host
 from commbench.reports.figures import host_figure, style
 
-DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
+DGX1 = next(Path(__file__).parents[2].glob("*/dgx1.txt"))
 LONE = Host(name="laptop", nodes=(NumaNode(number=0, cpus="0-3"),), nics=(Nic(name="eth0"),))
 LARGE = Host(name="large", gpus=tuple(Gpu(index=i) for i in range(40)))
 
 
-def texts(host: Host) -> list[str]:
+def texts(host):
     """Return the texts in the figure's matrix."""
     (ax,) = host_figure.draw(host).axes
     return [text.get_text() for text in ax.texts]
 
 
-def test_every_link_of_a_dgx1_is_in_its_cell() -> None:
-    """Row by row the classes of the matrix, with the device itself as X."""
+def test_cells_are_the_links_of_a_dgx1():
     host = read_host(DGX1)
     assert texts(host) == [host.link(a, b) for a in host.devices for b in host.devices]
     figure = host_figure.draw(host)
@@ -31,25 +26,21 @@ def test_every_link_of_a_dgx1_is_in_its_cell() -> None:
     )
 
 
-def test_more_nvlinks_are_darker() -> None:
-    """One can tell NV1 from NV2 from NV18 without reading."""
+def test_more_nvlinks_are_darker():
     darkness = [sum(host_figure._colour(f"NV{n}")) for n in (1, 2, 18)]
     assert darkness == sorted(darkness, reverse=True)
     assert len({*darkness}) == 3
 
 
-def test_a_host_without_links_says_so() -> None:
-    """One NUMA node and one NIC make no pair."""
+def test_a_host_without_links():
     assert texts(LONE) == ["Fewer than two GPUs, NICs or NUMA nodes: there is no link to show."]
 
 
-def test_a_large_host_is_colours_only() -> None:
-    """Where cells are too small for words there are none."""
+def test_a_large_host_has_no_text():
     assert texts(LARGE) == []
 
 
 @pytest.mark.parametrize("form", ["svg", "png"])
 @pytest.mark.parametrize("host", [LONE, LARGE, Host(name="nothing")], ids=lambda host: host.name)
-def test_it_can_be_written(host: Host, form: str) -> None:
-    """As lines and as pixels, without a warning."""
+def test_host_figures_are_encoded(host, form):
     assert len(style.encoded(host_figure.draw(host), form)) > 1000

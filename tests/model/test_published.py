@@ -1,7 +1,3 @@
-"""The published numbers are those of the publications, each with its source."""
-
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -50,22 +46,18 @@ TEXTS = {
 }  # fmt: skip
 
 
-def test_every_figure_is_checked_here() -> None:
-    """No published number comes in without being typed twice."""
-    assert published.names() == list(TEXTS)
+def test_published_values_are_those_of_the_texts():
+    values = {
+        name: [
+            (v.quantity, v.backend, v.over, v.low, v.high) for v in published_figure(name).values
+        ]
+        for name in published.names()
+    }
+    assert values == TEXTS
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_numbers_are_those_of_the_text(name: str) -> None:
-    """Each value has the number, the backend and the unit that its source gives."""
-    values = published_figure(name).values
-    found = [(v.quantity, v.backend, v.over, v.low, v.high) for v in values]
-    assert found == TEXTS[name]
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_every_figure_has_a_source(name: str) -> None:
-    """Title, year, place and hardware are known of each, and every quantity has a unit."""
+def test_every_published_figure_has_a_source(name):
     figure = published_figure(name)
     assert 2019 <= figure.source.year <= 2021
     assert str(figure.source.year) in figure.citation
@@ -76,20 +68,17 @@ def test_every_figure_has_a_source(name: str) -> None:
     assert {value.unit for value in figure.values} <= {"s", "B/s", "ratio"}
 
 
-def test_hardware_limits_stand_beside_the_messages() -> None:
-    """NVLink's and InfiniBand's limits are above what was measured over them."""
+def test_bandwidth_limits_of_the_hardware():
     nvlink, ib = published_figure("rapids_blog.message_1GB").values
     assert (nvlink.limit, ib.limit) == (50e9, 12.5e9)
 
 
-def test_the_ranges_of_the_ping_pong_are_the_papers() -> None:
-    """1 B; 1 B to 4 KiB; 8 to 512 KiB; 1 MiB and more."""
+def test_message_sizes_of_the_published_ping_pong():
     sizes = [value.message_bytes for value in published_figure("mpi4dask.pingpong").values]
     assert sizes == [(1, 1), (1, 4096), (8192, 512 << 10), (1 << 20, 128 << 20)]
 
 
-def test_an_unknown_figure_names_the_known_ones() -> None:
-    """A misspelt name is answered with the nearest one, and all."""
+def test_an_unknown_published_figure_names_the_known_ones():
     with pytest.raises(UnknownNameError) as error:
         published_figure("mpi4dask.transpose_ri3")
     assert "did you mean 'mpi4dask.transpose_ri2'?" in str(error.value)
@@ -104,8 +93,5 @@ def test_an_unknown_figure_names_the_known_ones() -> None:
         (math.nan, math.nan, "ratio", "—"),
     ],
 )  # fmt: skip
-def test_a_range_has_one_unit_where_one_will_do(
-    low: float, high: float, unit: str, text: str
-) -> None:
-    """The unit is said once where both ends share it, and one number where they look alike."""
+def test_a_range_has_one_unit_where_both_ends_share_it(low, high, unit, text):
     assert show_range(low, high, unit) == text

@@ -1,23 +1,15 @@
-"""The tables of a ping-pong: what each layer adds, and what a mode's numbers are."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
+import itertools
 
 import builders
 import pytest
 from builders import message
 
-from commbench.analysis.run import Run
 from commbench.model import LAYERS
 from commbench.reports import terminal
 from commbench.reports.sections.message_tables import tables_by_layer, tables_by_size
 
-Recorded = Callable[..., Run]
 
-
-def content(recorded: Recorded, times: dict[str, dict[str, float]], sizes: tuple[int, ...] = (1,)):
-    """Return the content of six launches with these seconds per backend and layer."""
+def content(recorded, times, sizes=(1,)):
     cases = {name: builders.case(name, "pingpong") for name in times}
     records = [
         message(
@@ -36,8 +28,7 @@ TIMES = {
 }
 
 
-def test_each_cell_has_the_time_and_what_the_layer_adds(recorded: Recorded) -> None:
-    """Backends stand below each other for each size, layers beside each other from the wire up."""
+def test_cells_have_the_time_and_the_addition_of_each_layer(recorded):
     (table,) = tables_by_layer(content(recorded, TIMES))
     assert table.columns == ("size", "backend", *LAYERS)
     tcp, ucx = table.rows
@@ -46,8 +37,7 @@ def test_each_cell_has_the_time_and_what_the_layer_adds(recorded: Recorded) -> N
     assert ucx[:2] == ("", "ucx")
 
 
-def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
-    """A layer below whose time it stays has a minus; one that was not measured has a dash."""
+def test_a_faster_layer_has_a_negative_time(recorded):
     (table,) = tables_by_layer(content(recorded, TIMES))
     ucx = dict(zip(table.columns, table.rows[1], strict=True))
     assert ucx["coroutine"] == "7.00 µs\n−1.00 µs"
@@ -56,14 +46,12 @@ def test_a_faster_layer_is_not_hidden(recorded: Recorded) -> None:
     assert "raw of ucx is ucx_perftest, whose payloads can't be verified" in table.note
 
 
-def test_an_addition_within_the_noise_says_so(recorded: Recorded) -> None:
-    """Where the intervals of two layers overlap, the addition has a question mark."""
+def test_an_addition_within_the_noise_has_a_question_mark(recorded):
     (table,) = tables_by_layer(content(recorded, {"tcp": {"raw": 1e-3, "comm": 1.0001e-3}}))
     assert table.rows[0][-1].endswith("(?)")
 
 
-def test_of_many_sizes_some_are_shown_and_that_is_said(recorded: Recorded) -> None:
-    """A sweep's table fits on a page, with both of its ends."""
+def test_7_of_many_sizes_are_shown(recorded):
     sizes = tuple(2**n for n in range(23))
     (table,) = tables_by_layer(content(recorded, TIMES, sizes))
     assert [row[0] for row in table.rows if row[0]][0::6] == ["1 B", "4 MiB"]
@@ -71,21 +59,18 @@ def test_of_many_sizes_some_are_shown_and_that_is_said(recorded: Recorded) -> No
 
 
 @pytest.mark.parametrize("times", [{"tcp": {"comm": 1e-3}}, {}])
-def test_one_layer_has_no_such_table(recorded: Recorded, times) -> None:
-    """Where nothing can be set against anything, nothing is shown."""
+def test_one_layer_has_no_table_by_layer(recorded, times):
     assert list(tables_by_layer(content(recorded, times))) == []
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
-def test_on_the_terminal_every_number_is_there(recorded: Recorded, monkeypatch, columns) -> None:
-    """At 80 columns and at 200 no cell is cut."""
+def test_every_number_is_on_the_terminal(recorded, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    made = content(recorded, TIMES, (1, 8 << 20))
-    text = terminal.render(made)
-    (table,) = tables_by_layer(made)
-    for row in table.rows:
-        for cell in row:
-            assert all(line in text for line in cell.split("\n"))
+    run = content(recorded, TIMES, (1, 8 << 20))
+    text = terminal.render(run)
+    (table,) = tables_by_layer(run)
+    for cell in itertools.chain(*table.rows):
+        assert all(line in text for line in cell.split("\n"))
     if columns == "80":
         part = text[text.index("where the time of a message goes") :].split("\n\n")[0]
         assert max(map(len, part.splitlines())) <= 80
@@ -100,11 +85,10 @@ def test_on_the_terminal_every_number_is_there(recorded: Recorded, monkeypatch, 
         ("latency", "comm layer: latency", "2.00 µs", "Half the round trip"),
     ],
 )
-def test_tables_say_the_mode_and_what_it_counts(recorded: Recorded, mode, title, cell, words):
-    """No number of a stream is called a latency, and no latency a stream."""
+def test_tables_of_each_mode(recorded, mode, title, cell, words):
     case = builders.case("tcp", "pingpong", params={"mode": mode, "window": 64})
-    made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
-    first, *_ = tables_by_size(made)
+    run = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
+    first, *_ = tables_by_size(run)
     assert title in first.title
     assert first.rows[0][1] == cell
     assert words in first.note
@@ -114,21 +98,19 @@ def test_tables_say_the_mode_and_what_it_counts(recorded: Recorded, mode, title,
 @pytest.mark.parametrize(
     ("layer", "words"), [("worker", "One fetch"), ("memcpy", "One copy within a process")]
 )
-def test_what_is_not_halved_is_not_called_so(recorded: Recorded, layer: str, words: str) -> None:
-    """A fetch and a copy are no round trips."""
+def test_fetches_and_copies_are_not_half_a_round_trip(recorded, layer, words):
     case = builders.case("tcp", "pingpong")
-    made = recorded([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
-    first, *_ = tables_by_size(made)
+    run = recorded([case], builders.ended([message(case, 2e-6, 1000, layer=layer)]))
+    first, *_ = tables_by_size(run)
     assert words in first.note
     assert "Half the round trip" not in first.note
 
 
-def test_tables_of_pairs_say_how_many_and_that_they_count_together(recorded: Recorded) -> None:
-    """Bandwidth and message rate of all pairs, and no title that reads as one pair's."""
+def test_tables_of_several_pairs_count_them_together(recorded):
     params = {"mode": "multi-pair", "window": 64, "pairs": 3}
     case = builders.case("tcp", "pingpong", params=params)
-    made = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
-    bandwidth, rate, cpu = tables_by_size(made)
+    run = recorded([case], builders.ended([message(case, 2e-6, 1000)]))
+    bandwidth, rate, cpu = tables_by_size(run)
     assert bandwidth.title == "pingpong, comm layer: bandwidth of 3 pairs together"
     assert bandwidth.rows[0][1] == "500 MB/s"
     assert "6 processes" in bandwidth.note
@@ -137,8 +119,7 @@ def test_tables_of_pairs_say_how_many_and_that_they_count_together(recorded: Rec
     assert "its share of all processes', mode multi-pair" in cpu.title
 
 
-def test_latency_under_load_says_what_the_load_moved(recorded: Recorded) -> None:
-    """One table, whose title says that there was a load, and whose note how much of it."""
+def test_latency_under_load_has_the_bandwidth_of_the_load(recorded):
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)
     records = [message(case, 2e-6, 1000, launch=n, cpu_seconds=0.0) for n in range(3)]
@@ -152,8 +133,7 @@ def test_latency_under_load_says_what_the_load_moved(recorded: Recorded) -> None
     assert "The load moved 1.00 GB/s (tcp)" in table.note
 
 
-def test_cpu_time_that_nobody_counted_has_no_table(recorded: Recorded) -> None:
-    """Where only a foreign program ran, there is no table of dashes."""
+def test_unknown_cpu_time_has_no_table(recorded):
     case = builders.case("ucx", "pingpong")
     raw = message(case, 2e-6, 1, layer="raw", cpu_seconds=0.0, verified=False, tool="ucx_perftest")
     titles = [table.title for table in tables_by_size(recorded([case], builders.ended([raw])))]

@@ -4,11 +4,8 @@ The real launches are those of ``twins``; where ``COMMBENCH_TWINS`` names a run 
 instead of measuring one, which takes half an hour.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +25,16 @@ CASES = (builders.case("tcp"), builders.case("ucx"))
 RULE = Stopping()
 
 
-def verdict(one: Launches, two: Launches) -> Any:
-    """Compare the second set of launches with the first, block by block, as a report does."""
+def verdict(one, two):
     sides = [
         make_side(case, "comm", 1, dict(enumerate(launches)))
         for case, launches in zip(CASES, (one, two), strict=True)
     ]
-    (found,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True)
-    return found
+    (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True)
+    return comparisons
 
 
-def lognormal(dice: np.random.Generator, n: int, sigma: float, scale: float = 1.0) -> Launches:
-    """Return `n` launches of 5 samples, `sigma` apart, with half of that within a launch."""
+def lognormal(dice, n, sigma, scale=1.0):
     between = dice.lognormal(np.log(scale), sigma, n)
     return [between[i] * dice.lognormal(0, sigma / 2, 5) for i in range(n)]
 
@@ -47,11 +42,12 @@ def lognormal(dice: np.random.Generator, n: int, sigma: float, scale: float = 1.
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [6, 10, 20])
 @pytest.mark.parametrize("sigma", [0.05, 0.5])
-def test_the_interval_of_a_ratio_holds_it_in_95_percent(n: int, sigma: float) -> None:
-    """Of 400 simulated pairs of cases the true ratio is outside of the interval in 5 % at most."""
+def test_the_interval_of_a_ratio_covers_it_in_95_percent(n, sigma):
     dice = np.random.default_rng(n)
-    found = [verdict(lognormal(dice, n, sigma), lognormal(dice, n, sigma, 2.0)) for _ in range(400)]
-    hits = sum(c.ci_low <= 2.0 <= c.ci_high for c in found)
+    comparisons = [
+        verdict(lognormal(dice, n, sigma), lognormal(dice, n, sigma, 2.0)) for _ in range(400)
+    ]
+    hits = sum(c.ci_low <= 2.0 <= c.ci_high for c in comparisons)
     print(f"coverage n={n} sigma={sigma}: {hits}/400 = {hits / 400:.1%}")
     # Two standard deviations of a share of 400 below.
     assert hits >= 400 * 0.95 - 9
@@ -64,13 +60,12 @@ def test_the_interval_of_a_ratio_holds_it_in_95_percent(n: int, sigma: float) ->
         *(pytest.param(n, x, marks=pytest.mark.slow) for n in (6, 10, 30) for x in (0.03, 0.5)),
     ],
 )
-def test_equal_cases_are_rarely_told_apart(n: int, sigma: float) -> None:
-    """Of 400 pairs of simulated cases that are alike, 5 % at most are called faster or slower."""
+def test_equal_cases_rarely_differ(n, sigma):
     dice = np.random.default_rng(n + 1)
-    found = Counter(
+    comparisons = Counter(
         verdict(lognormal(dice, n, sigma), lognormal(dice, n, sigma)).verdict for _ in range(400)
     )
-    wrong = found["faster"] + found["slower"]
+    wrong = comparisons["faster"] + comparisons["slower"]
     print(f"A/A simulated n={n} sigma={sigma}: {wrong}/400 = {wrong / 400:.1%}")
     assert wrong <= 20
 
@@ -80,20 +75,20 @@ def test_equal_cases_are_rarely_told_apart(n: int, sigma: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "least"), [(0.05, 90), (0.1, 90), (0.15, 75)])
-def test_a_tenth_is_found_where_launches_differ_by_little_more(sigma: float, least: int) -> None:
-    """With as many launches as ``--rigorous`` would take, most 10 % slowdowns are found."""
+def test_a_tenth_is_detected_where_launches_differ_by_little_more(sigma, least):
     dice = np.random.default_rng(7)
-    found = []
+    comparisons = []
     for _ in range(100):
         one, two = (lognormal(dice, RULE.max_launches, sigma, scale) for scale in (1.0, 1.1))
         n = rigorous(one, two)
-        found.append(verdict(one[:n], two[:n]))
-    assert tell(f"A/B 10 % slower, simulated, sigma={sigma}", found)["slower"] >= least
+        comparisons.append(verdict(one[:n], two[:n]))
+    assert (
+        print_verdicts(f"A/B 10 % slower, simulated, sigma={sigma}", comparisons)["slower"] >= least
+    )
 
 
 @pytest.fixture(scope="module", name="pool")
-def _pool(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Launches]:
-    """Return by backend and size the samples of each launch, in the order of the blocks."""
+def _pool(tmp_path_factory):
     given = os.environ.get("COMMBENCH_TWINS")
     run = load(Path(given) if given else twins.measure(tmp_path_factory.mktemp("twins"), 120))
     samples = measured(run)
@@ -101,14 +96,13 @@ def _pool(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Lau
     complete = samples.groupby("launch")["backend"].nunique() == len(twins.BACKENDS)
     samples = samples[samples["launch"].map(complete)]
     groups = samples.groupby(["backend", "payload_bytes", "launch"])["seconds"]
-    found: dict[tuple[str, int], Launches] = {}
+    comparisons = {}
     for (backend, size, _), seconds in groups:
-        found.setdefault((backend, size), []).append(seconds.to_numpy())
-    return found
+        comparisons.setdefault((backend, size), []).append(seconds.to_numpy())
+    return comparisons
 
 
-def rigorous(one: Sequence[Any], two: Sequence[Any]) -> int:
-    """Return how many of the blocks a ``--rigorous`` run with its default limits would take."""
+def rigorous(one, two):
     most = min(RULE.max_launches, len(one))
     for n in range(RIGOROUS_LAUNCHES, most):
         limits = [launches_interval([float(np.median(x)) for x in side[:n]]) for side in (one, two)]
@@ -121,14 +115,7 @@ def rigorous(one: Sequence[Any], two: Sequence[Any]) -> int:
     return most
 
 
-def drawn(
-    pool: dict[tuple[str, int], Launches], names: tuple[str, str], size: int,
-    dice: np.random.Generator, *, part: int = 1, factor: float = 1.0,
-) -> Any:  # fmt: skip
-    """Compare two backends by launches of random blocks, one `part`-th of them, none used twice.
-
-    Which of the two launches of a block stands for which side is drawn where both are alike.
-    """
+def drawn(pool, names, size, dice, *, part=1, factor=1.0):
     sides = [pool[name, size] for name in names]
     blocks = len(sides[0])
     order = dice.permutation(blocks)[: blocks // part]
@@ -139,12 +126,13 @@ def drawn(
     return verdict(one[:n], two[:n])
 
 
-def tell(what: str, found: Sequence[Any]) -> Counter[str]:
-    """Print and return how often each verdict was given."""
-    counts = Counter(c.verdict for c in found)
-    launches = np.median([c.n_launches for c in found])
-    shares = ", ".join(f"{name} {n} ({n / len(found):.1%})" for name, n in counts.most_common())
-    print(f"{what}: {len(found)} comparisons of {launches:.0f} launches (median): {shares}")
+def print_verdicts(what, comparisons):
+    counts = Counter(c.verdict for c in comparisons)
+    launches = np.median([c.n_launches for c in comparisons])
+    shares = ", ".join(
+        f"{name} {n} ({n / len(comparisons):.1%})" for name, n in counts.most_common()
+    )
+    print(f"{what}: {len(comparisons)} comparisons of {launches:.0f} launches (median): {shares}")
     return counts
 
 
@@ -152,42 +140,38 @@ def tell(what: str, found: Sequence[Any]) -> Counter[str]:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", [1, 4])
 @pytest.mark.parametrize("size", twins.SIZES)
-def test_a_backend_is_rarely_told_apart_from_itself(pool: Any, size: int, part: int) -> None:
-    """Of 200 comparisons of a backend with itself, from real launches, 5 % at most are wrong.
-
-    Draws of all blocks have many launches in common, those of a quarter of them few.
-    """
+def test_a_backend_rarely_differs_from_itself(pool, size, part):
     dice = np.random.default_rng(size)
-    found = [drawn(pool, ("twin:a", "twin:b"), size, dice, part=part) for _ in range(200)]
-    counts = tell(f"A/A resampled, 1/{part} of the blocks, {size} B, --rigorous", found)
+    comparisons = [drawn(pool, ("twin:a", "twin:b"), size, dice, part=part) for _ in range(200)]
+    counts = print_verdicts(
+        f"A/A resampled, 1/{part} of the blocks, {size} B, --rigorous", comparisons
+    )
     assert counts["faster"] + counts["slower"] <= 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_fresh_launches_of_one_backend_are_rarely_told_apart(pool: Any) -> None:
-    """Of all stretches of six fresh blocks, each used once, 5 % at most get a false verdict."""
-    found = []
+def test_fresh_launches_of_one_backend_rarely_differ(pool):
+    comparisons = []
     for size in twins.SIZES:
         one, two = pool["twin:a", size], pool["twin:b", size]
-        found += [
+        comparisons += [
             verdict(one[begin : begin + 6], two[begin : begin + 6])
             for begin in range(0, len(one) - 5, 6)
         ]
-    counts = tell("A/A fresh, 6 launches", found)
-    assert len(found) >= 20
-    assert counts["faster"] + counts["slower"] <= 0.05 * len(found)
+    counts = print_verdicts("A/A fresh, 6 launches", comparisons)
+    assert len(comparisons) >= 20
+    assert counts["faster"] + counts["slower"] <= 0.05 * len(comparisons)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("size", twins.SIZES)
-def test_a_delay_of_a_tenth_is_found(pool: Any, size: int) -> None:
-    """Of 200 comparisons with a backend that is 10 % slower, from real launches, 90 % say so."""
+def test_a_delay_of_a_tenth_is_detected(pool, size):
     dice = np.random.default_rng(size)
-    found = [drawn(pool, ("twin:a", "twin:10"), size, dice, part=2) for _ in range(200)]
-    counts = tell(f"A/B 10 % slower, injected, {size} B, --rigorous", found)
+    comparisons = [drawn(pool, ("twin:a", "twin:10"), size, dice, part=2) for _ in range(200)]
+    counts = print_verdicts(f"A/B 10 % slower, injected, {size} B, --rigorous", comparisons)
     scaled = [drawn(pool, ("twin:a", "twin:b"), size, dice, factor=1.1) for _ in range(200)]
-    scaled_counts = tell(f"A/B 10 % slower, scaled copy, {size} B, --rigorous", scaled)
+    scaled_counts = print_verdicts(f"A/B 10 % slower, scaled copy, {size} B, --rigorous", scaled)
     assert counts["slower"] >= 180
     assert scaled_counts["slower"] >= 180

@@ -1,41 +1,30 @@
-"""Pairs of workers on the same kind of link are one population of transfers."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import builders
 import numpy as np
 import pytest
 from builders import place, transfer
 
 from commbench import stats
-from commbench.analysis.run import Run
-from commbench.model import Record
 
-Recorded = Callable[..., Run]
 CASE = builders.case(n_workers=3)
 MB = 1_000_000
 PLACES = [place(CASE, "0"), place(CASE, "1"), place(CASE, "2", host_id="another")]
 
 
-def fetch(src: str, dst: str, seconds: float, nbytes: int = 8 * MB, **given: int) -> Record:
-    """Return a fetch of this length."""
+def fetch(src, dst, seconds, nbytes=8 * MB, **given):
     return transfer(CASE, 0.0, seconds, nbytes, src=src, dst=dst, **given)
 
 
-def test_quantiles_are_over_the_fetches_of_all_pairs_of_a_class(recorded: Recorded) -> None:
-    """A pair counts as often as it fetched, and the nearest class comes first."""
+def test_quantiles_of_a_link_class_are_over_the_fetches_of_all_its_pairs(recorded):
     near = [fetch("0", "1", 1.0), fetch("0", "1", 2.0), fetch("1", "0", 4.0)]
     far = [fetch("0", "2", 10.0), fetch("2", "1", 20.0)]
     run = recorded([CASE], [*PLACES, *far, *near])
-    found = stats.pair_bandwidths(run)
-    pairs = found.table
+    bandwidths = stats.pair_bandwidths(run)
+    pairs = bandwidths.table
     names = pairs["src"].astype(str) + pairs["dst"].astype(str)
     assert dict(zip(names, pairs["link"], strict=True)) == {
         "01": "same NUMA", "10": "same NUMA", "02": "network", "21": "network",
     }  # fmt: skip
-    one, other = stats.link_bandwidths(run, found).itertuples()
+    one, other = stats.link_bandwidths(run, bandwidths).itertuples()
     assert (one.link, one.n_pairs, one.n, one.bytes) == ("same NUMA", 2, 3, 24 * MB)
     expected = np.quantile([8e6, 4e6, 2e6], [0.25, 0.5, 0.75])
     assert (one.q25_Bps, one.q50_Bps, one.q75_Bps) == pytest.approx(tuple(expected))
@@ -43,8 +32,7 @@ def test_quantiles_are_over_the_fetches_of_all_pairs_of_a_class(recorded: Record
     assert (other.link, other.n_pairs, other.q50_Bps) == ("network", 2, pytest.approx(0.6e6))
 
 
-def test_what_counts_for_no_pair_counts_for_no_class(recorded: Recorded) -> None:
-    """Small transfers, warm-ups, failed launches and fetches without a duration are left out."""
+def test_small_untimed_and_warm_up_fetches_count_for_no_link_class(recorded):
     records = [
         *PLACES, fetch("0", "1", 1.0), fetch("0", "1", 1.0, 10),
         fetch("1", "0", 1.0, iteration=-1), fetch("1", "0", 1.0, launch=1), fetch("0", "1", 0.0),
@@ -55,10 +43,9 @@ def test_what_counts_for_no_pair_counts_for_no_class(recorded: Recorded) -> None
     assert (row.n_pairs, row.n, row.q25_Bps, row.q75_Bps) == (1, 2, 8e6, 8e6)
 
 
-def test_cases_and_channels_are_apart(recorded: Recorded) -> None:
-    """In the order of the suite, then of the channels, then from near to far."""
+def test_link_classes_are_ordered_by_case_channel_and_distance(recorded):
     cases = [builders.case(backend, n_workers=3) for backend in ("ucx", "tcp")]
-    records: list[Record] = []
+    records = []
     for case in cases:
         records += [place(case, "0"), place(case, "1"), place(case, "2", host_id="another")]
         records += [
@@ -76,8 +63,7 @@ def test_cases_and_channels_are_apart(recorded: Recorded) -> None:
     ]
 
 
-def test_a_run_without_transfers_has_no_classes(recorded: Recorded) -> None:
-    """The table is empty, with the columns of a full one."""
+def test_link_bandwidths_without_transfers(recorded):
     full = recorded([CASE], [*PLACES, fetch("0", "1", 1.0)])
     empty = recorded([CASE])
     tables = [stats.link_bandwidths(run, stats.pair_bandwidths(run)) for run in (full, empty)]

@@ -1,0 +1,315 @@
+import math
+import re
+from dataclasses import replace
+
+import builders
+import pytest
+from builders import (
+    core_use,
+    end,
+    failure,
+    launches,
+    log_count,
+    message,
+    sample,
+    setting,
+    spill,
+    transfer,
+    transport,
+    wire,
+)
+
+from commbench.analysis.warnings import COMPRESSION
+from commbench.model import ClusterSpec
+
+CASE = builders.case(launches=8)
+QUIET = {
+    "cpu": {
+        "usable_cores": 4, "cgroup_quota_cores": "unlimited", "turbo": False,
+        "governors": {"policy0": "performance", "policy1": "performance"},
+    },
+    "load_average": [0.3, 2.0, 2.0],
+    "clock": {"step_s": 5e-8},
+}  # fmt: skip
+
+
+def clean(case=CASE, medians=()):
+    steady = list(medians) or [1.0, 1.02, 0.99, 1.01, 1.0, 0.98, 1.02, 1.0]
+    records = launches(case, steady)
+    for launch in range(len(steady)):
+        records += [
+            core_use(case, launch=launch, others=0.05, stolen=0.01),
+            setting(case, COMPRESSION, "none", launch=launch),
+        ]
+    return records
+
+
+def warned(records, *, cases=(CASE,), environment=None, **given):
+    """Return the only warning about a run on a quiet machine, or nothing."""
+    environment = QUIET | (environment or {})
+    warnings = builders.in_memory(cases, records, environment=environment, **given).warnings
+    assert len(warnings) <= 1, warnings
+    return warnings[0] if warnings else ""
+
+
+def test_a_clean_run_of_a_quiet_machine_has_no_warning():
+    records = [*clean(), transfer(CASE, 0, 1, 100), wire(CASE, 100)]
+    assert warned([*records, log_count(CASE, n_started=1), transport(CASE)]) == ""
+
+
+def test_an_unknown_environment_is_no_warning():
+    nothing = dict.fromkeys(QUIET)
+    assert warned(launches(CASE, [1.0] * 8), environment=nothing) == ""
+    empty = {"cpu": dict.fromkeys(QUIET["cpu"])}
+    assert warned(launches(CASE, [1.0] * 8), environment=empty) == ""
+
+
+def test_cores_used_on_several_hosts_are_counted_by_launch():
+    others = [
+        core_use(CASE, launch=launch, others=share, host=host)
+        for launch in range(8)
+        for host, share in (("node1", 0.01 * launch), ("node2", 0.11 * launch))
+    ]
+    warning = warned([*clean(), *others])
+    assert "in 7 of 8 launches" in warning
+    assert "most: 77% on node2, launch 7 of merge over" in warning
+
+
+@pytest.mark.parametrize(("load", "expected"), [(0.5, False), (0.6, True)])
+def test_load_average_counts_where_core_use_is_unknown(load, expected):
+    loaded = {"load_average": [load, 0.0, 0.0]}
+    blind = launches(CASE, [1.0] * 8)
+    assert bool(warned(blind, environment=loaded)) == expected
+    assert warned(clean(), environment=loaded) == ""
+    large = loaded | {"cpu": {"usable_cores": 64}}
+    assert warned(blind, environment=large) == ""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "text"),
+    [
+        ({"governors": {"policy0": "powersave"}}, "the CPU governor is powersave: cores change"),
+        ({"governors": {"policy0": "performance", "policy1": "schedutil"}}, "is schedutil: cores"),
+        ({"turbo": True}, "turbo is on: cores"),
+        ({"turbo": True, "governors": {"p": "ondemand"}}, "ondemand and turbo is on: cores"),
+        ({"turbo": None, "governors": None}, ""),
+    ],
+)
+def test_cpu_governor_and_turbo(cpu, text):
+    warning = warned(clean(), environment={"cpu": QUIET["cpu"] | cpu})
+    assert (text in warning) if text else warning == ""
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "cores", "quota", "expected"),
+    [
+        (2, 1, 4, "unlimited", False), (3, 1, 4, "unlimited", True), (1, 3, 4, "unlimited", True),
+        (2, 1, 4, 3.5, True), (2, 1, 8, 4.0, False),
+    ],
+)  # fmt: skip
+def test_more_busy_threads_than_cores(workers, threads, cores, quota, expected):
+    cluster = ClusterSpec(n_workers=workers, threads_per_worker=threads)
+    case = builders.case(cluster=cluster, launches=8)
+    cpu = QUIET["cpu"] | {"usable_cores": cores, "cgroup_quota_cores": quota}
+    warning = warned(clean(case), cases=[case], environment={"cpu": cpu})
+    assert bool(warning) == expected
+    if expected:
+        assert f"up to {workers * threads + 2} busy threads" in warning
+
+
+def test_threads_of_ping_pongs_and_of_other_hosts_do_not_count():
+    far = builders.case(cluster=ClusterSpec(n_workers=99, launcher="ssh"), launches=8)
+    assert warned(clean(far), cases=[far]) == ""
+    unknown = builders.case(cluster=ClusterSpec(n_workers=99, launcher="a-plug-in"), launches=8)
+    assert warned(clean(unknown), cases=[unknown]) == ""
+    ranks = ClusterSpec(n_workers=99, launcher="mpirun")
+    for cluster, expected in ((ranks, True), (replace(ranks, hosts=("a", "b")), False)):
+        case = builders.case(cluster=cluster, launches=8)
+        assert bool(warned(clean(case), cases=[case])) == expected
+    pair = builders.case(workload="pingpong", n_workers=99, launches=8)
+    records = [
+        message(pair, 1e-3 * (1 + 0.001 * (i + n % 3)), 1, launch=n, iteration=i)
+        for n in range(8)
+        for i in range(4)
+    ]
+    assert warned(builders.ended(records), cases=[pair]) == ""
+
+
+@pytest.mark.parametrize(
+    ("n_pairs", "mode"), [(2, "multi-pair"), (3, "multi-pair"), (3, "latency")]
+)
+def test_more_processes_of_pairs_than_cores(n_pairs, mode):
+    params = {"mode": mode, "pairs": n_pairs}
+    case = builders.case(workload="pingpong", params=params, launches=8)
+    records = builders.ended([message(case, 1e-3, 1, launch=n) for n in range(8)])
+    cpu = QUIET["cpu"] | {"usable_cores": 4}
+    warning = warned(records, cases=[case], environment={"cpu": cpu})
+    assert ("6 processes share 4 cores" in warning) == (n_pairs == 3 and mode == "multi-pair")
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(0.07, False), (0.25, True)])
+def test_samples_that_spread_within_launches(spread, expected):
+    records = [
+        sample(CASE, 1 + spread * (iteration - 1), launch=launch, iteration=iteration)
+        for launch in range(8)
+        for iteration in (0, 1, 2)
+    ]
+    warning = warned(builders.ended(records))
+    assert bool(warning) == expected
+    if expected:
+        assert warning.startswith("samples of one launch spread by ")
+        assert " in merge over tcp: " in warning
+
+
+def test_sizes_that_spread_are_counted():
+    case = builders.case(workload="pingpong", launches=8)
+    records = [
+        message(case, 1e-3 * (1 + (0.4 if size == 8192 else 0.01) * i), size, launch=n, iteration=i)
+        for size in (1, 64, 8192)
+        for n in range(8)
+        for i in range(4)
+    ]
+    warning = warned(builders.ended(records), cases=[case])
+    assert " in pingpong over tcp at 8 KiB (1 of 3 sizes)" in warning
+
+
+@pytest.mark.parametrize(
+    ("layer", "params", "seconds", "expected"),
+    [
+        ("comm", {}, 2.4e-6, True), ("comm", {}, 2.6e-6, False), ("worker", {}, 4.9e-6, True),
+        ("raw", {}, 1e-7, False), ("comm", {"mode": "bandwidth"}, 1e-7, False),
+    ],
+)  # fmt: skip
+def test_durations_of_a_few_clock_steps(layer, params, seconds, expected):
+    case = builders.case(workload="pingpong", launches=8, params=params)
+    records = [
+        message(case, seconds * (1 + 0.001 * ((i + n) % 3)), 1, launch=n, iteration=i, layer=layer)
+        for n in range(8)
+        for i in range(4)
+    ]
+    warning = warned(builders.ended(records), cases=[case])
+    assert bool(warning) == expected
+    if expected:
+        assert "less than 100 steps of the clock (50.0 ns each)" in warning
+        # Who has the best clock already is not expected to take it.
+        others = warned(
+            builders.ended(records), cases=[case],
+            environment={"cpu": QUIET["cpu"] | {"clock_source": "tsc"}},
+        )  # fmt: skip
+        assert ("clock source tsc" in warning, "clock source tsc" in others) == (True, False)
+
+
+def test_a_contradicted_transport_is_the_first_warning(recorded):
+    case = builders.case("ucx:shm")
+    records = [
+        sample(case, math.nan), sample(case, 1.0), failure(case), end(case, ok=False),
+        wire(case, 10**9), log_count(case, n_started=3), transfer(case, 1, 0),
+        *(transport(case, contradiction="ucx:shm moves over tcp/lo", launch=n) for n in range(3)),
+        transport(case, contradiction="another", src="1", dst="0"), transport(case, "sysv"),
+    ]  # fmt: skip
+    warnings = recorded([case], records).warnings
+    assert warnings[:2] == ("ucx:shm moves over tcp/lo", "another")
+    assert len(warnings) == len(set(warnings))
+    words = ("samples.jsonl line", "failed", "--resume", "ended well", "clocks", "missing", "saw")
+    for word in words:
+        assert sum(word in text for text in warnings) == 1, word
+
+
+def test_failed_and_missing_launches_are_counted(recorded):
+    case = builders.case(launches=8)
+    records = [*launches(case, [1.0] * 6), failure(case, launch=6), end(case, launch=6, ok=False)]
+    content = recorded([case], records)
+    assert content.warnings == (
+        "1 of 8 launches failed; see Failures",
+        f"only 7 of 8 launches were run; go on with commbench run --resume {content.path}",
+    )
+
+
+def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
+    cases = [builders.case(params={"rows": 1, "shuffle": name}) for name in ("tasks", "p2p")]
+    records = [record for case in cases for record in launches(case, [1.0] * 6)] + [
+        wire(cases[1], 100)
+    ]
+    (warning,) = recorded(cases, records).warnings
+    assert warning.startswith("merge (shuffle=p2p) over tcp: the transfer logs saw 0.0%")
+
+
+@pytest.mark.parametrize(("n", "text"), [(1, "1 launch gives no"), (5, "5 launches give no")])
+def test_fewer_than_six_launches(n, text):
+    case = builders.case(launches=n)
+    assert warned(launches(case, [1.0] * n), cases=[case]).startswith(text)
+
+
+NINTH = launches(CASE, [1.0])[-1:]
+SPILLED = [
+    spill(CASE, 10**9), spill(CASE, 5 * 10**8, worker="1"), spill(CASE, 5 * 10**8, launch=2),
+    spill(CASE, iteration=-1),
+]  # fmt: skip
+OUTLIERS = [
+    sample(CASE, 50.0 if n == 9 else 1.0, launch=launch, iteration=n)
+    for launch in range(8)
+    for n in range(3, 10)
+]
+
+
+def fetched(nbytes, n_started):
+    """Return a logged fetch of so many of the 100 bytes on the wire."""
+    return [transfer(CASE, 0, 1, nbytes), wire(CASE, 100), log_count(CASE, n_started=n_started)]
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ([core_use(CASE, launch=8, others=0.1), *NINTH], ""),
+        (
+            [core_use(CASE, launch=8, others=0.11), *NINTH],
+            r"other processes used the cores in 1 of 9 launches .*11%, launch 8 of merge over",
+        ),
+        ([core_use(CASE, launch=8, stolen=0.02)], ""),
+        (
+            [core_use(CASE, launch=8, stolen=0.03)],
+            "the hypervisor gave the cores to other machines in 1.*most: 3%",
+        ),
+        ([core_use(CASE, seconds=0.0, others=1.0)], ""),
+        (OUTLIERS, ""),
+        ([spill(CASE, iteration=-1)], ""),
+        (SPILLED, "merge over tcp: workers wrote 2.00 GB to disk in 2 measured"),
+        (
+            [setting(CASE, COMPRESSION, "lz4", launch=n) for n in range(3)],
+            "merge over tcp: workers compressed their messages with lz4",
+        ),
+        (fetched(0, 1), r".*saw 0\.0% of the bytes"),
+        (fetched(94, 1), r".*saw 94\.0% of the bytes"),
+        (fetched(95, 1), ""),
+        (fetched(130, 1), ""),
+        (fetched(100, 5), "merge over tcp: 4 of 5 fetches are missing in the log"),
+        (fetched(100, 0), "merge over tcp: the logs have 1 fetches that no worker"),
+        (
+            [transfer(CASE, 1, 0), transfer(CASE, 0, 1), log_count(CASE, n_started=2)],
+            "merge over tcp: 1 of 2 transfers",
+        ),
+        ([sample(CASE, -1.0, iteration=7)], "1 of 33 samples ended before they began"),
+        ([sample(CASE, 0.0, iteration=7)], "1 of 33 samples took no time"),
+    ],
+)
+def test_records_of_a_disturbed_run(records, text):
+    warning = warned([*clean(), *records])
+    assert re.match(text, warning) if text else warning == ""
+
+
+@pytest.mark.parametrize(
+    ("medians", "text"),
+    [
+        ([1, 1.3] * 4, "medians of launches spread by "),
+        ([1, 1.05] * 4, ""),
+        ([1 + 0.03 * n for n in range(8)], "merge over tcp: times rose by 19% from the first"),
+        ([1 - 0.02 * n for n in range(8)], "merge over tcp: times fell by 15% "),
+        ([1 + 0.005 * n for n in range(8)], ""),
+        ([1.1, 1.0] * 4, ""),
+        ([1.0] * 7 + [1.3], ""),
+    ],
+    ids=["spread", "little spread", "up", "down", "little drift", "to and fro", "one slow"],
+)
+def test_spread_and_drift_of_launches(medians, text):
+    warning = warned(clean(medians=medians))
+    assert warning.startswith(text) if text else warning == ""

@@ -1,0 +1,252 @@
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from drawing import EMPTY, caption, texts, together, workload
+
+from commbench import stats
+from commbench.model.units import format_seconds
+from commbench.reports.figures import iteration_figures
+from commbench.reports.figures.iteration_figures import (
+    LOOPS,
+    PARTS,
+    TASKS,
+    plot_communication,
+    plot_profile,
+    plot_times,
+    typical_iteration,
+)
+
+
+def tick_labels(axes):
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def typical(run, table):
+    return typical_iteration(table, stats.summaries(run).median_s.item())
+
+
+def test_the_typical_iteration_is_a_whole_one_near_the_median():
+    times = pd.DataFrame(
+        [
+            {"launch": launch, "iteration": iteration, "worker": worker, "wall_s": wall}
+            for (launch, iteration), wall in {(0, 0): 1.0, (0, 1): 2.1, (1, 0): 9.0}.items()
+            for worker in ("0", "1")
+        ]
+    )
+    chosen = typical_iteration(times, 2.5)
+    assert chosen[["launch", "iteration"]].drop_duplicates().to_numpy().tolist() == [[0, 1]]
+    assert list(chosen.worker) == ["0", "1"]
+
+
+# --- communication -----------------------------------------------------------------------------
+
+
+def _bars(axes, column):
+    """Return the lower ends and the heights of the bars of one part."""
+    colour = mpl.colors.to_rgba(PARTS[column][0])
+    bars = [bar for bar in axes.patches if np.allclose(bar.get_facecolor(), colour, atol=1e-3)]
+    return np.array([(bar.get_y(), bar.get_height()) for bar in bars]).T
+
+
+def test_communication_bars_are_stacked_up_to_the_wall_time():
+    run = together(workload("tcp", n_workers=3))
+    times = typical(run, stats.worker_times(run)).sort_values("worker")
+    (axes,) = plot_communication(run).axes
+    top = np.zeros(3)
+    for column in PARTS:
+        bottom, height = _bars(axes, column)
+        np.testing.assert_allclose(height, times[column])
+        np.testing.assert_allclose(bottom, top)
+        top = bottom + height
+    np.testing.assert_allclose(top, times.wall_s)
+
+
+def test_workers_are_ordered_by_number():
+    run = together(workload("tcp", n_workers=11, launches=1))
+    (axes,) = plot_communication(run).axes
+    assert tick_labels(axes) == [str(n) for n in range(11)]
+    times = typical(run, stats.worker_times(run)).set_index("worker").compute_only_s
+    np.testing.assert_allclose(_bars(axes, "compute_only_s")[1], [times[str(n)] for n in range(11)])
+
+
+def test_backends_have_panels_with_one_time_axis_from_zero():
+    run = together(workload("tcp"), workload("ucx", seconds=3))
+    figure = plot_communication(run)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["tcp", "ucx"]
+    (limits,) = {axes.get_ylim() for axes in figure.axes}
+    assert limits[0] == 0
+    assert limits[1] > stats.worker_times(run).wall_s.median()
+    assert figure.axes[0].get_ylabel() == "time (s)"
+
+
+def test_communication_title_and_legend():
+    run = together(workload("tcp"))
+    times = typical(run, stats.worker_times(run))
+    share = (times.transfer_only_s + times.overlap_s).sum() / times.wall_s.sum()
+    words = texts(plot_communication(run))
+    (title,) = [text for text in words if "(median" in text]
+    assert title.endswith(f"receiving {share * 100:.0f} %")
+    assert [word for word in words if word in {label for _, label in PARTS.values()}] == [
+        "computing only", "computing and receiving", "receiving only",
+        "neither (idle, scheduler, …)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_workers", "shown"), [(8, 8), (40, 20)])
+def test_worker_labels_are_thinned_out(n_workers, shown):
+    run = together(*(workload(name, n_workers=n_workers, launches=1) for name in ("tcp", "ucx")))
+    axes = plot_communication(run).axes[0]
+    assert len(axes.patches) == 4 * n_workers
+    assert len(axes.get_xticks()) <= shown
+
+
+# --- profile -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("panel", "parts"), [(0, TASKS), (1, LOOPS)])
+def test_profile_bars_are_stacked_up_to_the_wall_time(panel, parts):
+    run = together(workload("tcp", n_workers=3))
+    times = typical(run, stats.worker_profiles(run)).set_index("worker")
+    axes = plot_profile(run).axes[panel]
+    names = [{"S": "scheduler", "C": "client"}.get(name, name) for name in tick_labels(axes)]
+    assert {*names} == {"0", "1", "2"} | ({"scheduler", "client"} if panel else set())
+    top = np.zeros(len(names))
+    for column in parts:
+        bars = [bar for bar in axes.patches if bar.get_gid() == f"tcp {column}"]
+        np.testing.assert_allclose([bar.get_y() for bar in bars], top)
+        np.testing.assert_allclose([bar.get_height() for bar in bars], times.loc[names, column])
+        top = top + [bar.get_height() for bar in bars]
+    np.testing.assert_allclose(top, times.wall_s.max())
+
+
+@pytest.mark.parametrize("panel", [0, 1])
+def test_many_bars_are_drawn_as_areas_of_the_same_height(panel, monkeypatch):
+    run = together(workload("tcp", n_workers=5))
+    bars = plot_profile(run).axes[panel].patches
+    monkeypatch.setattr(iteration_figures, "BARS_UP_TO", 4)
+    axes = plot_profile(run).axes[panel]
+    assert not axes.patches
+    for area in axes.collections:
+        expected = [bar for bar in bars if bar.get_gid() == area.get_gid()]
+        (path,) = area.get_paths()
+        corners = {(round(x, 6), round(y, 9)) for x, y in path.vertices}
+        for number, bar in enumerate(expected):
+            for y in (bar.get_y(), bar.get_y() + bar.get_height()):
+                assert (number - 0.5, round(y, 9)) in corners
+                assert (number + 0.5, round(y, 9)) in corners
+    assert len(axes.collections) == len((TASKS, LOOPS)[panel])
+
+
+def test_scheduler_and_client_have_event_loops_only():
+    run = together(workload("tcp", n_workers=11, launches=1))
+    tasks, loops = plot_profile(run).axes
+    workers = [str(number) for number in range(11)]
+    assert tick_labels(tasks) == workers
+    assert tick_labels(loops) == [*workers, "C", "S"]
+
+
+def test_every_part_of_the_profile_is_in_the_legend():
+    words = texts(plot_profile(together(workload("tcp"))))
+    assert {label for parts in (TASKS, LOOPS) for _, label in parts.values()} <= {*words}
+
+
+def test_a_run_without_readings_has_no_profile():
+    assert plot_profile(EMPTY) is None
+
+
+# --- time --------------------------------------------------------------------------------------
+
+
+def _dots(axes, backend):
+    (dots,) = [dots for dots in axes.collections if dots.get_gid() == f"launches {backend}"]
+    return dots.get_offsets()
+
+
+def _asides(axes):
+    """Return the words at the right of each line, by line."""
+    lines = {}
+    for note in axes.texts:
+        lines.setdefault(note.xy[1], []).append(note.get_text())
+    return lines
+
+
+def _segments(axes):
+    lines = [lines for lines in axes.collections if hasattr(lines, "get_segments")]
+    return [segment[:, 0] for each in lines for segment in each.get_segments()]
+
+
+def test_dots_are_the_medians_of_launches():
+    run = together(workload("tcp"), workload("ucx", seconds=3))
+    (axes,) = plot_times(run).axes
+    for backend, medians in stats.launch_medians(run).groupby("backend"):
+        np.testing.assert_allclose(sorted(_dots(axes, backend)[:, 0]), sorted(medians.median_s))
+
+
+def test_the_jitter_of_dots_is_reproducible():
+    run = together(workload("tcp"))
+    one, other = (_dots(plot_times(run).axes[0], "tcp") for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    assert np.abs(one[:, 1]).max() < 0.32
+    assert len(set(one[:, 1])) > 1
+
+
+def test_median_and_interval_are_those_of_the_summary():
+    run = together(workload("tcp"))
+    summary = stats.summaries(run).iloc[0]
+    interval, median = _segments(plot_times(run).axes[0])
+    np.testing.assert_allclose(interval, [summary.ci_low_s, summary.ci_high_s])
+    np.testing.assert_allclose(median, summary.median_s)
+
+
+def test_one_launch_has_no_interval():
+    figure = plot_times(together(workload("tcp", launches=1)))
+    assert len(_segments(figure.axes[0])) == 1
+    assert "one launch allows no interval" in caption(figure)
+
+
+def test_median_ratio_and_cpu_time_are_printed():
+    run = together(workload("tcp"), workload("ucx", seconds=3))
+    first, second = stats.summaries(run).itertuples()
+    lines = _asides(plot_times(run).axes[0])
+    assert lines[-0.75] == ["median", "ratio", "CPU time"]
+    assert lines[0] == [format_seconds(first.median_s), "1.00", format_seconds(first.cpu_s)]
+    ratio = f"{second.median_s / first.median_s:.2f}"
+    assert lines[1] == [format_seconds(second.median_s), ratio, format_seconds(second.cpu_s)]
+
+
+def test_failed_launches_are_counted_in_the_label():
+    run = together(workload("tcp", failing=2), workload("ucx", launches=3, failing=3))
+    (axes,) = plot_times(run).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "tcp\n(2 of 6 launches failed)",
+        "ucx\n(3 of 3 launches failed)",
+    ]
+    assert _asides(axes)[1] == ["—"]
+
+
+def test_no_ratio_without_the_first_backend():
+    run = together(workload("tcp", launches=1, failing=1), workload("ucx"))
+    assert _asides(plot_times(run).axes[0])[1][1] == "—"
+
+
+def test_a_ratio_of_thousands_has_no_decimals():
+    run = together(workload("tcp", seconds=1e-3), workload("ucx", seconds=20))
+    assert _asides(plot_times(run).axes[0])[1][1].replace(",", "").isdigit()
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(2, "s"), (0.02, "ms"), (2e-5, "µs")])
+def test_the_time_axis_has_a_fitting_unit_and_begins_at_zero(seconds, unit):
+    (axes,) = plot_times(together(workload("tcp", seconds=seconds))).axes
+    assert axes.get_xlabel() == f"time per iteration ({unit})"
+    assert axes.get_xlim()[0] == 0
+    assert 1 < axes.get_xlim()[1] < 1000
+
+
+def test_panels_are_named_by_workload_parameters_and_bytes():
+    run = together(
+        workload("tcp", "merge", shuffle="tasks"), workload("tcp", "merge", shuffle="p2p"),
+        workload("tcp", "svd"),
+    )  # fmt: skip
+    titles = [axes.get_title(loc="left") for axes in plot_times(run).axes]
+    assert titles == ["merge (shuffle=tasks), 800 MB", "merge (shuffle=p2p), 800 MB", "svd, 800 MB"]

@@ -1,0 +1,235 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from builders import in_memory
+from drawing import EMPTY, caption, misplaced, pingpong, texts, together, workload
+
+from commbench import stats
+from commbench.model import LAYERS
+from commbench.model.units import format_bandwidth, format_seconds
+from commbench.reports.figures import style
+from commbench.reports.figures.message_figures import COLOURS, FASTER, plot_layers, plot_sizes
+
+# --- sizes -------------------------------------------------------------------------------------
+
+POWERS = ["1 B", "4 B", "16 B", "64 B", "256 B", "1 KiB", "4 KiB", "16 KiB", "64 KiB", "256 KiB",
+          "1 MiB", "4 MiB"]  # fmt: skip
+
+
+def sweep(backend="tcp", **given):
+    return plot_sizes(together(pingpong(backend, **given)))
+
+
+def _ticks(axis):
+    return [label.get_text() for label in axis.get_majorticklabels()]
+
+
+def _lines(axes):
+    return {line.get_label(): line for line in axes.lines}
+
+
+def test_sizes_are_labelled_in_binary_units():
+    left, right = sweep(sizes=[2**n for n in range(23)]).axes
+    assert _ticks(left.xaxis) == _ticks(right.xaxis) == POWERS
+
+
+def test_few_sizes_are_all_labelled():
+    assert _ticks(sweep(sizes=[1, 10**6, 8 << 20]).axes[0].xaxis) == ["1 B", "1.00 MB", "8 MiB"]
+
+
+def test_lines_are_medians_of_latency_and_bandwidth():
+    run = together(pingpong("tcp"), pingpong("ucx", latency_s=1e-4))
+    left, right = plot_sizes(run).axes
+    for backend, summary in stats.summaries(run).groupby("backend"):
+        size, latency = _lines(left)[backend].get_data()
+        np.testing.assert_allclose(size, summary.payload_bytes)
+        np.testing.assert_allclose(latency, summary.median_s)
+        _, bandwidth = _lines(right)[backend].get_data()
+        np.testing.assert_allclose(bandwidth, summary.payload_bytes / summary.median_s)
+
+
+def test_bands_are_intervals_of_the_median():
+    run = together(pingpong("tcp"))
+    summary = stats.summaries(run)
+    for axes, low, high in (
+        (0, summary.ci_low_s, summary.ci_high_s),
+        (1, summary.payload_bytes / summary.ci_high_s, summary.payload_bytes / summary.ci_low_s),
+    ):
+        (band,) = plot_sizes(run).axes[axes].collections
+        corners = {tuple(np.round(corner, 9)) for corner in band.get_paths()[0].vertices}
+        expected = {
+            tuple(np.round((size, value), 9))
+            for size, *ends in zip(summary.payload_bytes, low, high, strict=True)
+            for value in ends
+        }
+        assert expected <= corners
+
+
+def test_the_caption_names_the_level_of_the_band():
+    for launches, words in ((6, "97 %"), (2, "50 %"), (1, "one launch allows no interval")):
+        figure = sweep(launches=launches)
+        assert words in caption(figure)
+    assert not any(axes.collections for axes in figure.axes)
+
+
+def test_the_legend_has_latency_and_bandwidth_of_every_backend():
+    run = together(pingpong("tcp"), pingpong("ucx"))
+    words = texts(plot_sizes(run))
+    for backend, rows in stats.summaries(run).groupby("backend"):
+        latency = format_seconds(rows.median_s[rows.payload_bytes == 1].item())
+        bandwidth = format_bandwidth(rows.throughput_Bps[rows.payload_bytes == 4 << 20].item())
+        assert f"{backend}\n{latency} · {bandwidth}" in words
+    assert "latency at 1 B ·\nbandwidth at 4 MiB" in words
+
+
+def test_the_legend_has_a_dash_for_a_size_that_a_backend_lacks():
+    run = together(pingpong("tcp"), pingpong("ucx", sizes=[1, 4, 16, 64, 256]))
+    (ucx,) = [words for words in texts(plot_sizes(run)) if words.startswith("ucx\n")]
+    assert ucx.endswith("· —")
+
+
+def test_layers_have_comparable_panels_from_the_wire_up():
+    axes = sweep(layers=("comm", "worker", "raw")).axes
+    titles = [left.get_title(loc="left") for left in axes[::2]]
+    assert titles == ["layer raw", "layer comm", "layer worker"]
+    assert len({left.get_ylim() for left in axes[::2]}) == 1
+    assert len({right.get_ylim() for right in axes[1::2]}) == 1
+
+
+def test_bandwidth_is_logarithmic_only_where_backends_are_far_apart():
+    near = plot_sizes(together(pingpong("tcp"), pingpong("ucx", bandwidth=2.4e9)))
+    far = plot_sizes(together(pingpong("tcp"), pingpong("ucx", bandwidth=1e11)))
+    assert near.axes[1].get_ylabel() == "bandwidth (linear scale)"
+    assert near.axes[1].get_ylim()[0] == 0
+    assert far.axes[1].get_ylabel() == "bandwidth (log scale)"
+
+
+def test_latencies_within_a_decade_have_two_labelled_ticks():
+    low, high = sweep(latency_s=3e-5, sizes=[1, 2, 4]).axes[0].get_ylim()
+    assert low < 1e-5 < 1e-4 < high
+
+
+def test_backends_with_one_size_are_side_by_side():
+    run = together(*(pingpong(name, sizes=[1 << 20]) for name in ("tcp", "ucx", "mpi")))
+    lines = _lines(plot_sizes(run).axes[0])
+    assert len({line.get_xdata()[0] for line in lines.values()}) == 3
+    np.testing.assert_allclose(lines["ucx"].get_xdata(), 1 << 20)
+
+
+def test_distant_sizes_are_joined_by_dots_without_a_band():
+    axes = sweep(sizes=[1, 8 << 20]).axes[0]
+    assert axes.lines[0].get_linestyle() == ":"
+    bands = [segment[:, 0] for segment in axes.collections[0].get_segments()]
+    assert all(left == right for left, right in bands)
+
+
+@pytest.mark.parametrize("backend", ["tcp", "mpi", "somebody-elses"])
+def test_lines_have_the_colour_and_marker_of_their_backend(backend):
+    run = together(pingpong(backend))
+    look = style.backend_styles(run)[backend]
+    for axes in plot_sizes(run).axes:
+        assert (axes.lines[0].get_color(), axes.lines[0].get_marker()) == look
+
+
+def test_words_of_several_pairs():
+    words = " ".join(texts(sweep(mode="multi-pair", pairs=3)))
+    assert "between pairs of processes at once, layer comm, mode multi-pair" in words
+    assert "of all pairs together" in words
+    assert "half the round trip" not in words
+
+
+def test_words_of_a_stream():
+    figure = sweep(sizes=SIZES, mode="bandwidth")
+    assert figure.axes[0].get_ylabel() == "time per message (log scale)"
+    words = " ".join(texts(figure)).replace("\n", " ")
+    assert "mode bandwidth" in words
+    assert "In windows of messages" in words
+    assert "atency" not in words
+
+
+# --- layers ------------------------------------------------------------------------------------
+
+SIZES = (1, 64 << 10, 8 << 20)
+
+
+def layered(*backends, layers=LAYERS, **given):
+    given = {"sizes": SIZES} | given
+    return together(*(pingpong(name, layers=layers, **given) for name in backends))
+
+
+def ends(axes):
+    """Return the left and the right end of each bar by its gid."""
+    return {
+        bar.get_gid(): (bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches
+    }  # fmt: skip
+
+
+def test_bars_of_layers_are_stacked_from_the_wire_up():
+    run = layered("tcp", "ucx")
+    table = stats.summaries(run).set_index(["backend", "layer", "payload_bytes"]).median_s
+    figure = plot_layers(run)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["1 B", "64 KiB", "8 MiB"]
+    for axes, size in zip(figure.axes, SIZES, strict=True):
+        unit = 1e3 if "(ms)" in axes.get_xlabel() else 1e6
+        for backend in ("tcp", "ucx"):
+            end = 0.0
+            for layer in LAYERS:
+                left, right = ends(axes)[f"{layer} {backend}"]
+                assert left == pytest.approx(end)
+                end = table[backend, layer, size] * unit
+                assert right == pytest.approx(end)
+
+
+def test_a_layer_that_is_faster_than_the_one_below_is_hatched():
+    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1])
+    faster = [
+        dataclasses.replace(r, seconds=r.seconds / 10) if getattr(r, "layer", "") == "comm" else r
+        for r in records
+    ]
+    run = in_memory([case], faster)
+    raw, comm = stats.summaries(run).set_index("layer").median_s[["raw", "comm"]]
+    (axes,) = plot_layers(run).axes
+    left, right = ends(axes)["faster comm tcp"]
+    assert right / left == pytest.approx(raw / comm)
+    assert ends(axes)["comm tcp"][0] == pytest.approx(ends(axes)["comm tcp"][1])
+
+
+def test_the_time_at_each_layer_is_printed():
+    run = together(
+        pingpong("tcp", layers=LAYERS, sizes=[1]), pingpong("ucx", layers=LAYERS[:3], sizes=[1])
+    )
+    words = texts(plot_layers(run))
+    assert {format_seconds(seconds) for seconds in stats.summaries(run).median_s} <= {*words}
+    assert words.count("—") == 2
+
+
+def test_layers_of_many_sizes_have_four_panels():
+    figure = plot_layers(layered("tcp", sizes=[2**n for n in range(23)], launches=2))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert (len(titles), titles[0], titles[-1]) == (4, "1 B", "4 MiB")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        EMPTY, layered("tcp", layers=("comm",)), layered("tcp", mode="bandwidth"),
+        together(workload("tcp")),
+    ],
+)  # fmt: skip
+def test_no_figure_without_two_layers_of_latency(run):
+    assert plot_layers(run) is None
+
+
+@pytest.mark.parametrize("layers", [LAYERS, ("coroutine", "comm")])
+@pytest.mark.parametrize("backends", [("tcp",), ("tcp", "ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib")])
+def test_no_text_of_layers_is_misplaced(backends, layers):
+    figure = plot_layers(layered(*backends, layers=layers))
+    assert figure.get_figwidth() * 100 == 900
+    assert misplaced(figure) == []
+
+
+def test_layers_and_backends_have_different_colours():
+    backends = {look.colour for look in (*style._KNOWN.values(), *style._SPARE)}
+    assert not backends & {*COLOURS.values(), FASTER}
+    assert tuple(COLOURS) == LAYERS

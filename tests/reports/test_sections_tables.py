@@ -1,0 +1,147 @@
+import itertools
+
+import builders
+import pytest
+from builders import failure, launches, message, sample, transfer, transport
+from shown import titled, titles
+
+from commbench.model import ClusterSpec
+from commbench.reports.sections import tables
+
+CASE = builders.case()
+
+
+def test_cases_with_different_parameters_have_separate_tables(recorded):
+    cases = [
+        builders.case(name, params={"shuffle": shuffle})
+        for shuffle in ("tasks", "p2p")
+        for name in ("tcp", "ucx")
+    ]
+    records = [
+        record
+        for case, seconds in zip(cases, (1.0, 2.0, 10.0, 50.0), strict=True)
+        for record in launches(case, [seconds] * 6)
+    ]
+    shown = [table for table in tables(recorded(cases, records)) if "time per" in table.title]
+    assert ["shuffle=tasks" in table.title for table in shown] == [True, False]
+    assert [[row[0] for row in table.rows] for table in shown] == [["tcp", "ucx"]] * 2
+    assert [[row[1] for row in table.rows] for table in shown] == [
+        ["1.00 s", "2.00 s"], ["10.0 s", "50.0 s"],
+    ]  # fmt: skip
+    assert [[row[3] for row in table.rows] for table in shown] == [
+        ["1", "2.00× slower"], ["1", "5.00× slower"],
+    ]  # fmt: skip
+
+
+def test_devices_have_separate_tables(recorded):
+    cases = [
+        builders.case("ucx", "pingpong", cluster=ClusterSpec(device=device))
+        for device in ("cpu", "gpu")
+    ]
+    records = [message(case, 1.0 + i, 1) for i, case in enumerate(cases)]
+    shown = [table for table in tables(recorded(cases, records)) if "latency" in table.title]
+    assert [(table.title, table.rows) for table in shown] == [
+        ("pingpong (device=cpu), comm layer: latency", (("1 B", "1.00 s"),)),
+        ("pingpong (device=gpu), comm layer: latency", (("1 B", "2.00 s"),)),
+    ]
+
+
+def test_a_size_that_a_backend_lacks_is_a_dash(recorded):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
+    records = [message(cases[0], 1e-6, 1), message(cases[0], 1e-6, 2), message(cases[1], 1e-6, 2)]
+    table = next(tables(recorded(cases, records)))
+    assert table.rows == (("1 B", "1.00 µs", "—"), ("2 B", "1.00 µs", "1.00 µs"))
+
+
+def test_differences_of_every_pair_of_backends(recorded):
+    cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
+    records = [
+        record
+        for case, factor in zip(cases, (1.0, 2.0, 2.0), strict=True)
+        for record in launches(case, [factor * (1 + n / 1000) for n in range(6)])
+    ]
+    table = titled(recorded(cases, records), "differences")
+    assert [row[:2] for row in table.rows] == [
+        ("ucx vs tcp", "2.00×"), ("mpi vs tcp", "2.00×"), ("mpi vs ucx", "1.00×"),
+    ]  # fmt: skip
+    assert [row[-1] for row in table.rows] == ["slower", "slower", "same"]
+    assert table.rows[0][4] == "+1.00"
+    assert "Mann-Whitney test of the launches' medians, adjusted for 3 pairs" in table.note
+
+
+def test_latencies_are_compared_with_the_first_backend_by_size(recorded):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx", "mpi")]
+    records = [
+        message(case, (1 + n / 1000) * (1 + i), size, launch=n)
+        for i, case in enumerate(cases)
+        for size in (1, 1024)
+        for n in range(6)
+        if (i, size) != (2, 1)
+    ]
+    table = titled(recorded(cases, builders.ended(records)), "multiple")
+    assert table.columns == ("size", "ucx", "mpi")
+    assert table.rows == (
+        ("1 B", "2.00× slower", "—"), ("1 KiB", "2.00× slower", "3.00× slower"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_workers", "n_rows"), [(5, 20), (6, 24)])
+def test_the_24_slowest_pairs_are_shown(n_workers, n_rows, recorded):
+    case = builders.case(n_workers=n_workers)
+    records = [
+        transfer(case, 0, 1, (1 + src + dst) * 10**7, src=str(src), dst=str(dst))
+        for src, dst in itertools.permutations(range(n_workers), 2)
+    ]
+    table = titled(recorded([case], records), "per pair")
+    assert len(table.rows) == n_rows
+    assert ("The 24 slowest of 30 pairs. The format json has all." in table.note) == (
+        n_workers == 6
+    )
+    if n_workers == 6:
+        assert {row[1] for row in table.rows}.isdisjoint({"4 → 5", "5 → 4", "3 → 5", "5 → 3"})
+        medians = [float(row[5]) for row in table.rows]
+        assert medians == sorted(medians)
+
+
+def test_one_launch_has_no_interval_no_verdict_and_no_costs(recorded):
+    cases = [builders.case(name, launches=1) for name in ("tcp", "ucx")]
+    records = [sample(case, 1.0 + i) for i, case in enumerate(cases)]
+    table = next(tables(recorded(cases, builders.ended(records))))
+    assert [row[2] for row in table.rows] == ["none", "none"]
+    assert [row[3] for row in table.rows] == ["1", "2.00× inconclusive"]
+    assert {row[5:] for row in table.rows} == {("—", "—")}
+    cut_short = next(tables(recorded(cases, records)))
+    assert [row[3] for row in cut_short.rows] == ["1", "—"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(1.0, 1.5, "1.00…1.50 s"), (0.9, 1.5, "900 ms…1.50 s"), (0.0009, 0.02, "900 µs…20.0 ms")],
+)
+def test_an_interval_has_one_unit_where_both_ends_share_it(low, high, text, recorded):
+    middle = (low + high) / 2
+    table = next(tables(recorded([CASE], launches(CASE, [low, *[middle] * 4, high]))))
+    assert table.rows[0][2] == text
+
+
+def test_every_failure_is_listed(recorded):
+    records = [failure(CASE, f"reason {number}\nmore", launch=number) for number in range(9)]
+    table = titled(recorded([CASE], records), "Failures")
+    assert [row[1] for row in table.rows] == [str(number) for number in range(9)]
+    assert [row[3] for row in table.rows] == [f"reason {number}\nmore" for number in range(9)]
+
+
+def test_every_transport_of_a_case_is_listed(recorded):
+    records = [
+        transport(CASE, "tcp/lo"), transport(CASE, "tcp/lo", src="1", dst="0"),
+        transport(CASE, "", src="0", dst="2"),
+    ]  # fmt: skip
+    (table,) = (t for t in tables(recorded([CASE], records)) if t.title.startswith("Transport"))
+    assert [row[1:3] for row in table.rows] == [("tcp/lo", "0→1, 1→0"), ("unknown", "0→2")]
+
+
+@pytest.mark.parametrize("records", [[], [failure(CASE)]])
+def test_a_run_without_samples_has_failures_and_provenance(records, recorded):
+    content = recorded([CASE, builders.case("ucx", "pingpong")], records)
+    assert len(content.costs) == len(content.pairs) == len(content.comparisons) == 0
+    assert titles(content) == ["Failures"] * len(records) + ["Provenance"]

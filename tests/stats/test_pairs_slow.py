@@ -1,0 +1,168 @@
+import itertools
+import math
+import random
+
+import builders
+import numpy as np
+import pandas as pd
+import pytest
+from builders import address, transfer
+
+from commbench import stats
+
+MB = 1_000_000
+
+
+def fetches(case, bandwidths, **given):
+    return [
+        transfer(case, 0, 8 * MB / (bandwidth * spread), 8 * MB, src=src, dst=dst, **given)
+        for (src, dst), bandwidth in bandwidths.items()
+        for spread in (0.97, 1.0, 1.03)
+    ]
+
+
+def cluster(n_workers, bandwidth=600e6, noise=0.1, seed=0):
+    dice = random.Random(seed)
+    return {
+        pair: bandwidth * dice.lognormvariate(0, noise)
+        for pair in itertools.permutations(map(str, range(n_workers)), 2)
+    }
+
+
+def slow(recorded, case, *records):
+    run = recorded([case], itertools.chain(*records))
+    return stats.slow_pairs(stats.pairs(run), run)
+
+
+@pytest.mark.parametrize("n_workers", [3, 4, 8, 16])
+@pytest.mark.parametrize("factor", [2.0, 12.0])
+def test_one_slow_link_is_named_in_both_directions(n_workers, factor, recorded):
+    case = builders.case(n_workers=n_workers)
+    bandwidths = cluster(n_workers, noise=0.05)
+    bandwidths["1", "0"], bandwidths["0", "1"] = 600e6 / factor, 550e6 / factor
+    table = slow(recorded, case, fetches(case, bandwidths))
+    assert [(row.src, row.dst) for row in table.itertuples()] == [("0", "1"), ("1", "0")]
+    worst = table.iloc[0]
+    typical = math.exp(np.median(np.log([*bandwidths.values()])))
+    assert worst.typical_Bps == pytest.approx(typical, rel=1e-3)
+    assert worst.slowdown == pytest.approx(typical / worst.q50_Bps, rel=1e-3)
+    assert worst.n_pairs == n_workers * (n_workers - 1)
+
+
+@pytest.mark.parametrize("n_workers", [2, 3, 4, 8])
+def test_a_homogeneous_cluster_has_no_slow_pair(n_workers, recorded):
+    cases = [builders.case(n_workers=n_workers, params={"rows": seed}) for seed in range(200)]
+    rows = [
+        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth, "same host")
+        for seed, case in enumerate(cases)
+        for (src, dst), bandwidth in cluster(n_workers, seed=seed).items()
+    ]
+    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
+    table = stats.slow_pairs(pd.DataFrame(rows, columns=columns), recorded(cases))
+    assert len(set(table["case_id"])) <= 1
+
+
+def test_a_pair_at_two_thirds_of_equal_others_is_not_slow(recorded):
+    case = builders.case(n_workers=4)
+    bandwidths = cluster(4, noise=0.0) | {("2", "3"): 401e6}
+    assert slow(recorded, case, fetches(case, bandwidths)).empty
+    (row,) = slow(recorded, case, fetches(case, bandwidths | {("2", "3"): 300e6})).itertuples()
+    assert (row.src, row.dst, row.slowdown) == ("2", "3", pytest.approx(2.0))
+    assert math.isfinite(row.score)
+
+
+def test_a_fast_pair_is_neither_named_nor_hides_a_slow_one(recorded):
+    case = builders.case(n_workers=4)
+    fast = cluster(4, noise=0.02) | {("2", "3"): 60e9}
+    assert slow(recorded, case, fetches(case, fast)).empty
+    (row,) = slow(recorded, case, fetches(case, fast | {("0", "1"): 100e6})).itertuples()
+    assert (row.src, row.dst) == ("0", "1")
+
+
+def test_all_links_of_a_slow_worker_are_named(recorded):
+    case = builders.case(n_workers=5)
+    bandwidths = {
+        pair: value / (3 if "4" in pair else 1) for pair, value in cluster(5, noise=0.15).items()
+    }
+    table = slow(recorded, case, fetches(case, bandwidths))
+    assert {(row.src, row.dst) for row in table.itertuples()} == {
+        pair for pair in bandwidths if "4" in pair
+    }
+
+
+def test_a_slow_link_among_noisy_ones_is_named(recorded):
+    case = builders.case(n_workers=3)
+    measured = dict(zip(cluster(3), (0.048, 0.20, 0.047, 0.24, 0.29, 0.33), strict=True))
+    table = slow(recorded, case, fetches(case, {pair: 1e9 * b for pair, b in measured.items()}))
+    assert [(row.src, row.dst) for row in table.itertuples()] == [("1", "0"), ("0", "1")]
+    # Four ordinary pairs and two with a noise of 15 %: mean -1.3458, spread 0.1944.
+    assert table["score"].iloc[0] == pytest.approx(8.8047, rel=1e-3)
+
+
+def test_channels_are_compared_separately(recorded):
+    case = builders.case(workload="all-to-all", n_workers=3)
+    together = {pair: value / 20 for pair, value in cluster(3).items()}
+    alone = fetches(case, cluster(3), channel="alone")
+    together = fetches(case, together | {("2", "0"): 1e6}, channel="together")
+    (row,) = slow(recorded, case, alone, together).itertuples()
+    assert (row.channel, row.src, row.dst) == ("together", "2", "0")
+    assert row.slowdown == pytest.approx(30, rel=0.3)
+
+
+def test_links_are_compared_within_their_class(recorded):
+    case = builders.case(n_workers=5)
+    far = {pair for pair in cluster(5) if "4" in pair}
+    bandwidths = {
+        pair: 100e6 if pair in far else 2e9 for pair in cluster(5)
+    } | {("4", "2"): 5e6}  # fmt: skip
+    where = [address(case, str(worker)) for worker in range(4)]
+    where.append(address(case, "4", "tcp://10.0.0.9:4000"))
+    (row,) = slow(recorded, case, fetches(case, bandwidths), where).itertuples()
+    assert (row.src, row.dst, row.link, row.n_pairs) == ("4", "2", "network", 8)
+    assert row.slowdown == pytest.approx(20)
+
+
+def test_slow_pairs_are_ordered_by_case_and_slowdown(recorded):
+    cases = [builders.case(name, n_workers=4) for name in ("ucx", "tcp")]
+    records = []
+    for case, least in zip(cases, (60e6, 6e6), strict=True):
+        odd = {("0", "1"): 1.5 * least, ("2", "3"): least}
+        records += fetches(case, cluster(4, noise=0.02) | odd)
+    run = recorded(cases, records)
+    table = stats.slow_pairs(stats.pairs(run), run)
+    assert [(row.backend, row.src) for row in table.itertuples()] == [
+        ("ucx", "2"), ("ucx", "0"), ("tcp", "2"), ("tcp", "0")
+    ]  # fmt: skip
+
+
+def test_pairs_without_a_bandwidth_are_not_slow(recorded):
+    case = builders.case(n_workers=3)
+    bandwidths = cluster(3, noise=0.02)
+    del bandwidths["0", "1"]
+    untimed = [transfer(case, 0, 0, src="0", dst="1")]
+    assert slow(recorded, case, fetches(case, bandwidths), untimed).empty
+
+
+def test_slow_pairs_without_transfers(recorded):
+    case = builders.case(n_workers=4)
+    empty = slow(recorded, case, [])
+    full = slow(recorded, case, fetches(case, cluster(4, noise=0.0) | {("0", "1"): 1e6}))
+    assert list(empty.columns) == list(full.columns)
+    assert (len(empty), len(full)) == (0, 1)
+
+
+WIDE = dict(zip(cluster(4), itertools.cycle([240e6, 420e6, 600e6, 900e6, 1.5e9]), strict=False))
+HALF = cluster(3) | dict.fromkeys(itertools.islice(cluster(3), 3), 6e6)
+
+
+@pytest.mark.parametrize(
+    "bandwidths",
+    [
+        WIDE, HALF,
+        *(dict(zip(cluster(4), [1e6, 600e6, 600e6][:n], strict=False)) for n in (1, 2, 3)),
+    ],
+    ids=["wide noise", "half of the pairs", "one pair", "two pairs", "three pairs"],
+)  # fmt: skip
+def test_no_pair_is_slow(bandwidths, recorded):
+    case = builders.case(n_workers=4)
+    assert slow(recorded, case, fetches(case, bandwidths)).empty
