@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers import take
+from peers import reserve
 
 from commbench.mpi import pairs, receive_queue
 from commbench.mpi.receive_queue import (
@@ -78,7 +78,7 @@ def test_slots_that_were_taken_and_not_written(memory: Memory) -> None:
     queue = ReceiveQueue.find([SEGMENT])
     assert queue is not None
     for number in range(600):
-        assert take(queue) == number
+        assert reserve(queue) == number
         if number % 100 == 99:
             assert queue.unwritten() == [number]
         queue.skip(number)
@@ -111,7 +111,7 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     senders.watch(queue)
     for pid in pids:
         senders.add(pid)
-    take(queue)
+    reserve(queue)
     # At first sight it may be about to be written.
     assert senders.skip_abandoned()
     assert senders.skip_abandoned()
@@ -248,7 +248,7 @@ def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
     def dies() -> list[int]:
         if sender.poll() is None:
             found = unwritten()
-            take(queue)
+            reserve(queue)
             sender.kill()
             sender.wait()
             return found
