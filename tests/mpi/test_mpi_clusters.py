@@ -189,7 +189,7 @@ def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str
             for worker in workers:
                 worker.wait(240)
             future = client.submit(lambda: 1)
-            with pytest.raises(Exception):  # noqa: B017, PT011
+            with pytest.raises(Exception):  # noqa: B017
                 future.result(timeout=1)
     finally:
         for process in started:

@@ -32,29 +32,26 @@ def output_of(code: str) -> str:
     return done.stdout
 
 
-def test_listens() -> None:
+def test_listens_where_nothing_is_wrong() -> None:
     """The code that the other tests spoil works where nothing is in its way."""
     assert "listening" in output_of(LISTEN)
 
 
-def test_mpi4py_missing() -> None:
-    """Without mpi4py the message names the packages to install."""
-    said = output_of("import sys; sys.modules['mpi4py'] = None\n" + LISTEN)
-    assert "mpi4py is not installed" in said
-    assert "pip install mpi4py mpich" in said
+def test_missing_mpi4py_names_the_packages_to_install() -> None:
+    output = output_of("import sys; sys.modules['mpi4py'] = None\n" + LISTEN)
+    assert "mpi4py is not installed" in output
+    assert "pip install mpi4py mpich" in output
 
 
-def test_lower_thread_level() -> None:
-    """MPI initialised for one thread is refused, with the setting to change."""
-    said = output_of(
+def test_lower_thread_level_is_refused() -> None:
+    output = output_of(
         "import mpi4py; mpi4py.rc.thread_level = 'funneled'\nfrom mpi4py import MPI\n" + LISTEN
     )
-    assert "without MPI_THREAD_MULTIPLE" in said
-    assert "mpi4py.rc.thread_level" in said
+    assert "without MPI_THREAD_MULTIPLE" in output
+    assert "mpi4py.rc.thread_level" in output
 
 
-def test_second_mpi() -> None:
-    """An MPI library that mpi4py did not load is refused, with its path."""
+def test_second_mpi_library_is_refused() -> None:
     find = """
     import subprocess, sys
     path = subprocess.run(
@@ -65,22 +62,20 @@ def test_second_mpi() -> None:
     import ctypes
     ctypes.CDLL(path)
     """
-    said = output_of(textwrap.dedent(find) + LISTEN)
-    assert "already loaded an MPI library" in said
-    assert "libmpi" in said
+    output = output_of(textwrap.dedent(find) + LISTEN)
+    assert "already loaded an MPI library" in output
+    assert "libmpi" in output
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ucxx") is None, reason="ucxx is not installed")
-def test_ucxx_loaded() -> None:
-    """After ucxx, whose UCX is not MPI's, mpi:// is refused."""
-    said = output_of("import ucxx\n" + LISTEN)
-    assert "already loaded UCX" in said
-    assert "different processes" in said
+def test_mpi_is_refused_after_ucxx() -> None:
+    output = output_of("import ucxx\n" + LISTEN)
+    assert "already loaded UCX" in output
+    assert "different processes" in output
 
 
-def test_forked_child() -> None:
-    """A child forked after MPI has started is told to be spawned instead."""
-    said = output_of(
+def test_forked_child_is_refused() -> None:
+    output = output_of(
         """
         import os, warnings
         from commbench.mpi.runtime import runtime
@@ -96,13 +91,12 @@ def test_forked_child() -> None:
         os.wait()
         """
     )
-    assert "was forked" in said
-    assert "spawn" in said
+    assert "was forked" in output
+    assert "spawn" in output
 
 
-def test_singleton_told_what_to_do() -> None:
-    """Where MPI was started as a singleton by others, connecting says how to start instead."""
-    said = output_of(
+def test_singleton_is_refused_with_how_to_start_instead() -> None:
+    output = output_of(
         """
         from mpi4py import MPI
         import asyncio, subprocess, sys
@@ -117,14 +111,13 @@ def test_singleton_told_what_to_do() -> None:
         asyncio.run(main())
         """
     )
-    assert "FatalCommClosedError" in said
-    assert "mpiexec" in said
+    assert "FatalCommClosedError" in output
+    assert "mpiexec" in output
 
 
-def test_importing_loads_nothing_heavy() -> None:
-    """Importing the package loads neither Dask nor MPI."""
-    said = output_of(
+def test_import_loads_neither_dask_nor_mpi() -> None:
+    output = output_of(
         "import sys, commbench.mpi\n"
         "print([m for m in ('dask', 'distributed', 'mpi4py', 'numpy') if m in sys.modules])"
     )
-    assert said.strip() == "[]"
+    assert output.strip() == "[]"

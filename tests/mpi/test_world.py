@@ -38,12 +38,10 @@ def run_ranks(number: int, *arguments: str) -> str:
     return done.stdout
 
 
-def test_world() -> None:
-    """Scheduler, client and two workers as the ranks of one world compute, and end in order."""
+def test_cluster_as_ranks_of_one_world() -> None:
     assert "world\n" in run_ranks(4, str(Path(__file__).with_name("world.py")))
 
 
-def test_frames_beyond_32_bits() -> None:
-    """Frames of 2 GiB, of a byte less and of a byte more arrive whole, with every MPI."""
+def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
     script = str(Path(__file__).with_name("world_messages.py"))
     assert run_ranks(2, script).count("whole\n") == 3
