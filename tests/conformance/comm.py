@@ -4,8 +4,7 @@
 ``{"check": …, "error": null or a traceback, "seconds": …}``. Checks that talk to an echo service
 run twice: with the service in this process, and in another.
 
-A backend's tests call this in a process of its own: two communication stacks can rarely share
-one.
+A backend's tests call this in a fresh process: two communication stacks can rarely share one.
 """
 
 from __future__ import annotations
@@ -256,7 +255,7 @@ async def check_abort(protocol: str) -> None:
 
 @check()
 async def check_connect_refused(protocol: str) -> None:
-    """Connecting where nobody listens fails with OSError before Dask's own time-out."""
+    """Connecting where nobody listens fails with OSError before Dask's time-out."""
     async with listening(protocol, echo_handler) as address:
         pass
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Tests that run in processes of their own: a process that has ended MPI can't start it again.
+"""Tests that run in fresh processes: one that has ended MPI can't start it again.
 
 ``python scenarios.py MODULE TEST ARGUMENTS`` runs the body of one, in this process.
 """
@@ -27,7 +27,7 @@ BUSY = 4
 def scenario(
     bound_s: float, namespaces: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Run the decorated test in a process of its own, where every warning is an error.
+    """Run the decorated test in a fresh process, where every warning is an error.
 
     Parameters
     ----------

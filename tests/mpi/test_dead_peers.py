@@ -19,7 +19,7 @@ from commbench.mpi.runtime import runtime
 
 SOON_S = (0.25, 0.5, 1, 2, 4, 8, 16)
 """When to check whether a peer has died."""
-OWN_SHM = ("unshare", "--mount", "--ipc", "sh", "-c")
+PRIVATE_SHM = ("unshare", "--mount", "--ipc", "sh", "-c")
 MOUNT_SHM = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
 
 
@@ -65,7 +65,7 @@ async def test_senders_killed_or_stopped_in_a_write_only_delay_all_others() -> N
 
 
 @pytest.mark.parametrize("n_rounds", or_slow(2, 10))
-@scenario(280, namespaces=(*OWN_SHM, MOUNT_SHM, "sh"))
+@scenario(280, namespaces=(*PRIVATE_SHM, MOUNT_SHM, "sh"))
 async def test_ended_and_killed_processes_leave_no_shared_memory(n_rounds: int) -> None:
     """Nor do those whom they met keep any of it."""
     pairs.RELEASE_AFTER_S = SOON_S

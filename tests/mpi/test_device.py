@@ -94,7 +94,7 @@ def test_frames_of_gpu_memory_are_sent_apart_from_bundled_frames() -> None:
     assert (layout.large_sizes, layout.on_device) == ([3, LARGE, 0], [True, False, True])
     unpacked = layout.frames(["on the GPU", memoryview(large[1]), "empty"])
     assert [unpacked[1], unpacked[3]] == ["on the GPU", "empty"]
-    assert [bytes(unpacked[place]) for place in (0, 2, 4)] == [b"small", bytes(LARGE), b"more"]
+    assert [bytes(unpacked[i]) for i in (0, 2, 4)] == [b"small", bytes(LARGE), b"more"]
 
 
 def test_bundle_too_large_for_the_header_comes_before_gpu_frames() -> None:

@@ -1,4 +1,4 @@
-"""What an idle cluster over ``mpi://`` costs beside one over ``tcp://``."""
+"""What an idle cluster over ``mpi://`` costs, compared with one over ``tcp://``."""
 
 from __future__ import annotations
 

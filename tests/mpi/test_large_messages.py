@@ -89,7 +89,6 @@ async def test_frames_longer_than_a_piece_arrive_whole_and_in_order() -> None:
 
 @scenario(60)
 async def test_an_error_of_mpi_closes_the_connection() -> None:
-
     class Failing:
         def __init__(self, communicator: Any, name: str, after: int) -> None:
             self.communicator, self.name, self.left = communicator, name, after

@@ -65,6 +65,11 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 @pytest.fixture
+def queue(memory: Memory) -> ReceiveQueue:
+    return ReceiveQueue(memory.start)
+
+
+@pytest.fixture
 def sender() -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that always computes."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -132,16 +137,15 @@ def dead() -> int:
     return process.pid
 
 
-def test_slot_of_a_dead_sender_is_skipped(memory: Memory, sender: subprocess.Popen[bytes]) -> None:
-    queue = ReceiveQueue(memory.start)
-    senders = stuck(queue, dead(), sender.pid, os.getpid())
-    check_until_free(senders, queue)
+def test_slot_of_a_dead_sender_is_skipped(
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
+) -> None:
+    check_until_free(stuck(queue, dead(), sender.pid, os.getpid()), queue)
 
 
 def test_nothing_is_skipped_while_all_senders_live(
-    memory: Memory, sender: subprocess.Popen[bytes]
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
 ) -> None:
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, sender.pid)
     for _ in range(20):
         assert senders.skip_abandoned()
@@ -150,11 +154,10 @@ def test_nothing_is_skipped_while_all_senders_live(
 
 
 def test_nothing_is_skipped_while_another_sender_is_stopped(
-    memory: Memory, sender: subprocess.Popen[bytes]
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
 ) -> None:
     """It may be the one that has taken the slot, whoever else has died."""
     os.kill(sender.pid, signal.SIGSTOP)
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead(), sender.pid)
     assert senders.skip_abandoned()
     assert queue.unwritten() == [0]
@@ -215,9 +218,8 @@ def test_queue_with_slots_of_another_size_is_not_used(memory: Memory) -> None:
 
 
 def test_message_written_while_the_senders_are_checked_is_kept(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, queue: ReceiveQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead())
     threads = receive_queue._threads
 
@@ -231,9 +233,8 @@ def test_message_written_while_the_senders_are_checked_is_kept(
 
 
 def test_sender_that_dies_between_two_checks_is_not_forgotten(
-    memory: Memory, sender: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = ReceiveQueue(memory.start)
     senders = Senders()
     senders.watch(queue)
     senders.add(sender.pid)

@@ -37,41 +37,39 @@ def test_listens_where_nothing_is_wrong() -> None:
     assert "listening" in output_of(LISTEN)
 
 
-def test_missing_mpi4py_names_the_packages_to_install() -> None:
-    output = output_of("import sys; sys.modules['mpi4py'] = None\n" + LISTEN)
-    assert "mpi4py is not installed" in output
-    assert "pip install mpi4py mpich" in output
+SECOND_MPI = """
+import ctypes, subprocess, sys
+code = "from mpi4py import MPI; print([l.split()[-1] for l in open('/proc/self/maps')" \\
+    " if 'libmpi' in l][0])"
+done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+ctypes.CDLL(done.stdout.strip())
+"""
+LOWER_LEVEL = "import mpi4py; mpi4py.rc.thread_level = 'funneled'; from mpi4py import MPI"
 
 
-def test_lower_thread_level_is_refused() -> None:
-    output = output_of(
-        "import mpi4py; mpi4py.rc.thread_level = 'funneled'\nfrom mpi4py import MPI\n" + LISTEN
-    )
-    assert "without MPI_THREAD_MULTIPLE" in output
-    assert "mpi4py.rc.thread_level" in output
-
-
-def test_second_mpi_library_is_refused() -> None:
-    find = """
-    import subprocess, sys
-    path = subprocess.run(
-        [sys.executable, "-c",
-         "from mpi4py import MPI\\nprint([l.split()[-1] for l in open('/proc/self/maps')"
-         " if 'libmpi' in l][0])"],
-        stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    import ctypes
-    ctypes.CDLL(path)
-    """
-    output = output_of(textwrap.dedent(find) + LISTEN)
-    assert "already loaded an MPI library" in output
-    assert "libmpi" in output
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ucxx") is None, reason="ucxx is not installed")
-def test_mpi_is_refused_after_ucxx() -> None:
-    output = output_of("import ucxx\n" + LISTEN)
-    assert "already loaded UCX" in output
-    assert "different processes" in output
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        pytest.param(
+            "import sys; sys.modules['mpi4py'] = None",
+            "mpi4py is not installed", "pip install mpi4py mpich", id="no-mpi4py",
+        ),
+        pytest.param(
+            LOWER_LEVEL, "without MPI_THREAD_MULTIPLE", "mpi4py.rc.thread_level", id="thread-level"
+        ),
+        pytest.param(SECOND_MPI, "already loaded an MPI library", "libmpi", id="second-mpi"),
+        pytest.param(
+            "import ucxx", "already loaded UCX", "different processes", id="ucxx",
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("ucxx") is None, reason="ucxx is not installed"
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_process_without_a_usable_mpi_is_refused(code: str, reason: str, remedy: str) -> None:
+    output = output_of(code + "\n" + LISTEN)
+    assert reason in output
+    assert remedy in output
 
 
 def test_forked_child_is_refused() -> None:

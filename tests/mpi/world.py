@@ -78,21 +78,18 @@ async def receive(address: str) -> None:
     await comm.close()
 
 
-def main(kind: str) -> None:
-    """Do what this rank does."""
-    first, last = {"cluster": (schedule, work), "frames": (send, receive)}[kind]
+if __name__ == "__main__":
+    is_cluster = sys.argv[1] == "cluster"
     if WORLD.rank == 0:
-        asyncio.run(first())
+        asyncio.run(schedule() if is_cluster else send())
     else:
         address = WORLD.bcast(None, root=0)
-        if kind == "cluster":
-            WORLD.Barrier()
-        if kind == "cluster" and WORLD.rank == 1:
-            use(address)
+        if not is_cluster:
+            asyncio.run(receive(address))
         else:
-            asyncio.run(last(address))
+            WORLD.Barrier()
+            if WORLD.rank == 1:
+                use(address)
+            else:
+                asyncio.run(work(address))
     WORLD.Barrier()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
