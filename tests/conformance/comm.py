@@ -50,17 +50,21 @@ def check(*, echo: bool = False, slow: bool = False) -> Callable[[Check], Check]
     return register
 
 
-async def echo_handler(comm: Any) -> None:
-    """Answer each message with itself until the peer leaves.
+def answering(answer: Callable[[Any], Any]) -> Callable[[Any], Awaitable[None]]:
+    """Return a handler that answers each message with `answer` of it until the peer leaves."""
 
-    Listen with ``deserialize=False``, so that marked objects go back as they came.
-    """
-    try:
-        while True:
-            message = await comm.read()
-            await comm.write(message)
-    except CommClosedError:
-        await comm.close()
+    async def handler(comm: Any) -> None:
+        try:
+            while True:
+                await comm.write(answer(await comm.read()))
+        except CommClosedError:
+            await comm.close()
+
+    return handler
+
+
+echo_handler = answering(lambda message: message)
+"""Listen with ``deserialize=False``, so that marked objects go back as they came."""
 
 
 @asynccontextmanager
@@ -349,21 +353,15 @@ async def check_array_round_trips(protocol: str, echo: str) -> None:
 @check()
 async def check_buffers_are_writable(protocol: str) -> None:
     """A received array of any size can be written to."""
-    async with listening(protocol, receive_and_write) as address, connected(address) as comm:
+
+    def double(x: Any) -> int:
+        x *= 2
+        return int(x.sum())
+
+    async with listening(protocol, answering(double)) as address, connected(address) as comm:
         for size in (1, 1000, 40_000, 5_000_000):
             await comm.write(to_serialize(np.ones(size)))
             assert await comm.read() == size * 2
-
-
-async def receive_and_write(comm: Any) -> None:
-    """Double an array where it is, and answer its sum."""
-    try:
-        while True:
-            x = await comm.read()
-            x *= 2
-            await comm.write(int(x.sum()))
-    except CommClosedError:
-        await comm.close()
 
 
 @check(echo=True)
