@@ -42,8 +42,8 @@ def check_version(source: Path) -> Path:
 def copy(source: Path, installed: Path, tree: Path, protocol: str) -> None:
     """Copy what the tests of `source` need to `tree`, where they use `protocol`."""
     package = tree / "distributed"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(source / "distributed", package, ignore=ignored)
+    # With their times, so that compiled modules are valid, too.
+    shutil.copytree(source / "distributed", package)
     plugin = Path(__file__).with_name("distributed_plugin.py")
     for file in (source / "conftest.py", source / "pyproject.toml", plugin):
         shutil.copy(file, tree)

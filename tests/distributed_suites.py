@@ -57,10 +57,18 @@ def run_pytest(tree: Path, protocol: str, lines: Path, arguments: list[str]) -> 
         "PYTHONPATH": str(tree),
         "TMPDIR": str(tree / "tmp"),
         "DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME": protocol,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-o", "addopts=", "-rfE"]
-    command += ["-p", "no:cacheprovider", "-p", "no:legacypath", "-p", "distributed_plugin"]
-    command += [f"--timeout={TEST_TIMEOUT_S}", "-o", "timeout_method=signal", f"--lines={lines}"]
+    command += ["-p", "no:cacheprovider", "-p", "no:legacypath", "-p", "pytest_timeout"]
+    command += [
+        "-p",
+        "distributed_plugin",
+        f"--timeout={TEST_TIMEOUT_S}",
+        "-o",
+        "timeout_method=signal",
+        f"--lines={lines}",
+    ]
     log = lines.with_suffix(".log")
     while True:
         lines.touch()
@@ -172,14 +180,14 @@ class Suites:
 
     def _again(self, test: str, records: tuple[dict, dict]) -> None:
         """Run `test` over both by itself; it counts where it differs still."""
-        found, texts = [], []
+        both, texts = [], []
         for (protocol, tree), record in zip(self.trees.items(), records, strict=True):
             lines = self.results / f"{protocol}-again.jsonl"
             run_pytest(tree, protocol, lines, [record["test"], "--runslow"])
-            found.append(outcomes(lines, "")[test])
-            why = found[-1]["why"] or record["why"]
-            texts.append(f"{protocol} {record['outcome']}, then {found[-1]['outcome']} {why}")
-        differs = found[0]["outcome"] != found[1]["outcome"]
+            both.append(outcomes(lines, "")[test])
+            why = both[-1]["why"] or record["why"]
+            texts.append(f"{protocol} {record['outcome']}, then {both[-1]['outcome']} {why}")
+        differs = both[0]["outcome"] != both[1]["outcome"]
         (self.differences if differs else self.flaky).append(f"{test}: {'; '.join(texts)}")
 
 

@@ -1,8 +1,9 @@
 """A process that gets a signal at one step of the handshake.
 
 ``python faulty_peer.py leads|follows STEP SIGNAL [ADDRESS]`` connects to ADDRESS, or listens and
-prints its own. STEP is the number of an event (see `EVENTS`); a step that never comes ends well.
-The signal 0 delays this step, so that the peer gives up first.
+prints its address. STEP is the number of an event: before each message over TCP, before and after
+the call of MPI, before the exchange of keys. A step that never comes ends well. The signal 0 delays
+this step, so that the peer gives up first.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ import time
 from typing import Any
 
 from distributed.comm import CommClosedError, connect, listen
-from peers import handler
+from peers import exchange, handler
 
 from commbench.mpi import connect as mpi_connect
 from commbench.mpi import pairing
 from commbench.mpi import runtime as runtime_module
 from commbench.mpi.control import Control
 
-EVENTS = 7
-"""Before each message over TCP, before and after the call of MPI, before the exchange of keys."""
+N_STEPS = 7
+
+
+def rename(role: str) -> None:
+    """Have this process lead or follow when it connects to others."""
+    runtime = runtime_module.runtime("127.0.0.1")
+    name = {"leads": "0", "follows": "f"}[role] * 8 + runtime.process[8:]
+    runtime_module._runtime = dataclasses.replace(runtime, process=name)
 
 
 def arrange(role: str, step: int, signal: int) -> None:
@@ -55,20 +62,15 @@ def arrange(role: str, step: int, signal: int) -> None:
     wrap(Control, "send")
     wrap(mpi_connect, "_connect", after=True)
     wrap(pairing, "agree_on_key")
-    runtime = runtime_module.runtime()
-    name = ("0" if role == "leads" else "f") * 8 + runtime.process[8:]
-    runtime_module._runtime = dataclasses.replace(runtime, process=name)
+    rename(role)
 
 
 async def main(role: str, step: str, signal: str, *address: str) -> None:
     """Do one handshake and an exchange; then wait for the end."""
     if address:
-        runtime_module.runtime("127.0.0.1")
         arrange(role, int(step), int(signal))
         with contextlib.suppress(CommClosedError, OSError):
-            comm = await connect(address[0], timeout=60)
-            await comm.write({"op": "echo"})
-            await comm.read()
+            await exchange(await connect(address[0], timeout=60))
         print("done", flush=True)
     else:
         async with listen("mpi://127.0.0.1:0", handler) as listener:

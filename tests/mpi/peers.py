@@ -1,8 +1,10 @@
-"""Another process that speaks ``mpi://``, for scenarios: ``python peers.py mpi`` serves one.
+"""Other processes that speak ``mpi://``, and what tests do with them.
 
-It does what a message's ``op`` says: ``echo`` it, ``send`` so many bytes, ``take`` what comes and
-answer its sum, ``connect`` to other addresses and exchange a message with each, ``usage`` tells its
-descriptors, resident bytes and CPU seconds, ``faint`` sends it a signal in the middle of a write.
+``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
+it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
+message with each, return its ``usage`` of resources, or ``faint``: get a signal in the middle of a
+write. ``python peers.py connect ADDRESS`` connects
+there and exchanges messages until it is killed.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import distributed.protocol.numpy  # noqa: F401 - registers arrays
@@ -26,18 +28,18 @@ import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
+from commbench.mpi import pairing
 from commbench.mpi.receive_queue import ReceiveQueue
 from commbench.mpi.shared_memory import mapped
 
 
 def usage() -> dict[str, float]:
-    """Return what this process holds."""
+    """Return the resources that this process uses."""
     process = psutil.Process()
     return {
         "descriptors": process.num_fds(),
         "threads": process.num_threads(),
         "resident": process.memory_info().rss,
-        "cpu": time.process_time(),
     }
 
 
@@ -51,35 +53,14 @@ def addresses() -> set[str]:
     }
 
 
-class Turns:
-    """Measures how long the event loop does not get to a task that always wants to run."""
-
-    def __init__(self) -> None:
-        self._worst_s = 0.0
-        self._task = asyncio.ensure_future(self._measure())
-
-    async def _measure(self) -> None:
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(0.001)
-            now = time.monotonic()
-            self._worst_s, last = max(self._worst_s, now - last - 0.001), now
-
-    async def stop(self) -> float:
-        """Return the longest time in seconds."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        return self._worst_s
-
-
 @functools.lru_cache(1)
 def payload(nbytes: int) -> np.ndarray[Any, Any]:
-    """Return bytes whose sum gives away where any are missing."""
+    """Return bytes of which none can be missing without a change of the sum."""
     return np.tile(np.arange(251, dtype="u1"), nbytes // 251 + 1)[:nbytes]
 
 
-def take(queue: ReceiveQueue) -> int:
-    """Take a slot of a queue in which nobody else writes, and return its number."""
+def reserve(queue: ReceiveQueue) -> int:
+    """Reserve a slot of a queue in which nobody else writes, and return its number."""
     number = queue.head
     ctypes.c_uint64.from_address(queue._address).value = number + 1
     return number
@@ -87,7 +68,6 @@ def take(queue: ReceiveQueue) -> int:
 
 async def handler(comm: Any) -> None:
     """Do what the messages say."""
-    turns: Turns | None = None
     try:
         while True:
             message = await comm.read()
@@ -96,13 +76,12 @@ async def handler(comm: Any) -> None:
                     await comm.write(message)
                 case "send":
                     await comm.write({"x": to_serialize(payload(message["nbytes"]))})
-                case "take":
+                case "sum":
                     await comm.write(int(message["x"].sum(dtype="u8")))
                 case "connect":
                     comms = await asyncio.gather(*map(connect, message["addresses"]))
                     for other in comms:
-                        await other.write({"op": "echo", "from": os.getpid()})
-                        assert (await other.read())["from"] == os.getpid()
+                        await exchange(other)
                         await other.close()
                     await comm.write("connected")
                 case "usage":
@@ -111,14 +90,29 @@ async def handler(comm: Any) -> None:
                     # As a signal would come while UCX writes a message to the owner of `segments`.
                     start, _ = min(mapped(message["segments"]), key=lambda m: m[1] - m[0])
                     queue = ReceiveQueue(start)
-                    number = take(queue)
+                    number = reserve(queue)
                     os.kill(os.getpid(), message["signal"])
                     queue.skip(number)
-                case "turns":
-                    await comm.write(0.0 if turns is None else await turns.stop())
-                    turns = Turns() if turns is None else None
     except CommClosedError:
         await comm.close()
+
+
+async def ask(comm: Any, op: str, **fields: Any) -> Any:
+    """Return a peer's answer to a message."""
+    await comm.write({"op": op, **fields})
+    return await comm.read()
+
+
+async def exchange(comm: Any) -> None:
+    """Check that a small message comes back over a connection."""
+    assert await ask(comm, "echo", pid=os.getpid()) == {"op": "echo", "pid": os.getpid()}
+
+
+async def check_echo(address: str, timeout: float | None = None) -> None:
+    """Check that a small message comes back over a new connection."""
+    comm = await connect(address, timeout=timeout)
+    await exchange(comm)
+    await comm.close()
 
 
 class Peer:
@@ -143,6 +137,14 @@ class Peer:
         self.address = (await asyncio.to_thread(self.process.stdout.readline)).strip()
         assert "://" in self.address, self.address
 
+    async def check(self) -> None:
+        """Check that a new connection carries small and large messages."""
+        comm = await connect(self.address)
+        for nbytes in (1, 10_000_000):
+            x = payload(nbytes)
+            assert await ask(comm, "sum", x=to_serialize(x)) == x.sum(dtype="u8")
+        await comm.close()
+
     def end(self) -> None:
         """End the process."""
         assert self.process.stdin is not None
@@ -155,7 +157,7 @@ class Peer:
 
 @asynccontextmanager
 async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]:
-    """Start `number` processes that listen; an address may take the place of the protocol."""
+    """Start processes that listen; an address may stand for the protocol."""
     address = protocol if "://" in protocol else f"{protocol}://127.0.0.1:0"
     started = [Peer(__file__, address) for _ in range(number)]
     try:
@@ -166,6 +168,23 @@ async def peers(number: int, protocol: str = "mpi") -> AsyncIterator[list[Peer]]
             peer.end()
 
 
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for `condition`, with a bound that only a hang misses."""
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.05)
+
+
+async def no_connect_is_left() -> None:
+    """Wait until no thread is in, or kept after, a call of MPI_Comm_connect."""
+    await until(
+        lambda: not any(thread.name == "mpi-connect" for thread in threading.enumerate()),
+        "threads are left",
+    )
+    assert not pairing._connecting
+
+
 async def _serve(address: str) -> None:
     async with listen(address, handler) as listener:
         print(listener.contact_address, flush=True)
@@ -173,6 +192,12 @@ async def _serve(address: str) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
+async def _connect(address: str) -> None:
+    print("connecting", flush=True)
+    comm = await connect(address)
+    while True:
+        await exchange(comm)
+
+
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    asyncio.run(_serve(sys.argv[1]))
+    asyncio.run(_serve(sys.argv[1]) if len(sys.argv) == 2 else _connect(sys.argv[2]))

@@ -11,32 +11,30 @@ from commbench.mpi.buffers import Buffers
 MB = 1_000_000
 
 
-def test_a_buffer_is_not_lent_again_while_anything_is_made_of_it():
-    """Arrays, slices of arrays and buffers of slices each keep the memory to themselves."""
+def test_buffer_is_not_reused_while_a_slice_or_array_of_it_lives():
     buffers = Buffers()
     makers = [
-        lambda lent: lent,
-        lambda lent: lent[100:200],
-        lambda lent: np.frombuffer(lent, "u1"),
-        lambda lent: np.asarray(lent)[5:],
-        lambda lent: np.asarray(lent.obj).view("u2")[3:9],
-        lambda lent: np.ndarray(10, "u1", buffer=lent, offset=7),
-        lambda lent: np.ndarray(10, "u1", buffer=np.asarray(lent).data),
-        lambda lent: memoryview(np.asarray(lent)[::2]),
+        lambda taken: taken,
+        lambda taken: taken[100:200],
+        lambda taken: np.frombuffer(taken, "u1"),
+        lambda taken: np.asarray(taken)[5:],
+        lambda taken: np.asarray(taken.obj).view("u2")[3:9],
+        lambda taken: np.ndarray(10, "u1", buffer=taken, offset=7),
+        lambda taken: np.ndarray(10, "u1", buffer=np.asarray(taken).data),
+        lambda taken: memoryview(np.asarray(taken)[::2]),
     ]
     for make in makers:
-        lent = buffers.take(MB)
-        np.asarray(lent)[:] = 1
-        kept = make(lent)
-        del lent
+        taken = buffers.take(MB)
+        np.asarray(taken)[:] = 1
+        kept = make(taken)
+        del taken
         other = np.asarray(buffers.take(MB))
         other[:] = 2
         assert set(np.asarray(kept).tobytes()) == {1}
         del kept, other
 
 
-def test_a_buffer_revived_by_a_finalizer_is_not_lent_again():
-    """What the garbage collector has given up may come back to life: it stays intact."""
+def test_buffer_revived_by_a_finalizer_is_not_reused():
     buffers = Buffers()
     revived = []
 
@@ -54,23 +52,20 @@ def test_a_buffer_revived_by_a_finalizer_is_not_lent_again():
     assert (revived[0] == 1).all()
 
 
-def test_a_free_buffer_is_lent_again():
-    """The same memory serves the next message of about the same size."""
+def test_free_buffer_is_reused_for_about_the_same_size():
     buffers = Buffers()
     address = np.asarray(buffers.take(MB)).ctypes.data
     assert np.asarray(buffers.take(MB - 1000)).ctypes.data == address
 
 
-def test_what_is_kept_is_limited():
-    """No more than that is kept, however much was in use at once."""
+def test_free_buffers_are_kept_up_to_a_limit():
     buffers = Buffers(max_free=3 * 2**20)
-    lent = [buffers.take(2**20) for _ in range(10)]
-    del lent
+    taken = [buffers.take(2**20) for _ in range(10)]
+    del taken
     assert buffers.n_free_bytes == 3 * 2**20
 
 
-def test_what_nobody_wants_is_let_go():
-    """After its time a free buffer goes back to the system."""
+def test_free_buffer_is_released_after_its_time():
     buffers = Buffers(keep_s=0.0)
     buffers.take(MB)
     assert buffers.n_free_bytes > 0
@@ -79,20 +74,17 @@ def test_what_nobody_wants_is_let_go():
 
 
 def test_small_buffers_are_not_kept():
-    """The allocator recycles these by itself."""
     buffers = Buffers()
     buffers.take(Buffers.SMALL - 1)
     assert buffers.n_free_bytes == 0
 
 
-def test_more_than_there_is_memory_is_told():
-    """A size that no machine has is a MemoryError, not a crash."""
+def test_more_than_there_is_memory_is_a_memory_error():
     with pytest.raises(MemoryError, match="no memory for a message of"):
         Buffers().take(2**62)
 
 
-def test_threads_drop_buffers_at_any_time():
-    """Buffers taken in one thread and dropped in others are never lent twice at once."""
+def test_buffers_dropped_in_other_threads_are_never_used_twice_at_once():
     buffers = Buffers()
     failures = []
 

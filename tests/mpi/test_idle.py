@@ -1,4 +1,4 @@
-"""What an idle cluster over ``mpi://`` costs beside one over ``tcp://``."""
+"""What an idle cluster over ``mpi://`` costs, compared with one over ``tcp://``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ def idle_cores(name, scratch, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_idle_cluster_costs_what_tcp_costs(tmp_path, monkeypatch):
-    """The medians of six interleaved rounds are within a fifth."""
-    found = {"tcp": [], "mpi": []}
+def test_idle_cluster_costs_what_tcp_costs(tmp_path, monkeypatch):
+    cores = {"tcp": [], "mpi": []}
     for turn in range(6):
-        for name in found if turn % 2 else reversed(found):
-            found[name].append(idle_cores(name, tmp_path / f"{name}-{turn}", monkeypatch))
-    medians = {name: statistics.median(values) for name, values in found.items()}
+        for name in cores if turn % 2 else reversed(cores):
+            cores[name].append(idle_cores(name, tmp_path / f"{name}-{turn}", monkeypatch))
+    medians = {name: statistics.median(values) for name, values in cores.items()}
     print(medians, medians["mpi"] / medians["tcp"])
     assert medians["mpi"] <= 1.2 * medians["tcp"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers import take
+from peers import reserve
 
 from commbench.mpi import pairs, receive_queue
 from commbench.mpi.receive_queue import (
@@ -65,6 +65,11 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 @pytest.fixture
+def queue(memory: Memory) -> ReceiveQueue:
+    return ReceiveQueue(memory.start)
+
+
+@pytest.fixture
 def sender() -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that always computes."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -73,12 +78,11 @@ def sender() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_slots_that_were_taken_and_not_written(memory: Memory) -> None:
-    """In every round through the queue; what is written is no more among them."""
+def test_reserved_slots_are_unwritten_until_skipped_in_every_round(memory: Memory) -> None:
     queue = ReceiveQueue.find([SEGMENT])
     assert queue is not None
     for number in range(600):
-        assert take(queue) == number
+        assert reserve(queue) == number
         if number % 100 == 99:
             assert queue.unwritten() == [number]
         queue.skip(number)
@@ -89,17 +93,15 @@ def test_slots_that_were_taken_and_not_written(memory: Memory) -> None:
     ("offset", "value", "nbytes"),
     [(0, 1, 8), (136, 1, 4), (192, 0, 1), (192 + 255 * 128, 3, 1), (192 + 4, SEGMENT + 1, 8)],
 )
-def test_another_layout_is_left_alone(memory: Memory, offset: int, value: int, nbytes: int) -> None:
-    """Such as that of another version of UCX, or of a queue that is in use."""
+def test_queue_of_another_layout_is_not_used(
+    memory: Memory, offset: int, value: int, nbytes: int
+) -> None:
     memory.write(offset, value, nbytes)
     assert ReceiveQueue.find([SEGMENT]) is None
 
 
 @pytest.mark.parametrize("n_slots", [64, 128, 512, 1024])
-def test_a_queue_of_another_size_is_left_alone(
-    n_slots: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Numbers of its slots would be taken for those of others."""
+def test_queue_of_another_size_is_not_used(n_slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Memory(n_slots)
     monkeypatch.setattr(receive_queue, "mapped", lambda _: [other.mapping])
     assert ReceiveQueue.find([SEGMENT]) is None
@@ -111,7 +113,7 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     senders.watch(queue)
     for pid in pids:
         senders.add(pid)
-    take(queue)
+    reserve(queue)
     # At first sight it may be about to be written.
     assert senders.skip_abandoned()
     assert senders.skip_abandoned()
@@ -119,7 +121,7 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
     return senders
 
 
-def look_until_free(senders: Senders, queue: ReceiveQueue) -> None:
+def check_until_free(senders: Senders, queue: ReceiveQueue) -> None:
     """Look until a slot has been skipped, and none is unwritten."""
     deadline = time.monotonic() + 60
     while senders.skip_abandoned() or not senders.has_skipped:
@@ -135,18 +137,15 @@ def dead() -> int:
     return process.pid
 
 
-def test_a_dead_sender_s_slot_is_skipped(memory: Memory, sender: subprocess.Popen[bytes]) -> None:
-    """Another that computes, and this process, can't be in the middle of a write."""
-    queue = ReceiveQueue(memory.start)
-    senders = stuck(queue, dead(), sender.pid, os.getpid())
-    look_until_free(senders, queue)
+def test_slot_of_a_dead_sender_is_skipped(
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
+) -> None:
+    check_until_free(stuck(queue, dead(), sender.pid, os.getpid()), queue)
 
 
 def test_nothing_is_skipped_while_all_senders_live(
-    memory: Memory, sender: subprocess.Popen[bytes]
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
 ) -> None:
-    """One of them will write, even if it has run meanwhile."""
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, sender.pid)
     for _ in range(20):
         assert senders.skip_abandoned()
@@ -154,18 +153,17 @@ def test_nothing_is_skipped_while_all_senders_live(
     assert queue.unwritten() == [0]
 
 
-def test_nothing_is_skipped_while_another_is_stopped(
-    memory: Memory, sender: subprocess.Popen[bytes]
+def test_nothing_is_skipped_while_another_sender_is_stopped(
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes]
 ) -> None:
     """It may be the one that has taken the slot, whoever else has died."""
     os.kill(sender.pid, signal.SIGSTOP)
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead(), sender.pid)
     assert senders.skip_abandoned()
     assert queue.unwritten() == [0]
     os.kill(sender.pid, signal.SIGKILL)
     # It is a zombie, until its parent asks for it.
-    look_until_free(senders, queue)
+    check_until_free(senders, queue)
 
 
 ASLEEP, AWAKE = _Thread(True, 0), _Thread(False, 0)
@@ -185,13 +183,15 @@ SEEN_TWICE = {
 
 
 @pytest.mark.parametrize(("before", "now", "may"), SEEN_TWICE.values(), ids=SEEN_TWICE)
-def test_who_may_be_in_the_middle_of_a_write(before: Any, now: Any, may: bool) -> None:
-    """Whoever did not sleep in a call, nor run, between two looks, or can't be seen."""
+def test_thread_that_neither_slept_nor_ran_may_be_in_a_write(
+    before: Any, now: Any, may: bool
+) -> None:
     assert _may_write(before, now) is may
 
 
-def test_what_is_seen_of_threads(sender: subprocess.Popen[bytes]) -> None:
-    """Who waits in a system call, but not who computes, is stopped or frozen, whatever its name."""
+def test_only_threads_that_wait_in_a_system_call_are_in_call(
+    sender: subprocess.Popen[bytes],
+) -> None:
     code = "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, b'aaaaaaaaaaaaaa\\xc3\\xa9'); " \
         "print(flush=True); time.sleep(1e6)"  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as waiting:
@@ -210,19 +210,16 @@ def test_what_is_seen_of_threads(sender: subprocess.Popen[bytes]) -> None:
         waiting.kill()
 
 
-def test_slots_of_another_size_are_left_alone(memory: Memory) -> None:
-    """Twice as many of half the size have every other header where one is expected."""
+def test_queue_with_slots_of_another_size_is_not_used(memory: Memory) -> None:
     for slot in range(192 + 64, 192 + 256 * 128, 128):
         memory.write(slot, 1, 1)
         memory.write(slot + 4, SEGMENT, 8)
     assert ReceiveQueue.find([SEGMENT]) is None
 
 
-def test_a_message_that_comes_at_the_last_moment_is_kept(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
+def test_message_written_while_the_senders_are_checked_is_kept(
+    memory: Memory, queue: ReceiveQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sender that writes while the others are looked at is not overwritten."""
-    queue = ReceiveQueue(memory.start)
     senders = stuck(queue, dead())
     threads = receive_queue._threads
 
@@ -235,11 +232,9 @@ def test_a_message_that_comes_at_the_last_moment_is_kept(
     assert bytes(memory.buffer)[192:196] == bytes.fromhex("00020c00")
 
 
-def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
-    memory: Memory, sender: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+def test_sender_that_dies_between_two_checks_is_not_forgotten(
+    queue: ReceiveQueue, sender: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at who lives and that at the queue it takes a slot, and dies."""
-    queue = ReceiveQueue(memory.start)
     senders = Senders()
     senders.watch(queue)
     senders.add(sender.pid)
@@ -247,23 +242,22 @@ def test_a_sender_that_dies_at_the_last_moment_is_not_forgotten(
 
     def dies() -> list[int]:
         if sender.poll() is None:
-            found = unwritten()
-            take(queue)
+            numbers = unwritten()
+            reserve(queue)
             sender.kill()
             sender.wait()
-            return found
+            return numbers
         return unwritten()
 
     monkeypatch.setattr(queue, "unwritten", dies)
     assert not senders.skip_abandoned()
-    look_until_free(senders, queue)
+    check_until_free(senders, queue)
 
 
-def test_looks_are_not_lost_with_their_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another loop that asks for them has its own."""
-    looked = []
+def test_checks_are_scheduled_anew_in_another_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = []
     monkeypatch.setattr(pairs, "RELEASE_AFTER_S", (0.05,))
-    monkeypatch.setattr(pairs, "_check", lambda: looked.append(asyncio.get_running_loop()))
+    monkeypatch.setattr(pairs, "_check", lambda: loops.append(asyncio.get_running_loop()))
 
     async def connection_ends(stay_s: float) -> None:
         pairs.release_dead_soon()
@@ -272,12 +266,11 @@ def test_looks_are_not_lost_with_their_event_loop(monkeypatch: pytest.MonkeyPatc
 
     asyncio.run(connection_ends(0))
     asyncio.run(connection_ends(0.5))
-    assert len(looked) == 1
+    assert len(loops) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
-def test_no_look_after_the_end_of_mpi() -> None:
-    """The queue is gone with it."""
+def test_nothing_is_skipped_after_mpi_has_ended() -> None:
     code = """
         from commbench.mpi.receive_queue import SENDERS
         from commbench.mpi.runtime import runtime
@@ -286,9 +279,9 @@ def test_no_look_after_the_end_of_mpi() -> None:
         SENDERS.skip_abandoned()
         own.mpi.Finalize()
         assert not SENDERS.skip_abandoned()
-        print("looked")
+        print("loops")
     """
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
     command = [mpiexec, "-n", "1", sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout.strip() == "looked", done.stderr
+    assert done.stdout.strip() == "loops", done.stderr

@@ -19,10 +19,10 @@ MPIEXEC = os.environ.get("COMMBENCH_TEST_MPIEXEC", str(Path(PYTHON).with_name("m
 pytestmark = pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec")
 
 
-def run_ranks(number: int, *arguments: str) -> str:
+def run_ranks(number: int, kind: str) -> str:
     """Run a world to its end and return what it prints."""
     done = subprocess.run(
-        [MPIEXEC, "-n", str(number), PYTHON, *arguments],
+        [MPIEXEC, "-n", str(number), PYTHON, str(Path(__file__).with_name("world.py")), kind],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -38,12 +38,9 @@ def run_ranks(number: int, *arguments: str) -> str:
     return done.stdout
 
 
-def test_world() -> None:
-    """Scheduler, client and two workers as the ranks of one world compute, and end in order."""
-    assert "world\n" in run_ranks(4, str(Path(__file__).with_name("world.py")))
+def test_cluster_as_ranks_of_one_world() -> None:
+    assert "world\n" in run_ranks(4, "cluster")
 
 
-def test_frames_beyond_32_bits() -> None:
-    """Frames of 2 GiB, of a byte less and of a byte more arrive whole, with every MPI."""
-    script = str(Path(__file__).with_name("world_messages.py"))
-    assert run_ranks(2, script).count("whole\n") == 3
+def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
+    assert run_ranks(2, "frames").count("whole\n") == 2

@@ -1,18 +1,24 @@
-"""What every rank of a world does; the ranks run it as ``mpiexec -n 4 python world.py``.
+"""What every rank of a world does: ``mpiexec -n 4 python world.py cluster`` or ``-n 2 … frames``.
 
-Rank 0 is the scheduler, 1 the client, the others are workers: what dask-mpi does, in its order. The
-scheduler listens before it tells the others its address.
+In a cluster rank 0 is the scheduler, 1 the client, the others are workers: what dask-mpi does, in
+its order. The scheduler listens before it sends the others its address.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import dask.array as da
+import distributed.protocol.numpy  # noqa: F401 - registers arrays
+import numpy as np
 from distributed import Client, Scheduler, Worker
+from distributed.comm import connect, listen
+from distributed.protocol import to_serialize
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
+SIZES = (2**31 - 1, 2**31 + 1)
 
 
 async def schedule() -> None:
@@ -40,14 +46,50 @@ def use(address: str) -> None:
         client.shutdown()
 
 
+async def send() -> None:
+    """Send an array of each size, of which the ends and what is around 1 GiB are marked."""
+    read = asyncio.Event()
+
+    async def answer(comm: object) -> None:
+        for nbytes in SIZES:
+            x = np.zeros(nbytes, "u1")
+            x[[0, 2**30 - 1, 2**30, -1]] = 1, 2, 3, 4
+            await comm.write(to_serialize(x))
+            assert await comm.read() == "next"
+        read.set()
+
+    async with listen("mpi://127.0.0.1:0", answer) as listener:
+        WORLD.bcast(listener.contact_address, root=0)
+        await read.wait()
+
+
+async def receive(address: str) -> None:
+    """Check the arrays."""
+    comm = await connect(address)
+    assert comm.extra_info["mode"] == "world"
+    for nbytes in SIZES:
+        x = await comm.read()
+        assert x.nbytes == nbytes
+        assert x[[0, 2**30 - 1, 2**30, -1]].tolist() == [1, 2, 3, 4]
+        assert np.count_nonzero(x) == 4
+        del x
+        print("whole", flush=True)
+        await comm.write("next")
+    await comm.close()
+
+
 if __name__ == "__main__":
+    is_cluster = sys.argv[1] == "cluster"
     if WORLD.rank == 0:
-        asyncio.run(schedule())
+        asyncio.run(schedule() if is_cluster else send())
     else:
         address = WORLD.bcast(None, root=0)
-        WORLD.Barrier()
-        if WORLD.rank == 1:
-            use(address)
+        if not is_cluster:
+            asyncio.run(receive(address))
         else:
-            asyncio.run(work(address))
+            WORLD.Barrier()
+            if WORLD.rank == 1:
+                use(address)
+            else:
+                asyncio.run(work(address))
     WORLD.Barrier()

@@ -1,16 +1,20 @@
-"""Mixed traffic between processes with every payload checked: ``python soak.py SECONDS``."""
+"""Mixed traffic between processes, for as many seconds as COMMBENCH_SOAK_SECONDS says."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import sys
 import time
 
 import numpy as np
+import pytest
 from distributed.comm import connect
 from distributed.protocol import to_serialize
-from peers import Peer, payload, peers, usage
+from peers import Peer, ask, payload, peers, usage
+from scenarios import scenario
+
+SECONDS = float(os.environ.get("COMMBENCH_SOAK_SECONDS", "2"))
 
 
 async def converse(peer: Peer, seed: int, until: float) -> int:
@@ -21,13 +25,13 @@ async def converse(peer: Peer, seed: int, until: float) -> int:
         comm = await connect(peer.address)
         for _ in range(rng.randint(1, 30)):
             nbytes = int(10 ** rng.uniform(0, 7.3))
-            kind = rng.choice(["take", "send", "echo", "pause", "idle"])
-            if kind == "take":
-                await comm.write({"op": "take", "x": to_serialize(payload(nbytes))})
-                assert await comm.read() == payload(nbytes).sum(dtype="u8")
+            kind = rng.choice(["sum", "send", "echo", "pause", "idle"])
+            if kind == "sum":
+                x = payload(nbytes)
+                assert await ask(comm, "sum", x=to_serialize(x)) == x.sum(dtype="u8")
             elif kind == "send":
-                await comm.write({"op": "send", "nbytes": nbytes})
-                assert np.array_equal((await comm.read())["x"], payload(nbytes))
+                x = (await ask(comm, "send", nbytes=nbytes))["x"]
+                assert np.array_equal(x, payload(nbytes))
             elif kind == "echo":
                 numbers = [rng.random() for _ in range(rng.randint(1, 20))]
                 for number in numbers:
@@ -47,12 +51,13 @@ async def converse(peer: Peer, seed: int, until: float) -> int:
     return n_messages
 
 
-async def soak(seconds: float) -> None:
-    """Talk to three processes over 12 conversations at once."""
+@pytest.mark.soak
+@scenario(200 + SECONDS)
+async def test_mixed_traffic_arrives_right_and_memory_does_not_grow() -> None:
     async with peers(3) as group:
-        await asyncio.gather(*(converse(peer, 0, time.monotonic() + 3) for peer in group))
+        await asyncio.gather(*(converse(peer, 0, time.monotonic() + 1) for peer in group))
         before = usage()
-        until = time.monotonic() + seconds
+        until = time.monotonic() + SECONDS
         counts = await asyncio.gather(*(converse(group[i % 3], i, until) for i in range(12)))
         await asyncio.sleep(1)
         after = usage()
@@ -60,7 +65,3 @@ async def soak(seconds: float) -> None:
         assert after["descriptors"] <= before["descriptors"] + 2, (before, after)
         assert after["resident"] - before["resident"] < 300e6, (before, after)
         print(sum(counts), "messages")
-
-
-if __name__ == "__main__":
-    asyncio.run(soak(float(sys.argv[1])))

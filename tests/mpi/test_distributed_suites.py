@@ -11,7 +11,7 @@ from pathlib import Path
 import distributed
 import pytest
 
-SCRIPT = Path(__file__).with_name("distributed_suites.py")
+SCRIPT = Path(__file__).parents[1] / "distributed_suites.py"
 CONFTEST = """
 def pytest_addoption(parser):
     parser.addoption("--runslow", action="store_true")

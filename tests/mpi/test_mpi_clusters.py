@@ -1,4 +1,4 @@
-"""Clusters over ``mpi://`` and their faults; ``python cluster_scenarios.py NAME`` runs one."""
+"""Dask clusters over ``mpi://`` and their faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,19 +22,22 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
+import pytest
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, get_worker, wait
 from distributed.comm import get_address_host
 from peers import addresses
+from scenarios import or_slow, scenario
 
-# Dask gives a worker 5 s to end, and a busy machine may not.
-Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
+# Dask gives a worker 5 s to end, and a busy machine may not. One that asks its nanny, which has
+# stopped to listen, whether it may end, waits for all of the time.
+Nanny.close = functools.partialmethod(Nanny.close, timeout=15)
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 240) -> None:
-    """Wait for something that another process brings about."""
-    deadline = time.monotonic() + within_s
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for `condition`, with a bound that only a hang misses."""
+    deadline = time.monotonic() + 240
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
+        assert time.monotonic() < deadline, what
         time.sleep(0.05)
 
 
@@ -85,8 +87,9 @@ def exercise(client: Client) -> None:
     assert client.submit(lambda: get_worker().address, pure=False).result() in workers
 
 
-def processes_with_nannies() -> None:
-    """A LocalCluster of processes does everything, restarts, retires, and leaves nothing."""
+@pytest.mark.slow
+@scenario(150)
+def test_processes_with_nannies_restart_retire_and_leave_nothing() -> None:
     children: list[psutil.Process] = []
     with cluster() as running, Client(running) as client:
         exercise(client)
@@ -99,14 +102,14 @@ def processes_with_nannies() -> None:
     assert all("resource_tracker" in " ".join(p.cmdline()) for p in alive), alive
 
 
-def threads() -> None:
-    """A LocalCluster whose workers share the scheduler's process does everything."""
+@scenario(90)
+def test_workers_in_the_process_of_the_scheduler() -> None:
     with cluster(processes=False) as running, Client(running) as client:
         exercise(client)
 
 
-def adaptive() -> None:
-    """A cluster that adapts grows under load and shrinks after it."""
+@scenario(120)
+def test_adaptive_cluster_grows_and_shrinks() -> None:
     with cluster(n_workers=0) as running, Client(running) as client:
         running.adapt(minimum=0, maximum=2, interval="200ms", wait_count=2)
         futures = client.map(lambda x: time.sleep(0.05) or x, range(60), pure=False)
@@ -115,27 +118,22 @@ def adaptive() -> None:
         until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
 
 
-def kill_worker_in_merge() -> None:
-    """A worker killed during a merge costs only its own tasks: the result is right."""
+@pytest.mark.parametrize("method", or_slow("p2p", "tasks"))
+@scenario(240)
+def test_merge_is_right_though_a_worker_is_killed(method: str) -> None:
     with cluster() as running, Client(running) as client:
-        for method in ("tasks", "p2p"):
-            client.wait_for_workers(2, timeout=240)
-            address, victim = next(iter(client.run(os.getpid).items()))
-            with dask.config.set({"dataframe.shuffle.method": method}):
-                joined, rows = merge(1_000_000)
-                result = client.compute(joined.b.count())
-                time.sleep(0.7)
-                os.kill(victim, signal.SIGKILL)
-                assert result.result(timeout=240) == rows
-            # A merge that ends before the kill does not wait until the scheduler has noticed it.
-            until(
-                lambda gone=address: gone not in client.scheduler_info()["workers"],
-                "the scheduler notices the kill",
-            )
+        victim = next(iter(client.run(os.getpid).values()))
+        with dask.config.set({"dataframe.shuffle.method": method}):
+            joined, rows = merge(1_000_000)
+            result = client.compute(joined.b.count())
+            time.sleep(0.7)
+            os.kill(victim, signal.SIGKILL)
+            assert result.result(timeout=240) == rows
 
 
-def workers_join_and_leave() -> None:
-    """50 workers come and go during a computation, which is right."""
+@pytest.mark.slow
+@scenario(800)
+def test_results_are_right_while_50_workers_join_and_leave() -> None:
     with cluster(n_workers=2) as running, Client(running) as client:
         done = threading.Event()
         sums: list[float] = []
@@ -161,59 +159,50 @@ def workers_join_and_leave() -> None:
         assert set(sums) == {18e6}
 
 
-def from_the_shell() -> None:
-    """``dask scheduler`` and ``dask worker`` work, and end when the scheduler is killed."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "scheduler.json")
-        started: list[subprocess.Popen[bytes]] = []
+@scenario(150)
+def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str) -> None:
+    file = Path(tmp_path, "scheduler.json")
+    started: list[subprocess.Popen[bytes]] = []
 
-        def dask_command(*arguments: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dask", *arguments],
-                stderr=subprocess.DEVNULL, cwd=scratch,
-            )  # fmt: skip
-            started.append(process)
-            return process
+    def dask_command(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", *arguments]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path))
+        return started[-1]
 
-        try:
-            scheduler = dask_command(
-                "scheduler", "--protocol", "mpi", "--port", "0", "--dashboard-address", ":0",
-                "--scheduler-file", str(file),
-            )  # fmt: skip
-            # It is there before it is written.
-            until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
-            address = json.loads(file.read_text())["address"]
-            assert address.startswith("mpi://")
-            workers = [
-                dask_command("worker", address, "--nthreads", "1", "--death-timeout", "240"),
-                dask_command("worker", address, "--nthreads", "1", "--no-nanny"),
-            ]
-            with Client(address) as client:
-                client.wait_for_workers(2, timeout=240)
-                compute(client)
-                scheduler.kill()
-                for worker in workers:
-                    worker.wait(240)
-                future = client.submit(lambda: 1)
-                try:
-                    future.result(timeout=1)
-                except Exception:
-                    pass
-                else:
-                    raise AssertionError("a dead scheduler answered")
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+    try:
+        scheduler = dask_command(
+            "scheduler", "--protocol", "mpi", "--port", "0", "--dashboard-address", ":0",
+            "--scheduler-file", str(file),
+        )  # fmt: skip
+        # It is there before it is written.
+        until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
+        address = json.loads(file.read_text())["address"]
+        assert address.startswith("mpi://")
+        workers = [
+            dask_command("worker", address, "--nthreads", "1", "--death-timeout", "240"),
+            dask_command("worker", address, "--nthreads", "1", "--no-nanny"),
+        ]
+        with Client(address) as client:
+            client.wait_for_workers(2, timeout=240)
+            compute(client)
+            scheduler.kill()
+            for worker in workers:
+                worker.wait(240)
+            future = client.submit(lambda: 1)
+            with pytest.raises(Exception):  # noqa: B017
+                future.result(timeout=1)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
-def asynchronous_client() -> None:
-    """A client in the scheduler's own event loop, as in a notebook, works."""
-
+@scenario(60)
+def test_client_in_the_event_loop_of_the_scheduler() -> None:
     async def main() -> None:
         async with (
             LocalCluster(
-                protocol="mpi", n_workers=1, threads_per_worker=1, dashboard_address=":0",
+                protocol="mpi", n_workers=1, processes=False, dashboard_address=":0",
                 asynchronous=True, silence_logs=logging.ERROR,
             ) as running,
             Client(running, asynchronous=True) as client,
@@ -223,9 +212,8 @@ def asynchronous_client() -> None:
     asyncio.run(main())
 
 
-def interface_of_a_worker() -> None:
-    """A worker without a nanny announces the interface that faces its scheduler, as over tcp."""
-
+@scenario(120)
+def test_worker_announces_the_interface_that_faces_its_scheduler() -> None:
     async def host_of(protocol: str, host: str) -> str:
         async with (
             Scheduler(host=host, protocol=protocol, port=0, dashboard_address=":0") as scheduler,
@@ -235,21 +223,3 @@ def interface_of_a_worker() -> None:
 
     for host in sorted(addresses()):
         assert asyncio.run(host_of("mpi", host)) == asyncio.run(host_of("tcp", host)) == host
-
-
-SCENARIOS: dict[str, Callable[[], None]] = {
-    function.__name__: function
-    for function in (
-        processes_with_nannies,
-        threads,
-        adaptive,
-        kill_worker_in_merge,
-        workers_join_and_leave,
-        from_the_shell,
-        asynchronous_client,
-        interface_of_a_worker,
-    )
-}
-
-if __name__ == "__main__":
-    SCENARIOS[sys.argv[1]]()

@@ -13,8 +13,7 @@ from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind, ProtocolError, encode
 
 
-def test_calls_under_way_are_limited_for_the_time_being() -> None:
-    """What ends makes room, whether it failed, made a communicator, or never began."""
+def test_concurrent_calls_are_limited_until_one_ends() -> None:
     calls = Calls()
     for _ in range(MAX_CALLS):
         calls.begin()
@@ -27,8 +26,7 @@ def test_calls_under_way_are_limited_for_the_time_being() -> None:
             calls.begin()
 
 
-def test_communicators_are_limited_for_good() -> None:
-    """The reason says what to do; calls under way count, for each may make one."""
+def test_communicators_of_a_process_are_limited() -> None:
     calls = Calls()
     for _ in range(MAX_PEERS - 1):
         calls.begin()
@@ -41,8 +39,7 @@ def test_communicators_are_limited_for_good() -> None:
         calls.begin()
 
 
-def test_lost_slots_are_limited_for_good() -> None:
-    """The reason names what may stand in MPI's way, and the calls themselves are over."""
+def test_slots_that_mpich_leaks_are_limited() -> None:
     calls = Calls()
     for _ in range(MAX_LOST):
         calls.begin()
@@ -52,8 +49,7 @@ def test_lost_slots_are_limited_for_good() -> None:
         calls.begin()
 
 
-def test_threads_that_stay_are_limited() -> None:
-    """They end when their peers have said that they send no more."""
+def test_threads_kept_after_failed_calls_are_limited() -> None:
     calls = Calls()
     calls.count_kept(MAX_KEPT)
     with pytest.raises(OSError, match="at once"):
@@ -62,9 +58,7 @@ def test_threads_that_stay_are_limited() -> None:
     calls.begin()
 
 
-def test_no_thread_is_an_error_that_dask_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an OSError, and the call does not count as under way."""
-
+def test_failure_to_start_a_thread_is_an_oserror(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -77,8 +71,7 @@ def test_no_thread_is_an_error_that_dask_tries_again(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", [Kind.READY, Kind.PROOF])
-def test_a_handshake_without_end_is_ended(kind: Kind) -> None:
-    """However the messages are cut, what waits to be read has a bound."""
+def test_unread_handshake_messages_are_bounded(kind: Kind) -> None:
     line = Control(None)  # type: ignore[arg-type]
     chunk = encode(kind, {"proof": "0" * 64}) * 100
     n_bytes = 0
@@ -89,8 +82,7 @@ def test_a_handshake_without_end_is_ended(kind: Kind) -> None:
     assert isinstance(line.error, ProtocolError)
 
 
-def test_a_reason_fits_whatever_it_says() -> None:
-    """Of a long one the begin is sent."""
+def test_reason_is_shortened_to_fit_a_message() -> None:
     for reason in ("\U0001f600" * 5000, "\0" * 5000, "x" * 5000):
         short = handshake.shortened(reason)
         assert len(encode(Kind.FAILED, {"reason": short})) < handshake.MAX_BODY

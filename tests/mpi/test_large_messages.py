@@ -1,18 +1,11 @@
-"""Large messages and many; ``python message_scenarios.py NAME`` runs one scenario.
-
-Figures of memory and time are compared with those of the same over tcp, in the same run.
-"""
+"""Large messages and many; memory and time are compared with those of the same over tcp."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import gc
-import sys
 import time
-import warnings
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +13,8 @@ import psutil
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
-from peers import Peer, payload, peers
+from peers import Peer, ask, check_echo, payload, peers
+from scenarios import or_slow, scenario
 
 from commbench.mpi import transfers, wire
 from commbench.mpi.buffers import BUFFERS
@@ -41,13 +35,13 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-async def beyond_32_bits() -> None:
-    """Frames of 2 GiB, of a byte less and of a byte more arrive whole."""
+@pytest.mark.slow
+@scenario(120)
+async def test_frames_beyond_32_bits_arrive_whole() -> None:
     async with peers(1) as (peer,):
         comm = await connect(peer.address)
         for nbytes in (2**31 - 1, 2**31, 2**31 + 1):
-            await comm.write({"op": "send", "nbytes": nbytes})
-            x = (await comm.read())["x"]
+            x = (await ask(comm, "send", nbytes=nbytes))["x"]
             assert x.nbytes == nbytes
             for start in (0, 2**30 - 500, 2**31 - 1000, nbytes - 1000):
                 expected = np.arange(start, min(start + 1000, nbytes)) % 251
@@ -56,8 +50,8 @@ async def beyond_32_bits() -> None:
         await comm.close()
 
 
-async def in_pieces() -> None:
-    """Frames of each size around the multiples of a piece arrive whole, and in their order."""
+@scenario(30)
+async def test_frames_longer_than_a_piece_arrive_whole_and_in_order() -> None:
     wire.MAX_PIECE = size = 64 * 1024
 
     async def answer(comm: Any) -> None:
@@ -93,9 +87,8 @@ async def in_pieces() -> None:
         await comm.close()
 
 
-async def errors_of_mpi() -> None:
-    """Whatever fails in MPI, at either end, the connection is closed, and Dask sees just that."""
-
+@scenario(60)
+async def test_an_error_of_mpi_closes_the_connection() -> None:
     class Failing:
         def __init__(self, communicator: Any, name: str, after: int) -> None:
             self.communicator, self.name, self.left = communicator, name, after
@@ -109,11 +102,7 @@ async def errors_of_mpi() -> None:
             self.left -= 1
             return getattr(self.communicator, self.name)(*arguments)
 
-    async def exchange(comm: Any) -> None:
-        x, y = payload(100_000), payload(200_000)
-        await comm.write({"op": "echo", "x": to_serialize(x), "y": to_serialize(y)})
-        await comm.read()
-
+    arrays = {"x": to_serialize(payload(100_000)), "y": to_serialize(payload(200_000))}
     async with peers(1) as (peer,):
         for name, after in (
             ("Isend", 0), ("Isend", 1), ("Isend", 2), ("Irecv", 0), ("Irecv", 1), ("Improbe", 0),
@@ -122,12 +111,9 @@ async def errors_of_mpi() -> None:
             half = comm.channel._sender if name == "Isend" else comm.channel._receiver
             half._communicator = Failing(comm.channel.communicator, name, after)
             with pytest.raises(CommClosedError, match="MPI"):
-                await exchange(comm)
+                await ask(comm, "echo", **arrays)
             assert comm.closed()
-        comm = await connect(peer.address)
-        await comm.write({"op": "echo"})
-        assert await comm.read() == {"op": "echo"}
-        await comm.close()
+        await check_echo(peer.address)
 
 
 async def kept(protocol: str, n_arrays: int, nbytes: int, n_messages: int) -> int:
@@ -160,10 +146,10 @@ async def kept(protocol: str, n_arrays: int, nbytes: int, n_messages: int) -> in
         return after - before
 
 
-async def keep_one_of_many() -> None:
-    """Who keeps one small array of each message keeps little else, as with tcp."""
+@scenario(150)
+async def test_one_array_that_is_kept_keeps_little_else_of_its_message() -> None:
     BUFFERS._keep_s = 0.0
-    for n_arrays, nbytes, n_messages in ((5000, 12_000, 5), (2000, 30_000, 8)):
+    for n_arrays, nbytes, n_messages in ((1250, 12_000, 5), (500, 30_000, 8)):
         # Python's allocator keeps a MB here and there: the least of two tries counts.
         tcp = await kept("tcp", n_arrays, nbytes, n_messages)
         mpi = await kept("mpi", n_arrays, nbytes, n_messages)
@@ -173,8 +159,8 @@ async def keep_one_of_many() -> None:
         assert mpi <= tcp + 5 * MB, (mpi, tcp)
 
 
-async def arrays_share_nothing() -> None:
-    """Two arrays never share memory; one of a message shares it with little else, if at all."""
+@scenario(30)
+async def test_received_arrays_share_no_memory() -> None:
 
     async def answer(comm: Any) -> None:
         try:
@@ -213,11 +199,8 @@ async def arrays_share_nothing() -> None:
         await comm.close()
 
 
-async def worst_turns(protocol: str, n_messages: int, nbytes: int) -> tuple[float, float]:
-    """Return the longest turn of the event loop while all arrive, and the seconds that they take.
-
-    The median of several rounds, of each.
-    """
+async def worst_turn(protocol: str, n_messages: int, nbytes: int) -> float:
+    """Return the longest turn of the event loop while all arrive: the median of three rounds."""
     loop = asyncio.get_running_loop()
     turns: list[float] = []
     stamp = 0.0
@@ -232,28 +215,28 @@ async def worst_turns(protocol: str, n_messages: int, nbytes: int) -> tuple[floa
 
     async with peers(3, protocol) as group:
         comms = [await connect(group[number % 3].address) for number in range(n_messages)]
-        worst, seconds = [], []
-        for _ in range(6):
+        worst = []
+        for _ in range(4):
             done = asyncio.Event()
             turns.clear()
             for comm in comms:
                 await comm.write({"op": "send", "nbytes": nbytes})
-            stamp = began = time.perf_counter()
+            stamp = time.perf_counter()
             tick()
             for x in asyncio.as_completed([comm.read() for comm in comms]):
                 assert (await x)["x"].nbytes == nbytes
-            seconds.append(time.perf_counter() - began)
             done.set()
             await asyncio.sleep(0.01)
             worst.append(max(turns))
         for comm in comms:
             comm.abort()
     # The first is for what the peers have to make.
-    return sorted(worst[1:])[2], sorted(seconds[1:])[2]
+    return sorted(worst[1:])[1]
 
 
-async def many_large_receives() -> None:
-    """While 50 messages of 16 MiB arrive, the event loop goes on, no slower than with tcp."""
+@pytest.mark.parametrize("n_messages", or_slow(20, 50))
+@scenario(150)
+async def test_event_loop_goes_on_while_many_large_messages_arrive(n_messages: int) -> None:
     moving, n_most = set[int](), 0
     post, finish = Transfer.post, Transfer.finish
 
@@ -267,40 +250,38 @@ async def many_large_receives() -> None:
         moving.discard(id(one))
         finish(one)
 
-    tcp, tcp_s = await worst_turns("tcp", 50, 16 * MIB)
+    tcp = await worst_turn("tcp", n_messages, 16 * MIB)
     Transfer.post, Transfer.finish = counted_post, counted_finish  # type: ignore[method-assign]
     # On a busy machine senders stand still, and those that move are late.
     transfers.STILL_S = 1e3
     transfers.RECEIVE_SECONDS_PER_BYTE = 1e-3
-    mpi, mpi_s = await worst_turns("mpi", 50, 16 * MIB)
+    mpi = await worst_turn("mpi", n_messages, 16 * MIB)
     print(f"longest turn: tcp {tcp * 1e3:.1f} ms, mpi {mpi * 1e3:.1f} ms")
     print(f"at most {n_most} receives at once")
-    print(f"bandwidth: tcp {0.84 / tcp_s:.2f} GB/s, mpi {0.84 / mpi_s:.2f} GB/s")
     assert mpi < max(20e-3, 2 * tcp), (mpi, tcp)
     assert 0 < n_most <= 2, n_most
 
 
-async def stopped_senders() -> None:
-    """Senders that stand still, with more under way than is admitted, hold up nobody else."""
+@scenario(60)
+async def test_stopped_senders_of_large_messages_hold_up_nobody_else() -> None:
     async with peers(2) as (stopped, other):
         waiting = [await connect(stopped.address) for _ in range(6)]
         comm = await connect(other.address)
         for each in (comm, *waiting):
-            await each.write({"op": "send", "nbytes": 64 * MIB})
-            await each.read()
-        receive = Engine.for_loop(asyncio.get_running_loop())
+            await ask(each, "send", nbytes=64 * MIB)
+        engine = Engine.for_loop(asyncio.get_running_loop())
         for each in waiting:
             # Their headers arrive, and nothing else: as if they had stopped in between.
             each.channel._receiver._communicator = Deaf(each.channel.communicator)
             await each.write({"op": "send", "nbytes": 64 * MIB})
         reads = [asyncio.ensure_future(each.read()) for each in waiting]
-        while not receive._transfers._waiting:
+        while not engine._transfers._waiting:
             await asyncio.sleep(0)
         await stop_between_writes(stopped)
         began = time.monotonic()
         for _ in range(5):
-            await comm.write({"op": "send", "nbytes": 64 * MIB})
-            assert (await asyncio.wait_for(comm.read(), 20))["x"].nbytes == 64 * MIB
+            answer = await asyncio.wait_for(ask(comm, "send", nbytes=64 * MIB), 20)
+            assert answer["x"].nbytes == 64 * MIB
         assert time.monotonic() - began < 20
         assert not any(read.done() for read in reads)
         for read in reads:
@@ -334,72 +315,3 @@ class Deaf:
     def Irecv(self, buffer: Any, rank: int, tag: int) -> Any:  # noqa: N802
         """Receive on a tag that nobody sends on."""
         return self._communicator.Irecv(buffer, rank, 2**20 + tag)
-
-
-def closed_loops() -> None:
-    """Closed event loops leave nothing but what MPI still writes to, until that is complete."""
-    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
-    buffers: list[weakref.ref[Any]] = []
-
-    async def leave(address: str) -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        comm = await connect(address)
-        await comm.write({"op": "send", "nbytes": 200 * MB})
-        reading = asyncio.ensure_future(comm.read())
-        half = comm.channel._receiver
-        while not (half._transfer and half._transfer.buffers and half._transfer.nbytes > MB):
-            await asyncio.sleep(0)
-        assert not reading.done()
-        buffers.append(weakref.ref(half._transfer.buffers[0].obj))
-
-    async def settle(address: str) -> None:
-        comm = await connect(address)
-        end = time.monotonic() + 20
-        while Engine.for_loop(asyncio.get_running_loop())._parked and time.monotonic() < end:
-            await asyncio.sleep(0.01)
-        await comm.write({"op": "usage"})
-        used = await comm.read()
-        await comm.close()
-        assert used["resident"] < 800 * MB, used
-
-    # The connections' sockets are left to the garbage collector, as the loops' are.
-    warnings.simplefilter("ignore", ResourceWarning)
-    runner = asyncio.Runner()
-    started = peers(1)
-    (peer,) = runner.run(started.__aenter__())
-    try:
-        runner.run(settle(peer.address))
-        for _ in range(5):
-            asyncio.run(leave(peer.address))
-            gc.collect()
-            assert loops[-1]() is None, "the closed event loop is still there"
-            assert buffers[-1]() is not None, "MPI may still write to what is freed"
-        asyncio.run(settle(peer.address))
-        gc.collect()
-        assert all(buffer() is None for buffer in buffers)
-        assert not Engine._orphans
-    finally:
-        runner.run(started.__aexit__(None, None, None))
-        runner.close()
-
-
-SCENARIOS: dict[str, Callable[[], Any]] = {
-    function.__name__: function
-    for function in (
-        beyond_32_bits,
-        in_pieces,
-        errors_of_mpi,
-        keep_one_of_many,
-        arrays_share_nothing,
-        many_large_receives,
-        stopped_senders,
-        closed_loops,
-    )
-}
-
-if __name__ == "__main__":
-    scenario = SCENARIOS[sys.argv[1]]
-    if asyncio.iscoroutinefunction(scenario):
-        asyncio.run(scenario())
-    else:
-        scenario()

@@ -22,7 +22,6 @@ FAKES = Path(__file__).parents[1] / "gpu" / "fakes"
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
 @pytest.mark.parametrize("name", ["staged", "direct", "in_pieces", "host", "no_memory"])
 def test_arrays_on_gpus(name: str) -> None:
-    """What the scenario's docstring says."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(FAKES / "mpi_scenarios.py"), name],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
@@ -31,7 +30,7 @@ def test_arrays_on_gpus(name: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def of_mpich(answer: int, error: int = 0) -> Any:
+def mpich(answer: int, error: int = 0) -> Any:
     """Return a library that is asked as MPICH is."""
 
     def query(kind: int, supported: Any) -> int:
@@ -45,9 +44,9 @@ def of_mpich(answer: int, error: int = 0) -> Any:
 @pytest.mark.parametrize(
     ("library", "environ", "aware"),
     [
-        (of_mpich(1), {}, True),
-        (of_mpich(0), {}, False),
-        (of_mpich(1, error=17), {}, False),
+        (mpich(1), {}, True),
+        (mpich(0), {}, False),
+        (mpich(1, error=17), {}, False),
         (SimpleNamespace(MPIX_Query_cuda_support=lambda: 1), {}, True),
         (SimpleNamespace(MPIX_Query_cuda_support=lambda: 0), {"MV2_USE_CUDA": "1"}, False),
         (SimpleNamespace(), {}, False),
@@ -56,10 +55,9 @@ def of_mpich(answer: int, error: int = 0) -> Any:
         (SimpleNamespace(), {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
     ],
 )
-def test_the_library_is_asked_first(
+def test_mpi_library_is_asked_before_environment_variables_count(
     library: Any, environ: dict[str, str], aware: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MPICH's question, then Open MPI's; variables count only where nobody can be asked."""
     for name in ("MV2_USE_CUDA", "MPICH_GPU_SUPPORT_ENABLED"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -67,12 +65,11 @@ def test_the_library_is_asked_first(
     assert device._reports_cuda(library) is aware
 
 
-def test_a_library_of_c_can_be_asked() -> None:
-    """One without the questions is not aware; ctypes raises no error for that."""
+def test_library_without_the_queries_is_not_cuda_aware() -> None:
     assert device._reports_cuda(ctypes.CDLL(None)) is False
 
 
-def test_a_process_without_gpu_libraries_sends_host_memory(
+def test_process_that_has_not_loaded_cupy_sends_host_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may be a scheduler that has no GPU; who has loaded CuPy asks its MPI.
@@ -88,21 +85,19 @@ def test_a_process_without_gpu_libraries_sends_host_memory(
         assert device.path() == path
 
 
-def test_frames_of_gpu_memory_travel_by_themselves() -> None:
-    """Whatever their size, in their order, and with their mark; the others are bundled."""
+def test_frames_of_gpu_memory_are_sent_apart_from_bundled_frames() -> None:
     frames = [b"small", b"gpu", bytes(LARGE), b"", b"more"]
     header, large, nbytes = pack(frames, {1, 3})
     assert [bytes(frame) for frame in large] == [b"gpu", bytes(LARGE), b""]
     assert nbytes == 6 * 8 + sum(map(len, frames))
     layout = Layout(memoryview(bytearray(header)))
     assert (layout.large_sizes, layout.on_device) == ([3, LARGE, 0], [True, False, True])
-    found = layout.frames(["on the GPU", memoryview(large[1]), "empty"])
-    assert [found[1], found[3]] == ["on the GPU", "empty"]
-    assert [bytes(found[place]) for place in (0, 2, 4)] == [b"small", bytes(LARGE), b"more"]
+    unpacked = layout.frames(["on the GPU", memoryview(large[1]), "empty"])
+    assert [unpacked[1], unpacked[3]] == ["on the GPU", "empty"]
+    assert [bytes(unpacked[i]) for i in (0, 2, 4)] == [b"small", bytes(LARGE), b"more"]
 
 
-def test_a_bundle_that_is_too_large_for_the_header_has_no_mark() -> None:
-    """It comes first, and the frames of GPU memory after it."""
+def test_bundle_too_large_for_the_header_comes_before_gpu_frames() -> None:
     frames = [bytes(LARGE - 1)] * 3
     header, large, _ = pack([*frames, b"gpu"], {3})
     layout = Layout(memoryview(bytearray(header)))
@@ -112,7 +107,7 @@ def test_a_bundle_that_is_too_large_for_the_header_has_no_mark() -> None:
     assert len(layout.frames([memoryview(large[0]), "gpu"])) == 4
 
 
-def test_a_mark_alone_is_no_size() -> None:
+def test_device_mark_is_not_part_of_the_size() -> None:
     """A stranger's header can't make a receiver allocate more than it says."""
     header = bytearray(b"\1" + bytes(7) + (DEVICE | 7).to_bytes(8, "little"))
     assert Layout(memoryview(header)).large_sizes == [7]

@@ -1,0 +1,125 @@
+"""What peers that die or stop leave behind: shared memory, and slots of the receive queue."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.comm import connect
+from faulty_peer import rename
+from peers import Peer, addresses, ask, check_echo, exchange, peers, until, usage
+from scenarios import or_slow, scenario
+
+from commbench.mpi import pairs, shared_memory
+from commbench.mpi.receive_queue import ABANDONED_S, SENDERS
+from commbench.mpi.runtime import runtime
+
+SOON_S = (0.25, 0.5, 1, 2, 4, 8, 16)
+"""When to check whether a peer has died."""
+PRIVATE_SHM = ("unshare", "--mount", "--ipc", "sh", "-c")
+MOUNT_SHM = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+
+
+@scenario(280)
+async def test_senders_killed_or_stopped_in_a_write_only_delay_all_others() -> None:
+    """A killed one delays them for seconds, a stopped one until it goes on.
+
+    They write to one queue, in order.
+    """
+    pairs.RELEASE_AFTER_S = SOON_S
+    local = runtime("127.0.0.1")
+    queue = SENDERS._queue
+    assert queue is not None
+    comms: list[Any] = []
+
+    async def faint(peer: Peer, number: int) -> int:
+        """Have a peer get a signal in the middle of a write; return the slot."""
+        comms.append(comm := await connect(peer.address))
+        await exchange(comm)
+        await comm.write({"op": "faint", "segments": sorted(local.segments), "signal": number})
+        while not (unwritten := queue.unwritten()):
+            await asyncio.sleep(0.01)
+        return unwritten[0]
+
+    async with peers(5) as (partner, killed, stopped, other, fresh):
+        for peer in (partner, stopped, other):
+            await peer.check()
+        await faint(killed, signal.SIGKILL)
+        await asyncio.wait_for(check_echo(partner.address), 100)
+        await fresh.check()
+
+        slot = await faint(stopped, signal.SIGSTOP)
+        answer = asyncio.ensure_future(check_echo(partner.address))
+        other.end()
+        await asyncio.sleep(SOON_S[0] + 5 * ABANDONED_S)
+        assert queue.unwritten()[0] == slot
+        assert not answer.done()
+        stopped.process.send_signal(signal.SIGCONT)
+        await asyncio.wait_for(answer, 100)
+        for comm in comms:
+            comm.abort()
+        await fresh.check()
+
+
+@pytest.mark.parametrize("n_rounds", or_slow(2, 10))
+@scenario(280, namespaces=(*PRIVATE_SHM, MOUNT_SHM, "sh"))
+async def test_ended_and_killed_processes_leave_no_shared_memory(n_rounds: int) -> None:
+    """Nor do those whom they met keep any of it."""
+    pairs.RELEASE_AFTER_S = SOON_S
+    local = runtime("127.0.0.1")
+    local_segments = set(local.segments)
+
+    def left() -> tuple[list[str], set[int]]:
+        rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        files = [path.name for path in Path("/dev/shm").iterdir()]
+        return files, {int(row.split()[1]) for row in rows} - local_segments
+
+    before: dict[str, float] = {}
+    for turn in range(n_rounds):
+        async with peers(5) as group:
+            await asyncio.gather(*(check_echo(peer.address) for peer in group))
+            # Every second time they die so long after their connections that it is seen late.
+            await asyncio.sleep(turn % 2 * 2 * SOON_S[0])
+            for number, peer in enumerate(group):
+                if number % 2 == turn % 2:
+                    peer.process.kill()
+                else:
+                    peer.process.stdin.close()
+                peer.process.wait()
+        await until(lambda: left() == ([], set()), "files or segments are left")
+        assert shared_memory.segments() == local_segments
+        before = before or usage()
+    after = usage()
+    assert after["resident"] - before["resident"] < 20e6, (before, after)
+    assert after["descriptors"] <= before["descriptors"] + 1, (before, after)
+    assert after["threads"] <= before["threads"], (before, after)
+    assert len(local.tags) <= 1
+
+
+@scenario(60, namespaces=("unshare", "--ipc"))
+async def test_processes_with_ipc_namespaces_connect_though_their_segments_have_the_same_ids() -> (
+    None
+):
+    command = (
+        "import os, sys\nos.execlp('unshare', 'unshare', '--ipc', sys.executable, *sys.argv[1:])"
+    )
+    host = next(iter(addresses() - {"127.0.0.1"}), "")
+    if not host:
+        print("this machine has no interface but the loopback")
+        return
+    local = runtime(host)
+    for role in ("leads", "follows"):
+        rename(role)
+        peer = Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
+        await peer.ready()
+        comm = await connect(peer.address, timeout=60)
+        for nbytes in (1, 10_000_000):
+            assert (await ask(comm, "send", nbytes=nbytes))["x"].nbytes == nbytes
+        await comm.close()
+        (pair,) = (pair for name, (pair,) in pairs.PAIRS.items() if pair.pid == peer.process.pid)
+        assert not pair.segments
+        peer.end()
+    assert local.segments == shared_memory.segments()

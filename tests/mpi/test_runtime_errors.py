@@ -1,0 +1,121 @@
+"""Each way in which a process can't have mpi:// ends in a message that says what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
+)
+
+LISTEN = """
+import asyncio
+from distributed.comm import listen
+async def main():
+    async with await listen("mpi://127.0.0.1:0", None):
+        print("listening")
+asyncio.run(main())
+"""
+
+
+def output_of(code: str) -> str:
+    """Run `code` in a fresh interpreter and return all that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_listens_where_nothing_is_wrong() -> None:
+    """The code that the other tests spoil works where nothing is in its way."""
+    assert "listening" in output_of(LISTEN)
+
+
+SECOND_MPI = """
+import ctypes, subprocess, sys
+code = "from mpi4py import MPI; print([l.split()[-1] for l in open('/proc/self/maps')" \\
+    " if 'libmpi' in l][0])"
+done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+ctypes.CDLL(done.stdout.strip())
+"""
+LOWER_LEVEL = "import mpi4py; mpi4py.rc.thread_level = 'funneled'; from mpi4py import MPI"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        pytest.param(
+            "import sys; sys.modules['mpi4py'] = None",
+            "mpi4py is not installed", "pip install mpi4py mpich", id="no-mpi4py",
+        ),
+        pytest.param(
+            LOWER_LEVEL, "without MPI_THREAD_MULTIPLE", "mpi4py.rc.thread_level", id="thread-level"
+        ),
+        pytest.param(SECOND_MPI, "already loaded an MPI library", "libmpi", id="second-mpi"),
+        pytest.param(
+            "import ucxx", "already loaded UCX", "different processes", id="ucxx",
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("ucxx") is None, reason="ucxx is not installed"
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_process_without_a_usable_mpi_is_refused(code: str, reason: str, remedy: str) -> None:
+    output = output_of(code + "\n" + LISTEN)
+    assert reason in output
+    assert remedy in output
+
+
+def test_forked_child_is_refused() -> None:
+    output = output_of(
+        """
+        import os, warnings
+        from commbench.mpi.runtime import runtime
+        from commbench.errors import UnavailableError
+        runtime()
+        warnings.simplefilter("ignore")
+        if os.fork() == 0:
+            try:
+                runtime()
+            except UnavailableError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+        """
+    )
+    assert "was forked" in output
+    assert "spawn" in output
+
+
+def test_singleton_is_refused_with_how_to_start_instead() -> None:
+    output = output_of(
+        """
+        from mpi4py import MPI
+        import asyncio, subprocess, sys
+        from distributed.comm import listen, connect
+        async def main():
+            async with await listen("mpi://127.0.0.1:0", None) as listener:
+                code = ("import asyncio, sys; from distributed.comm import connect; "
+                        "asyncio.run(connect(sys.argv[1], timeout=20))")
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", code, listener.contact_address)
+                await child.wait()
+        asyncio.run(main())
+        """
+    )
+    assert "FatalCommClosedError" in output
+    assert "mpiexec" in output
+
+
+def test_import_loads_neither_dask_nor_mpi() -> None:
+    output = output_of(
+        "import sys, commbench.mpi\n"
+        "print([m for m in ('dask', 'distributed', 'mpi4py', 'numpy') if m in sys.modules])"
+    )
+    assert output.strip() == "[]"
