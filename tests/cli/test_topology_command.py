@@ -13,7 +13,7 @@ from commbench.cli.main import main
 from commbench.harness import suite as files
 from commbench.machine.topology import auto, parse, read_host
 
-DGX1 = Path(__file__).parent / "dgx1.txt"
+DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 
 
 def topology(*words: str | Path, columns: int = 80) -> Result:

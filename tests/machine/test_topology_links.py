@@ -16,7 +16,7 @@ from commbench.model import WorkerPlace
 from commbench.stats.links import link_classes
 
 CASE = builders.case()
-DGX1 = Path(__file__).parent / "dgx1.txt"
+DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 NVLINK_GPUS = {"gpu_links": "GPU0=NV2 GPU1=NV1 GPU2=PIX"}
 
 

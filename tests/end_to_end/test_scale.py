@@ -1,6 +1,6 @@
 """Large runs: generated, not measured, to see what reporting them costs.
 
-``pytest -m slow -s tests/test_scale.py`` prints the table. The comparison with other engines needs
+``pytest -m slow -s tests/end_to_end/test_scale.py`` prints the table. The comparison with other engines needs
 polars or duckdb, which commbench itself does not; ``make soak`` installs them.
 """
 

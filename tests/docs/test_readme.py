@@ -1,6 +1,6 @@
 """The README shows what commbench says, and points where something is.
 
-``python tests/test_readme.py`` writes the report of the reference run that the README links to into
+``python tests/docs/test_readme.py`` writes the report of the reference run that the README links to into
 it, after the run or the report has changed.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _PAGES = [
     _ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md")),
     _ROOT / "notebooks/README.md", _ROOT / "results/reference/README.md",

@@ -27,7 +27,7 @@ from commbench.machine.topology import (
 )
 from commbench.model import ClusterSpec, Placement
 
-DGX1 = Path(__file__).parent / "dgx1.txt"
+DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 HALVES = ("0-19,40-59", "20-39,60-79")
 HOST = Host(
     name="node1",

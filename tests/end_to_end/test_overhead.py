@@ -14,7 +14,7 @@ from commbench import backends, stats
 from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Sample
 
-_BARE = Path(__file__).parent / "bare" / "pingpong.py"
+_BARE = Path(__file__).parents[1] / "bare" / "pingpong.py"
 _ROUNDS = 15
 
 
@@ -56,7 +56,7 @@ def test_the_harness_adds_less_than_five_percent_to_a_message(size, count, tmp_p
     assert 0.95 <= ratio <= 1.05
 
 
-_BARE_MERGE = Path(__file__).parent / "bare" / "merge.py"
+_BARE_MERGE = Path(__file__).parents[1] / "bare" / "merge.py"
 _CLUSTERS = 31
 """How many, because iterations scatter: half the interval of 11 clusters was 5 %."""
 

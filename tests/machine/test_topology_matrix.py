@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commbench.errors import UsageError
 from commbench.machine.topology import Matrix, parse, read_host
 
-DGX1 = Path(__file__).parent / "dgx1.txt"
+DGX1 = Path(__file__).parents[1] / "topology/dgx1.txt"
 NVLINKS = {
     1: {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)},
     2: {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)},

@@ -1,7 +1,7 @@
 """The launchers ``slurm``, ``pbs`` and ``lsf``: their scripts, and how they deal with a queue.
 
 The queue is a stand-in: commands that start a script at once, or never. A real Slurm is in
-``test_slurm_for_real.py``.
+``test_jobqueue_slurm.py``.
 """
 
 from __future__ import annotations
