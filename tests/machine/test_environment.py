@@ -1,14 +1,9 @@
-"""Provenance is complete where the machine tells, and None where it does not."""
-
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import processes
@@ -70,7 +65,7 @@ GPU_ROWS = """\
 """
 
 
-def plant(root: Path, files: dict[str, str | bytes]) -> Path:
+def plant(root, files):
     """Write `files` below `root` and return it."""
     for name, content in files.items():
         path = root / name
@@ -80,18 +75,17 @@ def plant(root: Path, files: dict[str, str | bytes]) -> Path:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Return the root of a well-behaved machine."""
-    plant(tmp_path, dict(TREE))
+def root(tmp_path):
+    """Return the root of a machine that has all files."""
     (tmp_path / "dev/shm").mkdir(parents=True)
-    return tmp_path
+    return plant(tmp_path, TREE)
 
 
 @pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Put an nvidia-smi with that shell script first on the PATH."""
+def nvidia_smi(tmp_path, monkeypatch):
+    """Return a function that puts an nvidia-smi with a shell script first on the PATH."""
 
-    def write(script: str) -> Path:
+    def write(script):
         path = plant(tmp_path, {"bin/nvidia-smi": f"#!/bin/sh\n{script}\n"}) / "bin/nvidia-smi"
         path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
@@ -100,41 +94,36 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return write
 
 
-def test_this_machine_is_collected_as_json() -> None:
-    """What is collected here survives JSON unchanged and names the host and the packages."""
-    found = environment.collect()
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["host"]["name"] == os.uname().nodename
-    assert found["packages"]["commbench"] is not None
-    assert found["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
-    assert found["memory"]["total_bytes"] > 10**8
+def test_the_environment_of_this_machine_survives_json():
+    collected = environment.collect()
+    assert json.loads(json.dumps(collected, allow_nan=False)) == collected
+    assert collected["host"]["name"] == os.uname().nodename
+    assert collected["packages"]["commbench"] is not None
+    assert collected["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
+    assert collected["memory"]["total_bytes"] > 10**8
 
 
-def test_machine_is_read_from_the_tree(root: Path) -> None:
-    """Every fact of a well-behaved tree is found, converted to bytes where it is a size."""
-    found = environment.collect(root)
-    assert found["host"]["os"] == "Rocky Linux 9.4 (Blue Onyx)"
-    assert found["host"]["hypervisor"] == "QEMU Standard PC"
-    assert found["load_average"] == [1.25, 0.5, 0.1]
-    cpu = found["cpu"]
+def test_host_cpu_numa_and_memory_are_read_from_proc_and_sys(root):
+    collected = environment.collect(root)
+    assert collected["host"]["os"] == "Rocky Linux 9.4 (Blue Onyx)"
+    assert collected["host"]["hypervisor"] == "QEMU Standard PC"
+    assert collected["load_average"] == [1.25, 0.5, 0.1]
+    cpu = collected["cpu"]
     assert cpu["model"] == "Intel(R) Xeon(R) Platinum 8480C"
     assert cpu["governors"] == {"policy0": "performance", "policy10": "powersave"}
     assert (cpu["turbo"], cpu["smt"], cpu["clock_source"]) == (True, False, "tsc")
     assert cpu["allowed_cpus"] == "0-3,8"
-    assert found["numa"] == [
+    assert collected["numa"] == [
         {"node": 0, "cpus": "0-3", "memory_bytes": 2048 * 1024},
         {"node": 1, "cpus": "", "memory_bytes": 4096 * 1024},
     ]
-    memory = found["memory"]
-    assert memory["total_bytes"] == 1024 * 1024
-    assert memory["available_bytes"] == 512 * 1024
-    assert memory["swap_bytes"] == 0
-    assert memory["transparent_huge_pages"] == "madvise"
+    memory = collected["memory"]
+    assert (memory["total_bytes"], memory["available_bytes"]) == (1024 * 1024, 512 * 1024)
+    assert (memory["swap_bytes"], memory["transparent_huge_pages"]) == (0, "madvise")
     assert memory["shm_bytes"] > 0
 
 
-def test_interfaces_of_all_kinds(root: Path) -> None:
-    """A file among the interfaces is none, and an unknown speed or NUMA node is None."""
+def test_network_interfaces_are_the_folders_of_sysfs(root):
     assert environment.network_interfaces(root / "sys") == [
         {"name": "lo", "state": "unknown", "driver": None, "speed_Mbps": None}
         | {"mtu_bytes": 65536, "numa_node": None},
@@ -144,37 +133,31 @@ def test_interfaces_of_all_kinds(root: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "4294967295", "fast", "", "9" * 400, "१००"])
-def test_speed_that_the_kernel_does_not_know(root: Path, speed: str) -> None:
-    """A speed that is no positive number of plausible size is None."""
+def test_an_implausible_speed_of_an_interface_is_unknown(root, speed):
     plant(root, {"sys/class/net/eth0/speed": speed})
     assert environment.network_interfaces(root / "sys")[1]["speed_Mbps"] is None
 
 
-def test_rdma_ports(root: Path) -> None:
-    """Each port of an RDMA device is one entry, in the words of sysfs."""
+def test_each_port_of_an_rdma_device_is_listed(root):
     plant(root, {"sys/class/infiniband/mlx5_0/ports/2/state": "1: DOWN\n"})
     first, second = environment.rdma_devices(root / "sys")
     assert first == {
-        "name": "mlx5_0",
-        "port": "1",
-        "state": "4: ACTIVE",
-        "rate": "400 Gb/sec (4X NDR)",
-        "link_layer": "InfiniBand",
-        "numa_node": 1,
-    }
+        "name": "mlx5_0", "port": "1", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)",
+        "link_layer": "InfiniBand", "numa_node": 1,
+    }  # fmt: skip
     assert (second["port"], second["state"], second["rate"]) == ("2", "1: DOWN", None)
 
 
-def test_empty_machine_is_all_unknown(tmp_path: Path) -> None:
-    """A tree without anything gives None and empty lists, never a guess or an error."""
-    found = environment.collect(tmp_path)
-    told_by_calls = ("logical_cores", "usable_cores")
-    assert all(value is None for key, value in found["cpu"].items() if key not in told_by_calls)
-    limits = ("memlock_bytes", "open_files")
-    assert all(value is None for key, value in found["memory"].items() if key not in limits)
-    assert (found["numa"], found["network"], found["rdma"]) == ([], [], [])
-    assert found["load_average"] is None
-    assert (found["host"]["os"], found["host"]["hypervisor"]) == (None, None)
+def test_everything_is_unknown_without_proc_and_sys(tmp_path):
+    collected = environment.collect(tmp_path)
+    # System calls return these.
+    known = {"logical_cores", "usable_cores", "memlock_bytes", "open_files"}
+    for section in ("cpu", "memory"):
+        facts = collected[section]
+        assert all(facts[key] is None for key in facts.keys() - known)
+    assert (collected["numa"], collected["network"], collected["rdma"]) == ([], [], [])
+    assert collected["load_average"] is None
+    assert (collected["host"]["os"], collected["host"]["hypervisor"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -182,47 +165,39 @@ def test_empty_machine_is_all_unknown(tmp_path: Path) -> None:
     [b"", b"\n", b"\xff\xfe\x00\x80", b"-1", b"nan", b"9" * 100_000, b"[ ] : = , \n::::\n", b"1 0"],
     ids=["empty", "newline", "binary", "minus", "nan", "endless", "punctuation", "zero-period"],
 )
-def test_garbage_in_every_file(root: Path, garbage: bytes) -> None:
-    """Whatever the kernel's files hold, collecting ends with valid JSON."""
+def test_garbage_in_every_file_is_unknown(root, garbage):
     plant(root, dict.fromkeys(TREE, garbage))
-    found = environment.collect(root)
-    json.dumps(found, allow_nan=False)
-    assert found["memory"]["total_bytes"] is None
-    assert found["load_average"] is None
+    collected = environment.collect(root)
+    json.dumps(collected, allow_nan=False)
+    assert collected["memory"]["total_bytes"] is None
+    assert collected["load_average"] is None
 
 
-def test_folders_in_place_of_files(tmp_path: Path) -> None:
-    """A folder where a file should be is as good as no file."""
+def test_folders_instead_of_files_are_unknown(tmp_path):
     for name in TREE:
         (tmp_path / name).mkdir(parents=True)
-    found = environment.collect(tmp_path)
-    assert found["cpu"]["model"] is None
-    assert found["cpu"]["cgroup_quota_cores"] is None
+    cpu = environment.collect(tmp_path)["cpu"]
+    assert (cpu["model"], cpu["cgroup_quota_cores"]) == (None, None)
 
 
-def test_files_in_place_of_folders(tmp_path: Path) -> None:
-    """A file where a folder should be is as good as no folder."""
+def test_files_instead_of_folders_are_unknown(tmp_path):
     plant(tmp_path, {"sys": "", "proc": "", "etc": "", "dev": ""})
-    found = environment.collect(tmp_path)
-    assert (found["network"], found["memory"]["shm_bytes"]) == ([], None)
+    collected = environment.collect(tmp_path)
+    assert (collected["network"], collected["memory"]["shm_bytes"]) == ([], None)
 
 
-def test_nothing_may_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every open and listing is refused, facts are None and lists empty."""
-
-    def refuse(self: Path, *args: object, **kwargs: object) -> None:
+def test_unreadable_files_and_folders_are_unknown(root, monkeypatch):
+    def refuse(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "iterdir", refuse)
-    found = environment.collect(root)
-    assert found["memory"]["total_bytes"] is None
-    assert found["cpu"]["governors"] is None
-    assert (found["numa"], found["network"], found["rdma"]) == ([], [], [])
+    collected = environment.collect(root)
+    assert (collected["memory"]["total_bytes"], collected["cpu"]["governors"]) == (None, None)
+    assert (collected["numa"], collected["network"], collected["rdma"]) == ([], [], [])
 
 
-def test_arm_is_named_by_its_numbers(tmp_path: Path) -> None:
-    """Where cpuinfo has no model name, the implementer and the part stand for it."""
+def test_an_arm_cpu_is_named_by_implementer_and_part(tmp_path):
     text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n"
     plant(tmp_path, {"proc/cpuinfo": text})
     assert environment.cpu(tmp_path)["model"] == "implementer 0x41, part 0xd4f"
@@ -232,16 +207,14 @@ def test_arm_is_named_by_its_numbers(tmp_path: Path) -> None:
     ("no_turbo", "boost", "expected"),
     [("1", "1", False), ("0", "0", True), (None, "0", False), (None, None, None), ("?", "1", True)],
 )
-def test_turbo(tmp_path: Path, no_turbo: str | None, boost: str | None, expected: object) -> None:
-    """Intel's no_turbo counts before the common boost, and neither is None."""
+def test_intels_no_turbo_counts_before_boost(tmp_path, no_turbo, boost, expected):
     tree = "sys/devices/system/cpu"
     files = {f"{tree}/intel_pstate/no_turbo": no_turbo, f"{tree}/cpufreq/boost": boost}
     plant(tmp_path, {name: text for name, text in files.items() if text is not None})
     assert environment.cpu(tmp_path)["turbo"] is expected
 
 
-def test_bare_metal_shows_no_hypervisor(root: Path) -> None:
-    """The make of a physical machine is not taken for a hypervisor."""
+def test_the_product_name_of_a_physical_machine_is_no_hypervisor(root):
     plant(root, {"proc/cpuinfo": CPUINFO.replace(" hypervisor", "")})
     assert environment.host(root)["hypervisor"] is None
 
@@ -249,22 +222,17 @@ def test_bare_metal_shows_no_hypervisor(root: Path) -> None:
 class TestCgroups:
     """Limits of control groups, of both versions."""
 
-    def quota(self, root: Path) -> environment.Limit:
-        """Return the quota of cores in the tree."""
+    def quota(self, root):
         return environment.cgroup_limit(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 
-    def memory(self, root: Path) -> environment.Limit:
-        """Return the limit of memory in the tree."""
+    def memory(self, root):
         return environment.cgroup_limit(root, "memory", "memory.limit_in_bytes")
 
-    def test_tightest_ancestor_binds(self, root: Path) -> None:
-        """A group without a limit of its own is bound by its parent's."""
-        assert self.quota(root) == 4.0
-        assert self.memory(root) == 4 * GIB
+    def test_the_tightest_limit_of_group_and_ancestors_binds(self, root):
+        assert (self.quota(root), self.memory(root)) == (4.0, 4 * GIB)
 
-    def test_version_1(self, tmp_path: Path) -> None:
-        """Version 1 keeps each controller in a tree of its own."""
-        files: dict[str, str | bytes] = {
+    def test_version_1_has_a_tree_for_each_controller(self, tmp_path):
+        files = {
             "proc/self/cgroup": "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n0::/\n",
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
@@ -273,52 +241,38 @@ class TestCgroups:
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
         }
         plant(tmp_path, files)
-        assert self.quota(tmp_path) == 1.5
-        assert self.memory(tmp_path) == "unlimited"
+        assert (self.quota(tmp_path), self.memory(tmp_path)) == (1.5, "unlimited")
 
-    def test_no_limit_is_said_so(self, tmp_path: Path) -> None:
-        """A limit that is known to be absent is unlimited, not unknown."""
-        files = {"cpu.max": "max 100000", "memory.max": "max"}
+    def test_an_absent_limit_is_unlimited_and_not_unknown(self, tmp_path):
         plant(tmp_path, {"proc/self/cgroup": "0::/\n"})
-        plant(tmp_path, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+        plant(tmp_path / "sys/fs/cgroup", {"cpu.max": "max 100000", "memory.max": "max"})
         assert (self.quota(tmp_path), self.memory(tmp_path)) == ("unlimited", "unlimited")
 
-    def test_group_outside_of_the_namespace(self, tmp_path: Path) -> None:
-        """A path that leaves the mount point never leads out of it."""
-        files: dict[str, str | bytes] = {
-            "proc/self/cgroup": "0::/../../other\n",
-            "sys/fs/memory.max": "1",
-            "sys/fs/cgroup/memory.max": str(GIB),
-        }
-        assert self.memory(plant(tmp_path, files)) == GIB
+    def test_a_group_outside_of_the_namespace_stays_below_the_mount_point(self, tmp_path):
+        plant(tmp_path, {"proc/self/cgroup": "0::/../../other\n"})
+        plant(tmp_path / "sys/fs", {"memory.max": "1", "cgroup/memory.max": str(GIB)})
+        assert self.memory(tmp_path) == GIB
 
     @pytest.mark.parametrize("text", ["100000", "0 0", "100000 0", "a b", "1 2 3", "-5 100000"])
-    def test_quota_that_makes_no_sense(self, tmp_path: Path, text: str) -> None:
-        """A malformed quota is unknown."""
+    def test_a_malformed_quota_is_unknown(self, tmp_path, text):
         plant(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text})
         assert self.quota(tmp_path) is None
 
 
 class TestGpus:
-    """What nvidia-smi says, and the ways in which it does not."""
+    """The GPUs that nvidia-smi lists."""
 
-    def test_no_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A machine without nvidia-smi has no GPU, and that is no error."""
+    def test_a_machine_without_nvidia_smi_has_no_gpu_and_no_error(self, monkeypatch):
         monkeypatch.setenv("PATH", "/nonexistent")
         assert environment.query_gpus() == ([], "")
 
-    def test_table(self, nvidia_smi: Callable[[str], Path]) -> None:
-        """Every row is a GPU, its memory None where the driver does not tell."""
+    def test_each_row_of_nvidia_smi_is_a_gpu(self, nvidia_smi):
         nvidia_smi(f"cat <<END\n{GPU_ROWS}END")
         first, second = environment.gpus()
         assert first == {
-            "index": 0,
-            "name": "NVIDIA H200",
-            "uuid": "GPU-aaaa",
-            "pci": "00000000:18:00.0",
-            "memory_bytes": 143771 * 2**20,
-            "driver": "570.86.15",
-        }
+            "index": 0, "name": "NVIDIA H200", "uuid": "GPU-aaaa", "pci": "00000000:18:00.0",
+            "memory_bytes": 143771 * 2**20, "driver": "570.86.15",
+        }  # fmt: skip
         assert second["memory_bytes"] is None
         assert environment.collect()["gpus"] == [first, second]
 
@@ -334,58 +288,43 @@ class TestGpus:
             ("kill -SEGV $$", "exit status -11"),
         ],
     )
-    def test_failures_are_reported(
-        self, nvidia_smi: Callable[[str], Path], script: str, complaint: str
-    ) -> None:
-        """A failing nvidia-smi means no GPUs, and its complaint is kept."""
+    def test_the_complaint_of_a_failing_nvidia_smi_is_kept(self, nvidia_smi, script, complaint):
         nvidia_smi(script)
-        found, error = environment.query_gpus()
-        assert found == []
+        gpus, error = environment.query_gpus()
+        assert gpus == []
         assert complaint in error
         assert complaint in environment.collect()["gpu_error"]
 
-    def test_one_odd_row_hides_no_gpu(self, nvidia_smi: Callable[[str], Path]) -> None:
-        """A warning among the rows is reported beside the GPUs."""
+    def test_a_warning_among_the_rows_hides_no_gpu(self, nvidia_smi):
         nvidia_smi(f"cat <<END\nWARNING: infoROM is corrupted\n{GPU_ROWS}END")
-        found, error = environment.query_gpus()
-        assert [gpu["index"] for gpu in found] == [0, 1]
+        gpus, error = environment.query_gpus()
+        assert [gpu["index"] for gpu in gpus] == [0, 1]
         assert "infoROM" in error
 
-    def test_hang(
-        self, nvidia_smi: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A nvidia-smi that hangs is killed with its children once its time is up."""
-        monkeypatch.setattr(environment, "_GPU_TIMEOUT_S", 5.0)
-        nvidia_smi(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
-        found, error = environment.query_gpus()
-        assert (found, error) == ([], "nvidia-smi did not answer within 5 s")
-        status = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-        processes.until(
-            lambda: not status.exists() or status.read_text().split()[2] == "Z", "its end"
-        )
+    def test_a_hanging_nvidia_smi_is_killed_with_its_children(self, nvidia_smi, monkeypatch, tag):
+        monkeypatch.setattr(environment, "_GPU_TIMEOUT_S", 0.5)
+        nvidia_smi("sleep 1000 & wait")
+        assert environment.query_gpus() == ([], "nvidia-smi did not answer within 0.5 s")
+        processes.until(lambda: not tag.processes(), "the end of its child")
 
-    def test_not_a_program(self, nvidia_smi: Callable[[str], Path]) -> None:
-        """A nvidia-smi for another architecture is an error, not a crash."""
+    def test_an_nvidia_smi_of_another_architecture_is_an_error(self, nvidia_smi):
         nvidia_smi("").write_bytes(b"\x7fELF rubbish")
         assert "can't be run" in environment.query_gpus()[1]
 
-    def test_asked_once(self, nvidia_smi: Callable[[str], Path], tmp_path: Path) -> None:
-        """A slow driver is asked once in the life of a process."""
+    def test_a_slow_driver_is_asked_once_per_process(self, nvidia_smi, tmp_path):
         nvidia_smi(f"echo asked >> {tmp_path}/log")
         environment.gpus()
         environment.gpus()
         assert (tmp_path / "log").read_text() == "asked\n"
 
 
-def test_package_version_takes_the_first_that_is_installed() -> None:
-    """The first installed distribution answers, and none is None."""
+def test_package_version_is_that_of_the_first_installed_distribution():
     assert environment.package_version("no-such-package", "pytest") == pytest.__version__
     assert environment.package_version("no-such-package", "") is None
     assert environment.package_version() is None
 
 
-def test_ucx_tools_are_found_without_an_import() -> None:
-    """Finding UCX's tools loads no UCX library into the process."""
+def test_ucx_tools_are_located_without_importing_ucx():
     code = (
         "import sys; from commbench.machine import environment; print(environment.ucx_tools());"
         "print('libucx' in sys.modules, 'libuc' in open('/proc/self/maps').read())"
@@ -396,45 +335,43 @@ def test_ucx_tools_are_found_without_an_import() -> None:
         assert (Path(folder) / "ucx_perftest").is_file()
 
 
-def test_ucx_tools_of_broken_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A libucx without tools, without a place or without a spec has no tools."""
-    nowhere = importlib.machinery.ModuleSpec("libucx", None, origin=None)
+def test_a_broken_libucx_has_no_tools(tmp_path, monkeypatch):
+    no_origin = importlib.machinery.ModuleSpec("libucx", None, origin=None)
     empty = importlib.machinery.ModuleSpec("libucx", None, origin=str(tmp_path / "__init__.py"))
-    for spec in (None, nowhere, empty):
+    for spec in (None, no_origin, empty):
         monkeypatch.setattr(importlib.util, "find_spec", {"libucx": spec}.get)
         assert environment.ucx_tools() is None
     monkeypatch.undo()
-    # find_spec raises ValueError for a module that was put in place by hand.
+    # find_spec raises ValueError for a module that was put into sys.modules by hand.
     monkeypatch.setitem(sys.modules, "libucx", type(sys)("libucx"))
     assert environment.ucx_tools() is None
 
 
 class TestCheckout:
-    """The commit that the source and the working directory are at."""
+    """The commit of the source and of the working directory."""
 
-    def git(self, folder: Path, *arguments: str) -> str:
-        """Return what git prints, for a user of its own."""
+    def git(self, folder, *arguments):
         user = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
         command = ["git", *user, "-C", str(folder), *arguments]
         return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL)
 
-    def repository(self, folder: Path) -> str:
+    def repository(self, folder):
         """Make a repository with one committed file and return the commit."""
         self.git(plant(folder, {"file": "1"}), "init")
         self.git(folder, "add", "file")
         self.git(folder, "commit", "-m", "one")
         return self.git(folder, "rev-parse", "HEAD").strip()
 
-    def test_clean_and_dirty(self, tmp_path: Path) -> None:
-        """A changed tracked file makes a checkout dirty, an untracked one does not."""
+    def test_changed_tracked_files_make_a_checkout_dirty_and_untracked_ones_do_not(self, tmp_path):
         commit = self.repository(tmp_path)
         plant(tmp_path, {"untracked": ""})
         assert environment.checkout(tmp_path) == {"commit": commit, "dirty": False}
         plant(tmp_path, {"file": "2"})
         assert environment.checkout(tmp_path) == {"commit": commit, "dirty": True}
 
-    def test_no_commit_to_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No folder, no repository, no commit yet or no git is None."""
+    def test_there_is_no_commit_without_folder_repository_commit_or_git(
+        self, tmp_path, monkeypatch
+    ):
         assert environment.checkout(tmp_path / "missing") is None
         assert environment.checkout(tmp_path) is None
         self.git(tmp_path, "init")
@@ -442,26 +379,18 @@ class TestCheckout:
         monkeypatch.setenv("PATH", "/nonexistent")
         assert environment.checkout(tmp_path) is None
 
-    def test_hooks_do_not_redirect(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The variables of a git hook that runs commbench don't change whose commit is told."""
+    def test_variables_of_a_git_hook_do_not_change_the_checkout(self, tmp_path, monkeypatch):
         commit = self.repository(tmp_path / "mine")
         self.repository(tmp_path / "hook")
         monkeypatch.setenv("GIT_DIR", str(tmp_path / "hook/.git"))
-        found = environment.checkout(tmp_path / "mine")
-        assert found == {"commit": commit, "dirty": False}
+        assert environment.checkout(tmp_path / "mine") == {"commit": commit, "dirty": False}
 
-    def test_package_inside_of_a_foreign_checkout(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An installed commbench does not take the commit of the project around it for its own."""
+    def test_an_installed_package_has_no_commit_within_another_project(self, tmp_path, monkeypatch):
         self.repository(tmp_path)
         monkeypatch.setattr(environment, "_SOURCE", plant(tmp_path, {"venv/x": ""}) / "venv")
         assert environment.collect()["git"]["commbench"] is None
 
-    def test_working_directory_that_is_gone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A working directory that was removed under the process has no commit."""
+    def test_a_removed_working_directory_has_no_commit(self, tmp_path, monkeypatch):
         folder = tmp_path / "gone"
         folder.mkdir()
         monkeypatch.chdir(folder)
@@ -469,43 +398,31 @@ class TestCheckout:
         assert environment.collect()["git"]["working_directory"] is None
 
 
-def test_variables_without_secrets() -> None:
-    """Only what steers Dask, UCX, MPI and CUDA is kept, and of that nothing that looks secret."""
+def test_only_variables_of_dask_ucx_mpi_and_cuda_are_kept_and_secrets_redacted():
     kept = {
-        "UCX_TLS": "tcp",
-        "UCXPY_PROGRESS_MODE": "blocking",
-        "DASK_DISTRIBUTED__COMM__COMPRESSION": "false",
-        "OMP_NUM_THREADS": "1",
-        "MPICH_GPU_SUPPORT_ENABLED": "1",
-        "MPIR_CVAR_NOLOCAL": "1",
-        "OMPI_MCA_pml": "ucx",
-        "CUDA_VISIBLE_DEVICES": "0,1",
-    }
-    hidden = {
-        "DASK_COILED__TOKEN": "s3cret",
-        "DASK_GATEWAY__AUTH__KWARGS": "s3cret",
-        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY": "s3cret",
-        "DASK_INTERNAL_INHERIT_CONFIG": "s3cret",
-    }
-    others = {"AWS_SECRET_ACCESS_KEY": "s3cret", "MY_UCX_TLS": "s3cret", "DASK": "s3cret"}
+        "UCX_TLS": "tcp", "UCXPY_PROGRESS_MODE": "blocking", "OMP_NUM_THREADS": "1",
+        "DASK_DISTRIBUTED__COMM__COMPRESSION": "false", "MPICH_GPU_SUPPORT_ENABLED": "1",
+        "MPIR_CVAR_NOLOCAL": "1", "OMPI_MCA_pml": "ucx", "CUDA_VISIBLE_DEVICES": "0,1",
+    }  # fmt: skip
+    secret = (
+        "DASK_COILED__TOKEN", "DASK_GATEWAY__AUTH__KWARGS", "DASK_INTERNAL_INHERIT_CONFIG",
+        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY",
+    )  # fmt: skip
+    others = ("AWS_SECRET_ACCESS_KEY", "MY_UCX_TLS", "DASK")
     url = {"DASK_SCHEDULER_ADDRESS": "tls://me:s3cret@host:8786"}
-    found = environment.variables(kept | hidden | others | url)
-    assert found == kept | dict.fromkeys(hidden, "<redacted>") | {
+    variables = environment.variables(kept | dict.fromkeys([*secret, *others], "s3cret") | url)
+    assert variables == kept | dict.fromkeys(secret, "<redacted>") | {
         "DASK_SCHEDULER_ADDRESS": "tls://<redacted>@host:8786"
     }
 
 
-def test_variables_of_any_bytes() -> None:
-    """A value that is not UTF-8 becomes text that every encoder takes."""
-    found = environment.variables({"UCX_LOG_FILE": os.fsdecode(b"/tmp/\xff")})
-    assert found["UCX_LOG_FILE"].encode() == "/tmp/�".encode()
+def test_a_variable_that_is_not_utf_8_becomes_text():
+    variables = environment.variables({"UCX_LOG_FILE": os.fsdecode(b"/tmp/\xff")})
+    assert variables["UCX_LOG_FILE"].encode() == "/tmp/�".encode()
 
 
-def test_import_is_light() -> None:
-    """Importing it loads none of the libraries that it records."""
+@pytest.mark.parametrize("module", ["commbench.machine.environment", "commbench.studies.doctor"])
+def test_importing_loads_no_heavy_library(module):
     heavy = ("numpy", "pandas", "dask", "distributed", "matplotlib", "ucxx", "mpi4py", "psutil")
-    code = (
-        "import sys, commbench.machine.environment; "
-        f"print([m for m in {heavy} if m in sys.modules])"
-    )
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
