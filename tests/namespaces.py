@@ -13,6 +13,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class Layout:
                 ways += [(*way, node) for node in self._next_to(way[-1]) if node not in way]
         raise LookupError(f"no way from {here} to {there}")
 
-    def rate_Bps(self, here: int, there: int) -> float:  # noqa: N802 - the unit's own spelling
+    def rate_Bps(self, here: int, there: int) -> float:  # noqa: N802 - the unit's spelling
         """Return what the way lets pass: its slowest link's rate, infinite where none has one."""
         rates = [self._rate(link) for link in itertools.pairwise(self.way(here, there))]
         return min(filter(None, rates), default=float("inf"))
@@ -101,7 +102,7 @@ class Layout:
 
 
 def mesh(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Layout:  # noqa: N803
-    """Return so many hosts with a link of its own for every pair, some of which have a rate."""
+    """Return hosts with a link for every pair, some of which have a rate."""
     pairs = itertools.combinations(range(number), 2)
     return Layout(number, {pair: rates_Bps.get(pair, 0.0) for pair in pairs})
 
@@ -207,39 +208,20 @@ def _do(command: str, said: str = "") -> None:
     subprocess.run(command.split(), input=said, capture_output=True, text=True, check=True)
 
 
-def remote_shell(there: Hosts) -> str:
-    """Return a script that is to a process manager of MPI what ``ssh`` is between real hosts."""
-    cases = "".join(
-        f"{address}) name={name};;\n"
-        for name, address in zip(there.names, there.addresses, strict=True)
-    )
-    return (
-        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\n'
-        f'case "$1" in\n{cases}*) echo "no host $1" >&2; exit 1;;\nesac\nshift\n'
-        'exec ip netns exec "$name" sh -c "$*"\n'
-    )
-
-
-def add_default_routes(there: Hosts) -> None:
-    """Give each host a way to everywhere, as hosts have: Dask asks which address goes out there."""
-    for name, address in zip(there.names, there.addresses, strict=True):
-        listed = subprocess.run(
-            ["ip", "-n", name, "-br", "link", "show", "type", "veth"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        device = listed.stdout.split("@")[0].split()[0]
-        _do(f"ip -n {name} route add default dev {device} src {address}")
-
-
 @contextlib.contextmanager
-def command_line(folder: Path, there: Hosts) -> Iterator[processes.CommandLine]:
-    """Give a command line on host 0 that has the launcher ``namespaces``."""
+def launches_on_host_0(folder: Path, there: Hosts) -> Iterator[None]:
+    """Let launches of this process run on host 0, where they know the launcher ``namespaces``."""
     plugged = processes.plug_in(
         folder / "plugged", "namespace_launcher", LAUNCHER,
         launchers={"namespaces": "NamespaceLauncher"},
     )  # fmt: skip
-    prefix = ["ip", "netns", "exec", there.names[0]]
-    with processes.command_line(folder, prefix) as line:
-        line.environ |= there.environ
-        line.environ["PYTHONPATH"] = f"{plugged}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        yield line
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec ip netns exec {there.names[0]} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(plugged)
+        patch.setenv("PYTHONPATH", str(plugged), prepend=os.pathsep)
+        for name, value in there.environ.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "executable", str(python))
+        yield

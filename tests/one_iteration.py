@@ -31,7 +31,7 @@ def written(output: Path, n_workers: int, n_fetches: int) -> Path:
         start_s = np.sort(random.uniform(0, 100, n)) + builders.EPOCH
         nbytes = random.integers(1_000_000, 50_000_000, n)
         stop_s = (start_s + nbytes / random.uniform(1e9, 2e9, n)).tolist()
-        names = [str((number + 1 + place) % n_workers) for place in range(peers)]
+        names = [str((number + 1 + offset) % n_workers) for offset in range(peers)]
         sent = nbytes[:peers].tolist()
         for record in (
             Batch.from_columns(

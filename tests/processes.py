@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from commbench.cli.main import main
 from commbench.harness import runner
+from commbench.model import registry
 from commbench.store import parts
 from commbench.store.records import BULK
 
@@ -95,6 +96,14 @@ def carrying(name: str, value: str) -> list[Process]:
                 text = (folder / "cmdline").read_bytes().decode(errors="replace")
                 found.append(Process(int(folder.name), tuple(text.split("\0")), environ))
     return found
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
 
 
 class Tag:
@@ -213,17 +222,25 @@ def _has_member(group: int) -> bool:
     return False
 
 
-def records(run: Path, kind: str) -> list[dict[str, Any]]:
+def records(run: Path | str, kind: str) -> list[dict[str, Any]]:
     """Return the records of one kind in a run, but for an unfinished line and open parts."""
     if kind in BULK:
         return [
             row for path in parts.closed(run, kind) for row in parts.read(path, kind).to_pylist()
         ]
-    path = run / "samples.jsonl"
+    path = Path(run) / "samples.jsonl"
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
     return [record for line in lines if line and (record := json.loads(line))["record"] == kind]
+
+
+def invoke(*arguments: Any, figures: Sequence[str] = ()) -> Result:
+    """Run the command line in this process; all `figures` of a run would take seconds."""
+    names = registry.names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 class CommandLine:

@@ -11,27 +11,43 @@ import argparse
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import one_iteration
 from collecting import collected
-from test_scale import REPORT, cost
 
 WORKERS = (10, 30, 100, 300, 1000)
-EXTRAPOLATED = 10_000
 N_ENTRIES = 1000
 MB = 1e6
+# The maximum of wait4 would be that of this process, before the child replaced its memory.
+PRINT_COST = """
+import re, sys, time
+def print_cost(seconds):
+    status = open("/proc/self/status").read()
+    peak = 1024 * int(re.search(r"VmHWM:\\s*([0-9]+)", status)[1])
+    print(f"\\n{{}} {{}}".format(seconds, peak), file=sys.stderr)
+"""
+REPORT = """
+from commbench.cli.main import main
+began = time.perf_counter()
+try:
+    main(["report", *sys.argv[1:]])
+finally:
+    print_cost(time.perf_counter() - began)
+"""
 _FINISH = """
 import pathlib
 from commbench.store import directory
 began = time.perf_counter()
 directory.RunStore.reopen(pathlib.Path(sys.argv[1])).finish()
-told(time.perf_counter() - began)
+print_cost(time.perf_counter() - began)
 """
 _FIGURE = """
 import pathlib
@@ -42,20 +58,40 @@ run = load(pathlib.Path(sys.argv[1]))
 began = time.perf_counter()
 figure = registry.load("plot", "pair-bandwidth")(run)
 style.encoded(figure, "svg"), style.encoded(figure, "png")
-told(time.perf_counter() - began)
+print_cost(time.perf_counter() - began)
 """
 
 
+class Cost(NamedTuple):
+    """Of a process: its duration, that without start and imports, and its peak memory."""
+
+    whole_s: float
+    inner_s: float
+    peak_bytes: int
+
+
+def cost(code: str, *arguments: str | Path, output: Path) -> Cost:
+    """Return the cost of a new process that runs `code`, which calls ``print_cost``."""
+    command = [sys.executable, "-c", PRINT_COST + code, *map(str, arguments)]
+    began = time.perf_counter()
+    with output.open("wb") as file:
+        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, check=False)
+    whole_s = time.perf_counter() - began
+    assert done.returncode == 0, done.stderr.decode()
+    seconds, peak = done.stderr.split()[-2:]
+    return Cost(whole_s, float(seconds), int(peak))
+
+
 def collecting(n_workers: int, n_entries: int, rounds: int) -> dict[str, float]:
-    """Return the medians of what it takes to collect from that many workers."""
-    found = []
+    """Return the medians of what collecting from that many workers costs."""
+    costs = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             one = collected(n_workers, n_entries, Path(folder))
             assert one["n_stored"] == n_workers * n_entries
-            found.append(one)
+            costs.append(one)
     return {
-        name: statistics.median(one[name] for one in found) for name in found[0] if name != "path"
+        name: statistics.median(one[name] for one in costs) for name in costs[0] if name != "path"
     }
 
 
@@ -65,9 +101,9 @@ def reporting(n_workers: int, rounds: int) -> dict[str, float]:
         output = Path(folder, "report")
         run = one_iteration.written(Path(folder), n_workers, N_ENTRIES)
         finished = cost(_FINISH, run, output=output)
-        found = {"finish_s": finished.whole_s, "finish_bytes": float(finished.peak_bytes)}
-        found["parquet_bytes"] = sum(file.stat().st_size for file in run.glob("*/*.parquet"))
-        found["samples_bytes"] = (run / "samples.jsonl").stat().st_size
+        measured = {"finish_s": finished.whole_s, "finish_bytes": float(finished.peak_bytes)}
+        measured["parquet_bytes"] = sum(file.stat().st_size for file in run.glob("*/*.parquet"))
+        measured["samples_bytes"] = (run / "samples.jsonl").stat().st_size
         for name, code, options in (
             ("terminal", REPORT, ["--format", "terminal"]),
             ("html", REPORT, ["--format", "html"]),
@@ -75,12 +111,12 @@ def reporting(n_workers: int, rounds: int) -> dict[str, float]:
         ):
             costs = [cost(code, run, *options, output=output) for _ in range(rounds)]
             inner = name == "figure"
-            found[f"{name}_s"] = statistics.median(
+            measured[f"{name}_s"] = statistics.median(
                 one.inner_s if inner else one.whole_s for one in costs
             )
-            found[f"{name}_peak_bytes"] = max(one.peak_bytes for one in costs)
-            found[f"{name}_bytes"] = output.stat().st_size
-    return found
+            measured[f"{name}_peak_bytes"] = max(one.peak_bytes for one in costs)
+            measured[f"{name}_bytes"] = output.stat().st_size
+    return measured
 
 
 def _collecting_table(sizes: list[int], n_entries: int, rounds: int) -> Iterator[str]:
@@ -90,12 +126,12 @@ def _collecting_table(sizes: list[int], n_entries: int, rounds: int) -> Iterator
     )
     yield "|" + " ---: |" * 11
     for n_workers in sizes:
-        found = collecting(n_workers, n_entries, rounds)
+        measured = collecting(n_workers, n_entries, rounds)
         yield _row(
-            f"{n_workers:,}", f"{found['n_records']:,.0f}", f"{found['n_messages']:.0f}",
-            found["scheduler_bytes"] / MB, found["scheduler_cpu_s"], found["collect_s"],
-            found["client_cpu_s"], found["disk_s"], found["empty_s"],
-            f"{found['peak_bytes'] / MB:.0f}", found["stored_bytes"] / MB,
+            f"{n_workers:,}", f"{measured['n_records']:,.0f}", f"{measured['n_messages']:.0f}",
+            measured["scheduler_bytes"] / MB, measured["scheduler_cpu_s"], measured["collect_s"],
+            measured["client_cpu_s"], measured["disk_s"], measured["empty_s"],
+            f"{measured['peak_bytes'] / MB:.0f}", measured["stored_bytes"] / MB,
         )  # fmt: skip
 
 
@@ -106,13 +142,14 @@ def _reporting_table(sizes: list[int], rounds: int) -> Iterator[str]:
     )
     yield "|" + " ---: |" * 11
     for n_workers in sizes:
-        found = reporting(n_workers, rounds)
+        measured = reporting(n_workers, rounds)
         yield _row(
             f"{n_workers:,}", f"{n_workers * min(n_workers - 1, N_ENTRIES):,}",
-            found["finish_s"], found["parquet_bytes"] / MB,
-            found["samples_bytes"] / MB, found["terminal_s"],
-            f"{found['terminal_peak_bytes'] / MB:.0f}", found["html_s"],
-            f"{found['html_peak_bytes'] / MB:.0f}", found["html_bytes"] / MB, found["figure_s"],
+            measured["finish_s"], measured["parquet_bytes"] / MB,
+            measured["samples_bytes"] / MB, measured["terminal_s"],
+            f"{measured['terminal_peak_bytes'] / MB:.0f}", measured["html_s"],
+            f"{measured['html_peak_bytes'] / MB:.0f}", measured["html_bytes"] / MB,
+            measured["figure_s"],
         )  # fmt: skip
 
 

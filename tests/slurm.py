@@ -1,4 +1,4 @@
-"""A Slurm of one node for one test: its daemons, its key and all its files are the test's own."""
+"""A Slurm of one node: its daemons, its key and all its files belong to one test."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def _is_idle(environ: dict[str, str], daemons: list[subprocess.Popen], folder: P
 
 
 def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(number)]
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [int(probe.getsockname()[1]) for probe in probes]

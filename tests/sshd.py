@@ -1,4 +1,4 @@
-"""A server of SSH for one test: on loopback, at a free port, with keys of its own."""
+"""A server of SSH for one test: on loopback, at a free port, with new keys."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def server(
     Parameters
     ----------
     addresses, prefixes
-        Where it listens, and what stands before its command there, for hosts of the test's own:
-        there is one process for each, all at the same port.
+        Where it listens, and the prefixes of its commands there; there is one process for each,
+        all at the same port.
     """
     sshd = shutil.which("sshd", path=_PATH)
     if sshd is None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+DGX1 = Path(__file__).parent / "topology/dgx1.txt"
+"""What ``nvidia-smi topo -m`` prints on a DGX-1, as published."""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -22,7 +25,7 @@ class Card:
 
     @property
     def address(self) -> str:
-        """The device's own address."""
+        """The address of the device."""
         return self.path.rpartition("/")[2]
 
 

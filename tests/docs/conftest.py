@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -7,14 +5,13 @@ from pathlib import Path
 
 import builders
 import pages
+import processes
 import pytest
 import shims
-from click.testing import CliRunner
 
-from commbench.cli.main import main
 from commbench.model import ClusterSpec
 
-_LINKED = ("suites", "docs", "notebooks", "tests")
+LINKED = ("suites", "docs", "notebooks", "tests")
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +54,8 @@ def made_up_run(tmp_path_factory):
 def expected(made_up_run, tmp_path_factory):
     """Return references that expect what the made-up run has."""
     file = tmp_path_factory.mktemp("references") / "refs.toml"
-    done = CliRunner().invoke(main, ["check", str(made_up_run), "--write-reference", str(file)])
-    assert done.exit_code == 0, done.output
+    result = processes.invoke("check", made_up_run, "--write-reference", file)
+    assert result.exit_code == 0, result.output
     return file
 
 
@@ -68,7 +65,7 @@ def folder(tmp_path, made_up_run, expected, monkeypatch):
     for name in ("RUN", "RUN_A", "RUN_B"):
         (tmp_path / name).symlink_to(made_up_run)
     shutil.copy(expected, tmp_path / "refs.toml")
-    for name in _LINKED:
+    for name in LINKED:
         (tmp_path / name).symlink_to(pages.ROOT / name)
     (tmp_path / "results").mkdir()
     (tmp_path / "results/reference").symlink_to(pages.ROOT / "results/reference")

@@ -67,10 +67,10 @@ def name(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    found = []
+    all_blocks = []
     for match in _BLOCK.finditer(text):
         notes = dict(_NOTE.findall(match["notes"]))
-        found.append(
+        all_blocks.append(
             Block(
                 page=page,
                 line=text[: match.start("language")].count("\n") + 1,
@@ -80,7 +80,7 @@ def blocks(page: Path) -> list[Block]:
                 reason=" ".join(notes.get("not run in tests", "").split()),
             )
         )
-    return found
+    return all_blocks
 
 
 def commands(script: str) -> Iterator[list[str]]:

@@ -1,11 +1,9 @@
-"""What stands in for ``commbench``, ``pip`` and ``python`` where tests run a page's commands.
+"""Programs that tests run instead of ``commbench``, ``pip`` and ``python`` on a page.
 
 ``commbench run`` measures as little as it can: the arguments in `_LESS` follow those of the page,
-and of an option that is given twice the last one counts. ``commbench compare`` and ``check`` tell
-what so little shows, which may well be a regression: their exit status 3 passes for 0. ``pip
-install FOLDER`` installs into the folder that ``SHIMS_SITE`` names, and takes what the package
-depends on to be there. Unless ``SHIMS_THOROUGH`` is set nothing is built, which takes a package
-index: the package and its entry points are copied; and ``python -m pytest`` only collects tests.
+and of an option that is given twice the last one counts. ``commbench compare`` and ``check`` may
+well see a regression in that: their exit status 3 becomes 0. ``pip install FOLDER`` installs into
+the folder that ``SHIMS_SITE`` names, without dependencies.
 """
 
 from __future__ import annotations
@@ -56,19 +54,13 @@ def install(folder: Path, site: Path) -> None:
 
 def main(program: str, words: list[str]) -> None:
     """Do what the program would."""
-    thorough = "SHIMS_THOROUGH" in os.environ
     if program == "pip":
-        site = os.environ["SHIMS_SITE"]
         for folder in filter(lambda word: (Path(word) / "pyproject.toml").exists(), words):
-            if thorough:
-                into = ["install", "--quiet", "--no-deps", "--target", site, folder]
-                subprocess.run([sys.executable, "-m", "pip", *into], check=True)
-            else:
-                install(Path(folder), Path(site))
+            into = ["--quiet", "--no-deps", "--target", os.environ["SHIMS_SITE"], folder]
+            subprocess.run([sys.executable, "-m", "pip", "install", *into], check=True)
         return
     if program == "python":
-        less = ["--collect-only"] if words[:2] == ["-m", "pytest"] and not thorough else []
-        os.execv(sys.executable, [sys.executable, *words, *less])
+        os.execv(sys.executable, [sys.executable, *words])
     from commbench.cli.main import main as commbench
 
     sys.argv = ["commbench", *shortened(words)]

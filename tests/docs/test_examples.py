@@ -1,19 +1,14 @@
 """The packages that ``docs/extending.md`` shows, installed and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pages
 import processes
 import pytest
-from click.testing import CliRunner
 
-from commbench.cli.main import main
 from commbench.conformance import check_backend, check_launcher, check_workload
 
 FOLDERS = sorted(path.parent for path in (pages.ROOT / "tests/examples").glob("*/pyproject.toml"))
@@ -21,7 +16,7 @@ MAX_LINES = 80
 PAGE = pages.ROOT / "docs/extending.md"
 
 
-def project(folder: Path) -> tuple[str, str, str, str]:
+def entry_point(folder):
     """Return group, name, module and object of a package's only entry point."""
     points = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
     ((group, names),) = points.items()
@@ -30,33 +25,30 @@ def project(folder: Path) -> tuple[str, str, str, str]:
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install all of them, here and in processes that are started."""
+def installed(tmp_path, monkeypatch):
+    """Install all of them, for this process and those that it starts."""
     site = tmp_path / "site"
     for folder in FOLDERS:
-        group, name, module, target = project(folder)
+        group, name, module, target = entry_point(folder)
         source = (folder / f"{module}.py").read_text()
         processes.plug_in(site, module, source, **{group: {name: target}})
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
-    return site
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_plug_in_is_one_short_file_and_one_line(folder: Path) -> None:
-    """It has no other module, and the page names it."""
-    _, _, module, _ = project(folder)
+def test_a_plug_in_is_one_short_module_that_the_page_names(folder):
+    _, _, module, _ = entry_point(folder)
     (file,) = folder.glob("*.py")
     assert file.stem == module
     assert len(file.read_text().splitlines()) <= MAX_LINES
     assert f"`{folder.name}/{file.name}`" in PAGE.read_text()
 
 
-def test_the_page_shows_the_files_as_they_are() -> None:
-    """And most of them in full."""
+def test_the_page_shows_the_files_as_they_are():
     shown = {block.file: block.text for block in pages.blocks(PAGE) if block.file}
     files = {
-        f"commbench-{project(folder)[1]}/{file.name}": file.read_text()
+        f"commbench-{entry_point(folder)[1]}/{file.name}": file.read_text()
         for folder in FOLDERS
         for file in folder.iterdir()
         if file.is_file()
@@ -67,8 +59,7 @@ def test_the_page_shows_the_files_as_they_are() -> None:
     assert len(shown) >= 6
 
 
-def test_a_backend_keeps_its_promises_at_all_layers(installed: Path) -> None:
-    """Messages go at raw and coroutine, too, which are its own."""
+def test_the_backend_meets_its_contract_at_all_layers(installed):
     assert check_backend("ws") == {"websocket", "tcp"}
 
 
@@ -80,45 +71,46 @@ def test_a_backend_keeps_its_promises_at_all_layers(installed: Path) -> None:
         ("strided", {"sizes": (1 << 12, 1 << 16)}),
     ],
 )
-def test_a_workload_keeps_its_promises(installed: Path, name: str, params: Any) -> None:
-    """Of a cluster, of a pair and of fetches: wrong results are found."""
+def test_a_workload_meets_its_contract(installed, name, params):
     check_workload(name, **params)
 
 
-def test_a_launcher_keeps_its_promises(installed: Path, tmp_path: Path) -> None:
-    """A workload runs on its cluster, all of whose processes are known."""
+def test_the_launcher_meets_its_contract(installed, tmp_path):
     check_launcher("nannies", tmp_path)
 
 
-def test_all_of_them_together(installed: Path, tmp_path: Path) -> None:
-    """Commands know them by name: a run, its report with the section, its figures and formats."""
-
-    def commbench(*words: Any) -> str:
-        done = CliRunner().invoke(main, list(map(str, words)))
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    least = ("--launches", 1, "--iterations", 1, "--warmups", 0)
+def run(tmp_path, cases):
+    """Return the printed report of one short launch of each case over ws."""
+    suite = tmp_path / "suite.toml"
+    suite.write_text(f'backends = ["ws"]\nlaunches = 1\niterations = 1\nwarmups = 0\n{cases}')
     output = ("--output", tmp_path / "results")
-    listed = commbench("list").replace(",", " ").split()
-    assert {name for _, name, _, _ in map(project, FOLDERS)} <= set(listed)
-    text = commbench(
-        "run", "rechunk", "--size", 1500, "--backends", "tcp,ws", "--launcher", "nannies",
-        *least, *output,
-    )  # fmt: skip
-    assert "Bytes that each worker fetched" in text
-    run = Path(text.splitlines()[-1])
-    assert (run / "figures/transfer-sizes.svg").exists()
-    brief = commbench("report", run, "--format", "brief")
-    assert "rechunk over tcp:" in brief
-    assert "rechunk over ws:" in brief
+    result = processes.invoke("run", suite, *output, figures=["transfer-sizes"])
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
-    text = commbench("run", "bytes", "--backends", "ws", *least, *output)
-    assert "bytes, comm layer: latency" in text
-    run = Path(text.splitlines()[-1])
-    cases = json.loads(commbench("report", run, "--format", "json"))["cases"]
-    assert [case["message_bytes"] for case in cases] == [1, 1024, 1 << 20]
 
-    text = commbench("run", "strided", "--sizes", "64KiB", "--backends", "tcp", *least, *output)
-    assert "strided, one pair at a time" in text
-    assert "strided, all pairs at once" in text
+def test_every_plug_in_is_listed(installed):
+    listed = processes.invoke("list", figures=["transfer-sizes"]).stdout.replace(",", " ").split()
+    assert {entry_point(folder)[1] for folder in FOLDERS} <= set(listed)
+
+
+def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installed, tmp_path):
+    params = "params = { size = 1500 }\ncluster = { launcher = 'nannies' }"
+    report = run(tmp_path, f"[[case]]\nworkload = 'rechunk'\n{params}\n")
+    assert "Bytes that each worker fetched" in report
+    path = Path(report.splitlines()[-1])
+    assert (path / "figures/transfer-sizes.svg").exists()
+    assert "rechunk over ws:" in processes.invoke("report", path, "--format", "brief").stdout
+
+
+@pytest.mark.slow
+def test_reports_have_the_layers_of_workloads_of_messages_and_fetches(installed, tmp_path):
+    strided = "workload = 'strided'\nparams = { sizes = [65536] }"
+    report = run(tmp_path, f"[[case]]\nworkload = 'bytes'\n[[case]]\n{strided}\n")
+    assert "bytes, comm layer: latency" in report
+    assert "strided, one pair at a time" in report
+    assert "strided, all pairs at once" in report
+    path = report.splitlines()[-1]
+    cases = json.loads(processes.invoke("report", path, "--format", "json").stdout)["cases"]
+    sizes = [case["message_bytes"] for case in cases if case["workload"] == "bytes"]
+    assert sizes == [1, 1024, 1 << 20]

@@ -1,13 +1,8 @@
-"""The launcher ``ssh``, on a server of SSH that the test starts on loopback."""
+"""The launcher ``ssh``, on an SSH server that the tests start on loopback."""
 
-from __future__ import annotations
-
-import importlib.util
 import os
-from collections.abc import Iterator
+import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import processes
@@ -21,56 +16,48 @@ from commbench.launchers.ssh import SshLauncher
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
-needs_asyncssh = pytest.mark.skipif(
-    importlib.util.find_spec("asyncssh") is None, reason="asyncssh is not installed"
-)
-HERE = "127.0.0.1"
-SLOW = """#!/bin/sh
-case "$*" in *distributed.Worker*) touch {tried}; exec sleep 1000;; esac
+pytest.importorskip("asyncssh")
+HOSTS = ("127.0.0.1", "127.0.0.1")
+LATE_WORKER = """#!/bin/sh
+case "$*" in *distributed.Worker*) touch {started}; exec sleep 1000;; esac
 exec {python} "$@"
 """
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Server]:
-    """Return the server."""
+def server(tmp_path_factory):
     with sshd.server(tmp_path_factory.mktemp("ssh") / "sshd") as running:
         yield running
 
 
 @pytest.fixture
-def spec(server: sshd.Server) -> ClusterSpec:
-    """Return two workers beside the scheduler."""
-    return ClusterSpec(launcher="ssh", hosts=(HERE, HERE), launcher_options=server.options)
+def spec(server):
+    """Return two workers on the scheduler's host."""
+    return ClusterSpec(launcher="ssh", hosts=HOSTS, launcher_options=server.options)
 
 
-def with_option(spec: ClusterSpec, **options: str) -> ClusterSpec:
-    """Return `spec` with other options."""
+def with_option(spec, **options):
     return replace(spec, launcher_options={**spec.launcher_options, **options})
 
 
-@needs_asyncssh
-def test_a_workload_over_ssh(server: sshd.Server, tmp_path: Path) -> None:
-    """The result is right, the CPU time counted, and no process is left."""
-    with processes.command_line(tmp_path) as line:
-        ended = line.run(
-            "merge", "--rows", "20000", "--launcher", "ssh", "--hosts", f"{HERE},{HERE}",
-            "--launches", "1", "--iterations", "2", *server.arguments,
-        )  # fmt: skip
-        assert ended.status == 0, ended.said
-        samples = processes.records(ended.run, "Sample")
-        (use,) = processes.records(ended.run, "CoreUse")
-        processes.until(lambda: not line.tag.processes(), "no process of the test")
-    assert len(samples) == 3
+# By default, what ``check_launcher`` measures is enough.
+@pytest.mark.slow
+def test_a_workload_over_ssh_is_measured_and_leaves_no_process(server, tmp_path, tag):
+    result = processes.invoke(
+        "run", "merge", "--rows", 20_000, "--launcher", "ssh", "--hosts", ",".join(HOSTS),
+        "--launches", 1, "--iterations", 1, "--output", tmp_path, *server.arguments,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    processes.until(lambda: not tag.processes(), "the end of all processes")
+    run = result.stdout.splitlines()[-1]
+    samples = processes.records(run, "Sample")
+    (use,) = processes.records(run, "CoreUse")
+    assert len(samples) == 2
     assert all(sample["verified"] and sample["cpu_seconds"] > 0 for sample in samples)
     assert use["own_cpu_seconds"] > sum(sample["cpu_seconds"] for sample in samples)
 
 
-@needs_asyncssh
-def test_the_environment_of_the_case_goes_along(
-    spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: processes.Tag
-) -> None:
-    """SSH hands nothing on: what backend, case and user have set is there all the same."""
+def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkeypatch, tag):
     monkeypatch.setenv(process.FORWARDED, "UCX_")
     monkeypatch.setenv("UCX_TLS", "tcp,sm")
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
@@ -78,52 +65,49 @@ def test_the_environment_of_the_case_goes_along(
     monkeypatch.setenv("DASK_DISTRIBUTED__ADMIN__TICK__LIMIT", "'7s'")
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("ODD", "a 'quoted' $word\tand more")
-    odd = {"ODD": "overridden by the process's own"}
-    asked = replace(spec, env=odd, memory_limit="300MB")
-    with SshLauncher().start(asked, "tcp", tmp_path) as cluster:
+    odd = {"ODD": "overridden by the variable of this process"}
+    requested = replace(spec, env=odd, memory_limit="300MB")
+    with SshLauncher().start(requested, "tcp", tmp_path) as cluster:
         for environ in cluster.client.run(lambda: dict(os.environ)).values():
             assert environ["UCX_TLS"] == "tcp,sm"
             assert environ["DASK_DISTRIBUTED__ADMIN__TICK__LIMIT"] == "'7s'"
             assert environ["OMP_NUM_THREADS"] == "1"
             assert environ["ODD"] == "a 'quoted' $word\tand more"
-            # A folder of this host's, and what is nobody's business.
+            # Other hosts lack the folders; SECRET is private.
             assert not {"UCX_LOG_FILE", "DASK_TEMPORARY_DIRECTORY", "SECRET"} & set(environ)
         assert sorted(cluster.names.values()) == ["0", "1"]
         workers = cluster.client.scheduler_info()["workers"].values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
-        assert len(cluster.foreign_pids) == 3
         assert not cluster.remote_members
-        adopted = cluster.foreign_pids
-    processes.until(lambda: not any(map(_lives, adopted)), "the end of all processes")
+        pids = cluster.foreign_pids
+    assert len(pids) == 3
+    processes.until(lambda: not any(map(processes.lives, pids)), "the end of all processes")
 
 
-@needs_asyncssh
-def test_a_worker_whose_connection_breaks_ends_and_is_told(
-    spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: processes.Tag
-) -> None:
-    """It does not outlive who started it, and the launch is told once, with its name."""
-    told: list[str] = []
+def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
+    spec, tmp_path, monkeypatch, tag
+):
+    messages = []
     monkeypatch.setattr(process, "_on_death", None)
     monkeypatch.setattr(process, "_reported", False)
-    process.on_death(told.append)
+    process.on_death(messages.append)
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.01)
     cluster = SshLauncher().start(spec, "tcp", tmp_path)
     try:
         pids = cluster.client.run(os.getpid)
-        (address,) = [where for where, name in cluster.names.items() if name == "1"]
+        (address,) = [address for address, name in cluster.names.items() if name == "1"]
         cluster._loop.call_soon_threadsafe(cluster._ends["worker 1"].connection.abort)
-        processes.until(lambda: not _lives(pids[address]), "the end of the worker")
-        processes.until(lambda: told, "a word of it")
+        processes.until(lambda: not processes.lives(pids[address]), "the end of the worker")
+        processes.until(lambda: messages, "the report")
     finally:
         cluster.close()
-    assert len(told) == 1
-    assert "worker 1" in told[0]
-    assert "while it was needed" in told[0]
+    (message,) = messages
+    assert "worker 1" in message
+    assert "while it was needed" in message
 
 
-@needs_asyncssh
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ({"port": "1"}, r"scheduler on 127\.0\.0\.1 did not start: ConnectionRefusedError"),
         ({"username": "nobody-here"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
@@ -131,61 +115,44 @@ def test_a_worker_whose_connection_breaks_ends_and_is_told(
         ({"python": "/no/python"}, r"(?s)did not start: .*No such file"),
     ],
 )
-def test_why_a_host_did_not_start(
-    option: dict[str, str], said: str, spec: ClusterSpec, tmp_path: Path
-) -> None:
-    """An unreachable host, a refused user, an unknown host and a missing Python are told apart."""
-    with pytest.raises(LaunchError, match=said):
+def test_the_reason_why_a_host_did_not_start_is_in_the_error(option, message, spec, tmp_path):
+    with pytest.raises(LaunchError, match=message):
         SshLauncher().start(with_option(spec, **option), "tcp", tmp_path)
 
 
-@needs_asyncssh
-def test_workers_that_don_t_come(
-    spec: ClusterSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: processes.Tag
-) -> None:
-    """The error has the count and the deadline."""
-    slow, tried = tmp_path / "slow-python", tmp_path / "tried"
-    slow.write_text(SLOW.format(python=os.sys.executable, tried=tried))
-    slow.chmod(0o755)
+def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatch, tag):
+    python, started = tmp_path / "python", tmp_path / "started"
+    python.write_text(LATE_WORKER.format(python=sys.executable, started=started))
+    python.chmod(0o755)
     result = ssh.SshCluster._result
 
-    def impatient(cluster: ssh.SshCluster, started: Any, name: str, *came: str) -> None:
+    def expired(cluster, starting, name, *came):
         if name != "scheduler":
-            # However long it took until then.
-            processes.until(tried.exists, "the start of a worker")
+            # The deadline passes when the worker's process runs, however slow the machine is.
+            processes.until(started.exists, "the start of a worker")
             cluster._deadline = 0.0
-        result(cluster, started, name, *came)
+        result(cluster, starting, name, *came)
 
-    monkeypatch.setattr(ssh.SshCluster, "_result", impatient)
-    late = replace(with_option(spec, python=str(slow)), start_timeout_s=170.0)
+    monkeypatch.setattr(ssh.SshCluster, "_result", expired)
+    late = replace(with_option(spec, python=str(python)), start_timeout_s=170.0)
     with pytest.raises(LaunchError, match=r"0 of 2 workers came.*within 170 s \(--start-timeout\)"):
         SshLauncher().start(late, "tcp", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ({}, "needs --hosts with at least two"),
         ({"hosts": ("a",)}, "needs --hosts with at least two"),
         ({"hosts": ("a", "b"), "launcher_options": {"prt": "1"}}, "no option 'prt'; known: .*port"),
     ],
 )
-@needs_asyncssh
-def test_what_can_t_be_over_ssh(given: dict[str, Any], said: str) -> None:
-    """Too few hosts and unknown options are usage errors."""
-    with pytest.raises(UsageError, match=said):
-        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", **given))
+def test_too_few_hosts_and_unknown_options_are_usage_errors(fields, message):
+    with pytest.raises(UsageError, match=message):
+        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", **fields))
 
 
-def test_without_asyncssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+def test_a_missing_asyncssh_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(ssh.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match=r"commbench\[ssh\]"):
         suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False

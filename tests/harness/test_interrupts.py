@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import time
 import weakref
@@ -12,8 +10,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
-def _restored():
-    """Begin with the handlers of a new process, also under nohup, and leave what there was."""
+def default_handlers():
+    """Begin with the handlers of a new process, and restore those of pytest."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -23,10 +21,9 @@ def _restored():
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_interrupts_and_the_others_do_nothing(number):
-    """What cleans up after the first is not interrupted; later all is as it was before."""
+def test_signals_after_the_first_do_not_interrupt_the_cleanup(number):
     before = [signal.getsignal(each) for each in SIGNALS]
-    interrupted = cleaned = False
+    cleaned = False
     try:
         with interrupts.interruptible():
             try:
@@ -35,6 +32,7 @@ def test_the_first_signal_interrupts_and_the_others_do_nothing(number):
                 for each in SIGNALS:
                     signal.raise_signal(each)
                 cleaned = True
+        interrupted = False
     except KeyboardInterrupt:
         interrupted = True
     assert interrupted
@@ -42,35 +40,32 @@ def test_the_first_signal_interrupts_and_the_others_do_nothing(number):
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-def test_no_interrupt_is_lost_where_python_cannot_raise_it(capsys):
-    """It comes a moment later, and nothing is printed about it."""
-
-    class Referred:
+def test_an_interrupt_within_a_finalizer_is_raised_later_and_silently(capsys):
+    class Referent:
         pass
 
-    referred, interrupted = Referred(), False
-    reference = weakref.ref(referred, lambda _: signal.raise_signal(signal.SIGINT))
+    referent = Referent()
+    reference = weakref.ref(referent, lambda _: signal.raise_signal(signal.SIGINT))
     try:
         with interrupts.none_lost(), interrupts.interruptible():
-            del referred
+            del referent
             assert reference() is None
             time.sleep(60)
+        interrupted = False
     except KeyboardInterrupt:
         interrupted = True
     assert interrupted
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_nohup_ignores_stays_ignored():
-    """A run under nohup outlives the terminal."""
+def test_a_signal_that_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with interrupts.interruptible():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def test_ignored_signals_do_nothing():
-    """From here on none of them ends the process or raises."""
+def test_ignored_signals_neither_end_the_process_nor_raise():
     interrupts.ignore()
     for number in SIGNALS:
         signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""Clusters that somebody else started, with Dask's own commands."""
+"""Clusters that somebody else started, with Dask's commands."""
 
 from __future__ import annotations
 
@@ -32,37 +32,31 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, n_workers: int = 2, scheduler: Sequence[str] = (),
-    places: Sequence[tuple[Sequence[str], str]] = (),
-) -> Iterator[Started]:  # fmt: skip
-    """Give a cluster over tcp.
+    folder: Path, n_workers: int = 2, hosts: Sequence[tuple[Sequence[str], str]] = ()
+) -> Iterator[Started]:
+    """Start a cluster over tcp.
 
-    Parameters
-    ----------
-    scheduler
-        More arguments for the scheduler's command.
-    places
-        What stands before the command of each worker, and its address; the scheduler's are those
-        of the first. Otherwise all is on loopback.
+    `hosts` has for each worker the prefix of its command, and its address; the scheduler is on the
+    first. By default all listen on loopback.
     """
-    places = places or [((), "127.0.0.1")] * max(1, n_workers)
+    hosts = hosts or [((), "127.0.0.1")] * n_workers
     file, running = folder / "scheduler.json", []
     # The functions of cluster_state.py run on it.
     environ = os.environ | {"PYTHONPATH": str(HERE), "DASK_TEMPORARY_DIRECTORY": str(folder)}
     common = ("--scheduler-file", str(file), "--no-dashboard", "--host")
 
-    def start(name: str, place: tuple[Sequence[str], str], *arguments: str) -> None:
-        prefix, address = place
+    def start(name: str, host: tuple[Sequence[str], str], *arguments: str) -> None:
+        prefix, address = host
         with (folder / f"{name}.log").open("wb") as log:
             command = [*prefix, sys.executable, "-m", "dask", *arguments, *common, address]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environ))
 
     try:
-        start("scheduler", places[0], "scheduler", "--port", "0", *scheduler)
-        for index, place in enumerate(places[:n_workers]):
+        start("scheduler", hosts[0], "scheduler", "--port", "0")
+        for index, host in enumerate(hosts):
             options = ("--name", f"their-{index}", "--nthreads", "1", "--no-nanny")
-            start(f"worker-{index}", place, "worker", *options)
-        # It is there before it is written.
+            start(f"worker-{index}", host, "worker", *options)
+        # The file exists before it is written.
         processes.until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
         yield Started(file, running[0], tuple(running[1:]))
     finally:

@@ -1,14 +1,8 @@
-"""A host is read from sysfs and nvidia-smi, and what can't be read is noted, not invented."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import trees
 from trees import Card
 
-from commbench.machine.topology import Host, this_host
+from commbench.machine.topology import this_host
 
 SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
 GPU_ROWS = """\
@@ -31,21 +25,19 @@ CARDS = (
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Leave no nvidia-smi to be found."""
+def no_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(tmp_path, monkeypatch):
     """Return a host with two sockets, a GPU and an RDMA device on either, and Ethernet."""
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, GPU_ROWS, MATRIX)
     return this_host(trees.two_sockets(tmp_path / "root", CARDS))
 
 
-@pytest.mark.usefixtures("bare")
-def test_two_sockets_without_a_gpu(tmp_path: Path) -> None:
-    """Nodes, CPUs, sockets and the link between the nodes; lo is no NIC; a note tells of GPUs."""
+@pytest.mark.usefixtures("no_nvidia_smi")
+def test_numa_nodes_are_read_with_cpus_sockets_and_memory(tmp_path):
     host = this_host(trees.two_sockets(tmp_path))
     assert [(node.number, node.cpus, node.sockets) for node in host.nodes] == [
         (0, "0-3", "0"), (1, "4-7", "1"),
@@ -56,24 +48,21 @@ def test_two_sockets_without_a_gpu(tmp_path: Path) -> None:
     assert host.notes == ("no GPUs are known: nvidia-smi, which lists them, is not installed",)
 
 
-@pytest.mark.usefixtures("bare")
-def test_several_nodes_of_a_socket(tmp_path: Path) -> None:
-    """With two NUMA nodes in each socket the neighbours are nearer than the others."""
+@pytest.mark.usefixtures("no_nvidia_smi")
+def test_numa_nodes_of_one_socket_are_nearer_than_those_of_two(tmp_path):
     host = this_host(trees.two_sockets(tmp_path, n_nodes=4))
     assert [host.link("node0", f"node{n}") for n in range(4)] == [
         "X", "same socket", "cross-socket", "cross-socket",
     ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("bare")
-def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
-    """An empty sysfs makes an empty host."""
+@pytest.mark.usefixtures("no_nvidia_smi")
+def test_an_empty_sysfs_is_an_empty_host(tmp_path):
     host = this_host(tmp_path)
     assert (host.nodes, host.nics, dict(host.links)) == ((), (), {})
 
 
-def test_gpus_and_nics_and_where_they_are(host: Host) -> None:
-    """PCI address, NUMA node and CPUs of each GPU; port and interface of each RDMA device."""
+def test_gpus_and_nics_have_pci_addresses_numa_nodes_and_interfaces(host):
     assert [(gpu.index, gpu.uuid, gpu.pci, gpu.numa_node, gpu.cpus) for gpu in host.gpus] == [
         (0, "GPU-aaaa", "0000:03:00.0", 0, "0-3"), (1, "GPU-bbbb", "0000:83:00.0", 1, "4-7"),
     ]  # fmt: skip
@@ -89,7 +78,7 @@ def test_gpus_and_nics_and_where_they_are(host: Host) -> None:
         ("GPU0", "GPU1", "NV4"),
         ("GPU0", "mlx5_0", "PIX"),
         ("GPU1", "mlx5_0", "SYS"),
-        # nvidia-smi knows nothing of these: the tree of bridges tells.
+        # Not in the matrix of nvidia-smi, but in the tree of bridges.
         ("GPU0", "eth0", "PHB"),
         ("GPU1", "mlx5_1", "PHB"),
         ("mlx5_0", "mlx5_1", "SYS"),
@@ -98,12 +87,11 @@ def test_gpus_and_nics_and_where_they_are(host: Host) -> None:
         ("eth0", "eth0", "X"),
     ],
 )
-def test_what_joins_two_devices(one: str, other: str, link: str, host: Host) -> None:
-    """NVLinks from nvidia-smi, the rest from it or from sysfs, in both directions."""
+def test_the_link_between_two_devices_is_symmetric(one, other, link, host):
     assert (host.link(one, other), host.link(other, one)) == (link, link)
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("no_nvidia_smi")
 @pytest.mark.parametrize(
     ("one", "other", "link"),
     [
@@ -118,30 +106,26 @@ def test_what_joins_two_devices(one: str, other: str, link: str, host: Host) -> 
         ("pci0000:00/0000:00:01.0", "pci0000:40/0000:40:02.0", "NODE"),
     ],
 )
-def test_the_tree_of_bridges_tells(one: str, other: str, link: str, tmp_path: Path) -> None:
-    """Two devices below one switch, two switches, a host bridge, or two host bridges of a node."""
+def test_pcie_links_follow_from_the_tree_of_bridges(one, other, link, tmp_path):
     cards = (Card(one, node=0, net="eth0"), Card(other, node=0, net="eth1"))
     assert this_host(trees.two_sockets(tmp_path, cards)).link("eth0", "eth1") == link
 
 
-def test_a_driver_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is there, answers, and shows nothing: a note says so."""
+def test_a_driver_without_a_gpu_is_noted(tmp_path, monkeypatch):
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "No devices were found\n")
     host = this_host(trees.two_sockets(tmp_path / "root"))
     assert host.gpus == ()
     assert host.notes == ("no GPUs are known: the driver is there, but shows none",)
 
 
-def test_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nvidia-smi said before it failed is told."""
+def test_the_complaint_of_a_failing_driver_is_noted(tmp_path, monkeypatch):
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "")
     (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho driver mismatch >&2\nexit 9\n")
     (note,) = this_host(trees.two_sockets(tmp_path / "root")).notes
     assert note.startswith("no GPUs are known: nvidia-smi failed (exit status 9): driver mismatch")
 
 
-def test_a_matrix_that_is_none_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPUs are there, sysfs tells what it can, and the note what is missing."""
+def test_an_unreadable_matrix_is_noted_and_replaced_by_sysfs(tmp_path, monkeypatch):
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, GPU_ROWS, "not supported\n")
     host = this_host(trees.two_sockets(tmp_path / "root", CARDS))
     assert host.link("GPU0", "mlx5_0") == "PIX"

@@ -1,18 +1,15 @@
-"""What ``nvidia-smi topo -m`` prints is understood, whichever driver printed it, or refused."""
-
 from __future__ import annotations
 
 from itertools import permutations, product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import DGX1
 
 from commbench.errors import UsageError
 from commbench.machine.topology import Matrix, parse, read_host
 
-DGX1 = Path(__file__).parent / "dgx1.txt"
 NVLINKS = {
     1: {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)},
     2: {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)},
@@ -45,8 +42,7 @@ mlx5_0  PIX     NODE     X
 """
 
 
-def test_every_pair_of_the_dgx1s_gpus_has_its_class() -> None:
-    """Of the 28 pairs 16 have NVLinks, as many as published, and the others none."""
+def test_the_gpu_links_of_a_dgx_1_are_as_published():
     matrix = parse(DGX1.read_text())
     for one, other in permutations(range(8), 2):
         pair = (min(one, other), max(one, other))
@@ -54,20 +50,7 @@ def test_every_pair_of_the_dgx1s_gpus_has_its_class() -> None:
         assert matrix.links[f"GPU{one}", f"GPU{other}"] == expected
 
 
-def test_the_dgx1s_nics_and_cpus_are_read() -> None:
-    """Each GPU is one PCIe switch away from one NIC, and near half of the CPUs."""
-    matrix = parse(DGX1.read_text())
-    assert matrix.devices == (*(f"GPU{i}" for i in range(8)), "ib0", "ib1", "ib2", "ib3")
-    near = {gpu: nic for (gpu, nic), link in matrix.links.items() if link == "PIX" and "G" in gpu}
-    assert [near[f"GPU{i}"] for i in range(8)] == [
-        "ib0", "ib0", "ib2", "ib2", "ib1", "ib1", "ib3", "ib3",
-    ]  # fmt: skip
-    halves = {"0-19,40-59": range(4), "20-39,60-79": range(4, 8)}
-    assert matrix.cpus == {f"GPU{i}": cpus for cpus, gpus in halves.items() for i in gpus}
-
-
-def test_a_new_drivers_output_is_read() -> None:
-    """Underlined header, tabs, NUMA columns, and NICs whose names stand in a legend."""
+def test_the_output_of_a_new_driver_is_parsed():
     matrix = parse(NEW)
     assert matrix.devices == ("GPU0", "GPU1", "mlx5_0", "mlx5_bond_0")
     assert matrix.links["GPU0", "GPU1"] == "NV18"
@@ -76,8 +59,7 @@ def test_a_new_drivers_output_is_read() -> None:
     assert matrix.numa_nodes == {"GPU0": 0, "GPU1": 1}
 
 
-def test_an_old_drivers_output_is_read() -> None:
-    """Blanks instead of tabs, no NUMA column, and SOC for what is SYS today."""
+def test_the_output_of_an_old_driver_is_parsed():
     matrix = parse(OLD)
     assert matrix.links["GPU1", "GPU0"] == "SYS"
     assert matrix.links["mlx5_0", "GPU1"] == "NODE"
@@ -85,19 +67,17 @@ def test_an_old_drivers_output_is_read() -> None:
     assert matrix.numa_nodes == {}
 
 
-def test_a_single_gpu_without_an_affinity_is_read() -> None:
-    """What the driver does not know (N/A) is left open."""
+def test_an_unknown_affinity_is_left_out():
     text = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tN/A\tN/A\t\tN/A\n"
     assert parse(text) == Matrix(devices=("GPU0",), links={}, cpus={}, numa_nodes={})
 
 
-def test_text_around_the_matrix_does_no_harm() -> None:
-    """A log in which somebody has kept the output is as good."""
+def test_text_around_the_matrix_is_ignored():
     assert parse(f"node17:~$ nvidia-smi topo -m\n{NEW}\nnode17:~$ exit\n") == parse(NEW)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "no matrix of links is there.*found 'nothing'"),
         ("No devices were found\n", "found 'No devices were found'"),
@@ -112,14 +92,12 @@ def test_text_around_the_matrix_does_no_harm() -> None:
         ("  GPU0  CPU Affinity\nGPU0 X 9-0\n", "'9-0' is no list of CPUs"),
     ],
 )
-def test_what_is_no_matrix_is_refused(text: str, says: str) -> None:
-    """The message has what was expected, and what was found."""
-    with pytest.raises(UsageError, match=says):
+def test_an_invalid_matrix_is_refused(text, message):
+    with pytest.raises(UsageError, match=message):
         parse(text)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Missing, a folder, or no text: the message has its name, and what to give."""
+def test_an_unreadable_file_is_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00GPU0")
     (tmp_path / "other.txt").write_text("nothing of the kind\n")
     for name in ("absent.txt", "", "binary"):
@@ -130,8 +108,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @given(st.text(st.sampled_from("GPUNIC0123XSYV \t\n-,:/AffinityMLgend\x1b[m")))
-def test_any_text_is_understood_or_refused(text: str) -> None:
-    """Nothing but a UsageError comes of text that is no matrix."""
+def test_any_text_is_parsed_or_refused(text):
     try:
         matrix = parse(text)
     except UsageError:
@@ -140,8 +117,8 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
 
 
 @st.composite
-def matrices(draw: st.DrawFn) -> tuple[list[str], dict[tuple[str, str], str], str]:
-    """Return devices, their links, and the text that a driver would print of them."""
+def matrices(draw):
+    """Return devices, their links, and the text that a driver would print."""
     n_gpus = draw(st.integers(1, 9))
     nics = draw(st.lists(st.sampled_from([f"mlx5_{i}" for i in range(5)]), unique=True))
     devices = [*(f"GPU{i}" for i in range(n_gpus)), *nics]
@@ -159,11 +136,8 @@ def matrices(draw: st.DrawFn) -> tuple[list[str], dict[tuple[str, str], str], st
 
 
 @given(matrices())
-def test_what_a_driver_prints_is_what_is_read(
-    made: tuple[list[str], dict[tuple[str, str], str], str],
-) -> None:
-    """Any numbers of GPUs and NICs and any links come back as they were."""
-    devices, links, text = made
+def test_any_printed_matrix_is_parsed_to_its_links(printed):
+    devices, links, text = printed
     matrix = parse(text)
     assert (list(matrix.devices), matrix.links) == (devices, links)
     assert matrix.cpus == {device: "0-3" for device in devices if device.startswith("GPU")}

@@ -1,19 +1,13 @@
-"""A field of the cluster is said once: options, suites, labels and ids follow."""
-
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 import click
 import dask
 import pytest
 
 from commbench import backends
-from commbench.analysis.run import Run
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import options as run_options
 from commbench.harness import runner
@@ -27,48 +21,44 @@ from commbench.workloads.pingpong import PingPong
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Larger(ClusterSpec):
+class LargerSpec(ClusterSpec):
     """A cluster with one more field."""
 
     disk_limit: str = _field("", "--disk-limit", "Of each worker.", none="none")
 
 
 @pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, click.Parameter]:
-    """Return the options of a merge, and use the larger cluster for the rest of the test."""
-    monkeypatch.setattr(run_options, "ClusterSpec", Larger)
+def options(monkeypatch):
+    """Return the options of a merge on the larger cluster."""
+    monkeypatch.setattr(run_options, "ClusterSpec", LargerSpec)
     return {option.name or "": option for option in run_options.cluster_options(Merge)}
 
 
-def parsed(options: dict[str, click.Parameter], *arguments: str) -> dict[str, Any]:
-    """Return what click makes of these arguments."""
+def parsed(options, *arguments):
     command = click.Command("run", params=list(options.values()))
     return command.make_context("run", list(arguments)).params
 
 
-def test_a_new_field_has_an_option(options: dict[str, click.Parameter]) -> None:
-    """With its help and default; for a suite it has none."""
+def test_a_new_field_has_an_option_with_help_and_default(options):
     assert options["disk_limit"].to_info_dict()["help"] == "Of each worker."
-    assert run_options.cluster(parsed(options)) == Larger()
-    given = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
-    assert run_options.cluster(given) == Larger(n_workers=3, disk_limit="4GB")
+    assert run_options.cluster(parsed(options)) == LargerSpec()
+    chosen = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
+    assert run_options.cluster(chosen) == LargerSpec(n_workers=3, disk_limit="4GB")
     in_suites = {option.name: option for option in run_options.suite_options()}
     assert in_suites["disk_limit"].default is None
 
 
-def test_a_new_field_is_part_of_what_is_measured() -> None:
-    """It has a word in labels, and changes the id of a case where it is given, and only there."""
+def test_a_new_field_changes_labels_and_case_ids_only_where_it_is_set():
     plain, limited = (
         Case(workload="merge", backend="tcp", cluster=cluster)
-        for cluster in (Larger(), Larger(disk_limit="4GB"))
+        for cluster in (LargerSpec(), LargerSpec(disk_limit="4GB"))
     )
     assert plain.id == Case(workload="merge", backend="tcp").id != limited.id
     assert limited.cluster.labels()["disk_limit"] == "4GB"
     assert plain.cluster.labels()["disk_limit"] == ""
 
 
-def test_a_pair_takes_no_options_of_a_cluster() -> None:
-    """It has two processes of this host, whatever fields there are."""
+def test_pair_workloads_only_have_the_options_of_devices():
     names = {option.name for option in run_options.cluster_options(PingPong)}
     assert names == {"device", *ClusterSpec.settings("gpu")}
 
@@ -81,8 +71,8 @@ WHOLE = ClusterSpec(
 )  # fmt: skip
 
 
-def test_the_order_of_words_stays() -> None:
-    """Histories of asv and names in pyperf rest on it."""
+def test_the_order_of_settings_in_descriptions_is_stable():
+    # Histories of asv and names in pyperf depend on it.
     assert describe_settings(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
         "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
         "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, memory_limit=4GB, A=1, "
@@ -90,26 +80,20 @@ def test_the_order_of_words_stays() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(ClusterSpec)])
-def test_cases_that_differ_in_one_field_have_names_of_their_own(
-    name: str, recorded: Callable[..., Run]
-) -> None:
-    """If it says what is measured: the word is in the one that has it."""
-    if not ClusterSpec.settings()[name].is_measured:
-        pytest.skip("it says where a cluster is found, or how patiently")
+@pytest.mark.parametrize(
+    "name", [name for name, field in ClusterSpec.settings().items() if field.is_measured]
+)
+def test_cases_that_differ_in_a_measured_field_have_different_labels(name, recorded):
     other = dataclasses.replace(ClusterSpec(), **{name: getattr(WHOLE, name)})
     cases = [Case(workload="merge", backend="tcp", cluster=c) for c in (ClusterSpec(), other)]
-    plain, labelled = recorded(cases).case_labels.values()
-    assert labelled.startswith("merge (")
-    assert plain != labelled
+    plain, label = recorded(cases).case_labels.values()
+    assert label.startswith("merge (")
+    assert plain != label
     assert "{}" not in plain
     assert "launcher_option" not in plain
 
 
-def test_dask_s_configuration_reaches_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every process of the cluster has what the suite says, and each worker its memory."""
+def test_dask_configuration_and_memory_limit_reach_all_processes(tmp_path, monkeypatch):
     spec = ClusterSpec(
         dask_config={"distributed.worker.memory.spill": 0.25, "mine.name": "x-y"},
         memory_limit="300 MB",
@@ -119,7 +103,7 @@ def test_dask_s_configuration_reaches_the_workers(
     for name, value in runner.environment(launch, backends.parse("tcp"), tmp_path).items():
         monkeypatch.setenv(name, value)
 
-    def config() -> tuple[Any, ...]:
+    def config():
         return tuple(map(dask.config.get, spec.dask_config))
 
     with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
@@ -130,15 +114,13 @@ def test_dask_s_configuration_reaches_the_workers(
 
 
 @pytest.mark.parametrize("text", ["lots", "0", "-1GB", "nan", "1.5.2GB"])
-def test_a_memory_limit_that_makes_no_sense_is_refused(text: str) -> None:
-    """Before anything starts, with what to write."""
+def test_an_invalid_memory_limit_is_refused(text):
     spec = ClusterSpec(memory_limit=text)
     with pytest.raises(UsageError, match=f"memory limit of '{text}' makes no sense.*10GB.* 0.5"):
         LocalLauncher().validate(spec, backends.parse("tcp"))
 
 
-def test_what_dask_s_configuration_can_t_hold_is_refused() -> None:
-    """A date of TOML would come to Dask as a text of Python's."""
+def test_a_date_in_the_dask_configuration_is_refused():
     cluster = ClusterSpec(dask_config={"distributed.version": date(2026, 1, 1)})
     with pytest.raises(SuiteError, match=r"distributed\.version is datetime\.date"):
         cases_for("merge", ["tcp"], {}, cluster)

@@ -1,33 +1,20 @@
-"""A suite's cases go to the cluster that the command line names, and are otherwise the file's."""
-
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import dask_clusters
+import processes
 import pytest
-from click.testing import CliRunner, Result
 
-from commbench.cli.main import main
 from commbench.harness.suite import read_suite
-from commbench.model import ClusterSpec, registry
+from commbench.model import ClusterSpec
 
 FOLDER = Path(__file__).parents[2] / "suites"
-PAIRS_ALONE = ("mpi4dask-pingpong", "ucx-py-message-1gb")
-WITH_CLUSTERS = sorted({path.stem for path in FOLDER.glob("*.toml")} - {*PAIRS_ALONE})
-SLURM = (
-    "--launcher",
-    "slurm",
-    "--launcher-option",
-    "memory=8GB",
-    "--launcher-option",
-    "queue=ours",
-)
-OWN = """
+WITHOUT_CLUSTERS = ("mpi4dask-pingpong", "ucx-py-message-1gb")
+WITH_CLUSTERS = sorted({path.stem for path in FOLDER.glob("*.toml")} - {*WITHOUT_CLUSTERS})
+SLURM = ("--launcher", "slurm", "--launcher-option", "memory=8GB",
+         "--launcher-option", "queue=ours")  # fmt: skip
+SUITE = """
 [cluster]
 n_workers = 3
 start_timeout_s = 50
@@ -43,23 +30,19 @@ cluster = { launcher = "local", launcher_options = {} }
 """
 
 
-def run(path: Path, output: Path, *arguments: str | Path) -> Result:
-    """Run a suite with its results in `output`."""
-    words = ["run", path, "--output", output, *arguments]
-    return CliRunner().invoke(main, [str(word) for word in words])
+def run(path, output, *arguments):
+    return processes.invoke("run", path, "--output", output, *arguments)
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Return a suite that has a launcher of its own."""
-    path = tmp_path / "own.toml"
-    path.write_text(OWN)
+def suite_file(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(SUITE)
     return path
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
-def test_every_shipped_suite_becomes_jobs(name: str, tmp_path: Path) -> None:
-    """Each case on a cluster has a script with what was given and its threads; pairs have none."""
+def test_every_case_of_a_shipped_suite_has_a_job_script(name, tmp_path):
     pytest.importorskip("dask_jobqueue")
     path = FOLDER / f"{name}.toml"
     result = run(path, tmp_path, *SLURM, "--scale", "1", "--launches", "1", "--dry-run")
@@ -68,18 +51,15 @@ def test_every_shipped_suite_becomes_jobs(name: str, tmp_path: Path) -> None:
     clusters = [case.cluster for case in cases if case.workload != "pingpong"]
     scripts = result.stdout.split("#!/usr/bin/env bash")[1:]
     assert all("#SBATCH -p ours" in script for script in scripts)
-    found = sorted(
-        int(script.partition("--nthreads ")[2].split()[0]) for script in scripts
-    )  # fmt: skip
-    assert found == sorted(cluster.threads_per_worker for cluster in clusters)
+    threads = [int(script.partition("--nthreads ")[2].split()[0]) for script in scripts]
+    assert sorted(threads) == sorted(cluster.threads_per_worker for cluster in clusters)
     n_pairs = len(cases) - len(clusters)
     assert result.stderr.count("two processes here, no job") == n_pairs
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
-def test_nothing_but_the_launcher_changes(name: str) -> None:
-    """With --launcher ssh a case has the file's workers, threads and parameters, and the hosts."""
+def test_another_launcher_changes_nothing_else_of_a_shipped_suite(name):
     path = FOLDER / f"{name}.toml"
     given = {"launcher": "ssh", "hosts": ("a", "b"), "start_timeout_s": 90.0}
     file = read_suite(path, {"scale": 1.0}).cases
@@ -92,11 +72,9 @@ def test_nothing_but_the_launcher_changes(name: str) -> None:
         )
 
 
-def test_what_is_given_wins_over_the_file(own: Path) -> None:
-    """Options of the same launcher win one by one; another launcher takes none of the file's."""
-
-    def cluster(**given: Any) -> ClusterSpec:
-        return read_suite(own, {"cluster": given}).cases[0].cluster
+def test_options_override_the_cluster_of_the_file(suite_file):
+    def cluster(**given):
+        return read_suite(suite_file, {"cluster": given}).cases[0].cluster
 
     same = cluster(launcher_options={"queue": "ours"})
     assert same.launcher == "slurm"
@@ -108,8 +86,7 @@ def test_what_is_given_wins_over_the_file(own: Path) -> None:
     assert cluster(launcher="local") == ClusterSpec(n_workers=3, start_timeout_s=50.0)
 
 
-def test_options_of_gpus_are_for_cases_that_work_on_one(tmp_path: Path) -> None:
-    """A case on the CPU keeps its cluster, and pairs of processes on GPUs have a pool, too."""
+def test_gpu_options_apply_only_to_cases_on_gpus(tmp_path):
     path = tmp_path / "gpus.toml"
     entry = '[[case]]\nworkload = "{}"\n[case.cluster]\ndevice = "{}"\n'
     kinds = [("merge", "gpu"), ("merge", "cpu"), ("pingpong", "gpu")]
@@ -122,7 +99,7 @@ def test_options_of_gpus_are_for_cases_that_work_on_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "says"),
+    ("name", "arguments", "message"),
     [
         ("mpi4dask-pingpong", SLURM, "--launcher, --launcher-option: no case of the suite"),
         ("mpi4dask-pingpong", ("--start-timeout", "9"), "--start-timeout: no case of the suite"),
@@ -144,24 +121,16 @@ def test_options_of_gpus_are_for_cases_that_work_on_one(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_nonsense_is_refused_before_anything_starts(
-    name: str, arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """The complaint has the option and what it is for, as with a workload."""
+def test_invalid_options_are_usage_errors(name, arguments, message, tmp_path, monkeypatch):
     monkeypatch.setattr("commbench.workloads.device.detect", lambda: "cpu")
     result = run(FOLDER / f"{name}.toml", tmp_path / "results", *arguments)
     assert result.exit_code == 2, result.output
-    assert says in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.slow
-def test_a_suite_is_measured_on_a_running_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The published SVD runs, small, on the four workers that somebody else started."""
-    names: Callable[[str], list[str]] = registry.names
-    monkeypatch.setattr(registry, "names", lambda kind: [] if kind == "plot" else names(kind))
+def test_a_shipped_suite_is_measured_on_a_running_cluster(tmp_path):
     output = tmp_path / "results"
     with dask_clusters.started(tmp_path, 4) as cluster:
         result = run(
@@ -171,8 +140,8 @@ def test_a_suite_is_measured_on_a_running_cluster(
         )  # fmt: skip
     assert result.exit_code == 0, result.output
     (path,) = output.iterdir()
-    told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
-    assert {row["src"] for row in told["transports"]} == {f"their-{n}" for n in range(4)}
-    assert any("one running cluster" in warning for warning in told["warnings"])
+    report = json.loads(processes.invoke("report", path, "--format", "json").stdout)
+    assert {row["src"] for row in report["transports"]} == {f"their-{n}" for n in range(4)}
+    assert any("one running cluster" in warning for warning in report["warnings"])
     (stored,) = json.loads((path / "run.json").read_text())["suite"]["cases"]
     assert stored["cluster"]["scheduler"] == str(cluster.file)

@@ -1,0 +1,90 @@
+import tomllib
+
+import pytest
+import trees
+from click.testing import CliRunner
+from trees import DGX1
+
+from commbench.cli.main import main
+from commbench.harness import suite as files
+from commbench.machine.topology import auto, parse, read_host
+
+
+def topology(*arguments):
+    return CliRunner().invoke(main, ["topology", *map(str, arguments)], env={"COLUMNS": "80"})
+
+
+def test_the_first_line_counts_the_devices_of_this_machine():
+    result = topology()
+    assert result.exit_code == 0, result.output
+    assert "NUMA node" in result.output.splitlines()[0]
+
+
+def test_the_matrix_of_a_dgx_1_fits_80_columns():
+    result = topology("--file", DGX1)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "dgx1.txt: 0 NUMA nodes, 8 GPUs, 4 NICs"
+    assert max(map(len, lines)) <= 80
+    matrix = parse(DGX1.read_text())
+    for one in matrix.devices:
+        cells = [matrix.links.get((one, other), "X") for other in matrix.devices]
+        assert any(line.split() == [one, *cells] for line in lines)
+    text = " ".join(result.output.split())
+    assert "PIX: at most one PCIe bridge" in text
+    assert "NODE:" not in text
+
+
+def test_a_driver_without_a_gpu_is_mentioned(tmp_path, monkeypatch):
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "")
+    result = topology()
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    assert "no GPUs are known: the driver is there, but shows none" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("--file", "absent.txt"), 2, "can't read absent.txt"),
+        (("--file", "."), 2, "can't read ."),
+        (("--figure", "links.pdf"), 2, "a figure is FILE.svg or FILE.png"),
+        (("--figure", "nowhere/links.svg"), 1, "can't write nowhere/links.svg"),
+        (("--file", str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
+         "each of the 9 workers one GPU, and dgx1.txt has 8"),
+        (("--file", str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
+        (("--workers", "0"), 2, "0 is not in the range"),
+    ],
+)  # fmt: skip
+def test_invalid_arguments_end_with_a_message(arguments, status, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = topology(*arguments)
+    assert result.exit_code == status, result.output
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_the_figure_has_the_format_of_its_suffix(form, tmp_path):
+    path = tmp_path / f"links.{form}"
+    result = topology("--file", DGX1, "--figure", path)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith(f"wrote {path}\n")
+    assert path.read_bytes()[:5] == {"svg": b"<?xml", "png": b"\x89PNG\r"}[form]
+
+
+def test_the_written_placement_is_that_of_auto(tmp_path):
+    path = tmp_path / "dgx1.toml"
+    assert topology("--file", DGX1, "--write-placement", path).exit_code == 0
+    assert files.choose_placement(str(path), 8, "gpu") == auto(read_host(DGX1), 8, "gpu")
+    assert topology("--file", DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
+    assert len(tomllib.loads(path.read_text())["worker"]) == 2
+
+
+def test_quotes_in_a_device_name_are_escaped_in_the_written_placement(tmp_path):
+    matrix = tmp_path / "matrix.txt"
+    matrix.write_text('  GPU0 mlx"\\\nGPU0 X PIX\nmlx"\\ PIX X\n')
+    path = tmp_path / "placement.toml"
+    assert topology("--file", matrix, "--write-placement", path).exit_code == 0
+    (placement,) = files.choose_placement(str(path), 1, "gpu")
+    assert placement.nic == 'mlx"\\:1'

@@ -1,0 +1,140 @@
+import processes
+import pytest
+import trees
+
+from commbench.errors import UsageError
+from commbench.harness import suite
+from commbench.machine.topology import this_host, validate_placement
+from commbench.model import ClusterSpec, Placement
+
+TWO_WORKERS = """
+[[worker]]
+cpus = "0"
+gpu = 3
+nic = "mlx5_0:1"
+[[worker]]
+cpus = "1"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a file and returns its path."""
+
+    def write(text, name="placement.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_placement_file_has_a_table_for_each_worker(write):
+    path = write(TWO_WORKERS)
+    one, other = Placement(cpus="0", gpu=3, nic="mlx5_0:1"), Placement(cpus="1")
+    assert suite.choose_placement(str(path), 2, "cpu") == (one, other)
+    assert suite.choose_placement(str(path), 1, "cpu") == (one,)
+    assert suite.choose_placement("none", 2, "cpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[worker]]\ncores = '0'\n", r"unknown key 'cores'.*known: cpus, gpu, nic"),
+        ("[[worker]]\ncpus = 0\n", "expected str, got 0"),
+        ("[[worker]]\ngpu = '0'\n", "worker.*gpu"),
+        ("[[worker]]\ncpus = '0-'\n", r"worker\[0\].cpus: '0-' is no list of CPUs"),
+        ("[worker]\ncpus = '0'\n", "expected a list"),
+        ("", "the key 'worker' is missing"),
+        ("[[worker]\n", "can't read .*auto, none or a placement file"),
+        (TWO_WORKERS, "places 2 workers, and the cluster has 3"),
+    ],
+)
+def test_an_invalid_placement_file_is_refused(text, message, write):
+    path = write(text)
+    with pytest.raises(UsageError, match=message) as error:
+        suite.choose_placement(str(path), 3, "cpu")
+    assert str(path) in str(error.value)
+
+
+def test_an_unknown_choice_is_read_as_a_missing_file(tmp_path):
+    with pytest.raises(UsageError, match=r"can't read .*atuo.*give auto, none or a placement file"):
+        suite.choose_placement("atuo", 2, "cpu", tmp_path)
+
+
+def test_racks_are_lists_of_hosts(write):
+    assert suite.read_racks(write("[racks]\na = ['n1', 'n2*']\n")) == {"a": ("n1", "n2*")}
+    for text, message in (("[racks]\na = 'n1'\n", "expected a list"), ("a = 1\n", "key 'a'")):
+        with pytest.raises(UsageError, match=message):
+            suite.read_racks(write(text))
+
+
+def test_the_placement_is_part_of_the_case_id():
+    placements = [(), (Placement(cpus="0"),) * 2, (Placement(cpus="1"),) * 2]
+    cases = [
+        suite.cases_for("all-to-all", ["tcp"], {}, ClusterSpec(placement=placement))[0]
+        for placement in placements
+    ]
+    assert len({case.id for case in cases}) == 3
+
+
+@pytest.mark.parametrize(
+    ("workload", "launcher", "message"),
+    [
+        ("pingpong", "local", "pingpong has no cluster to place.*all-to-all"),
+        ("all-to-all", "mpirun", "the launcher mpirun takes no --placement; add --launcher local"),
+    ],
+)
+def test_a_placement_that_would_be_ignored_is_refused(workload, launcher, message):
+    cluster = ClusterSpec(launcher=launcher, placement=(Placement(cpus="0"),) * 2)
+    with pytest.raises(UsageError, match=message):
+        suite.cases_for(workload, ["tcp"], {}, cluster)
+
+
+def test_a_suite_names_a_placement_file_for_all_or_single_cases(write, tmp_path):
+    write(TWO_WORKERS)
+    path = write(
+        "cluster = { placement = 'placement.toml' }\n"
+        "[[case]]\nworkload = 'all-to-all'\n"
+        "[[case]]\nworkload = 'merge'\ncluster = { placement = 'none' }\n",
+        "suite.toml",
+    )
+    placed, free = suite.read_suite(path).cases
+    assert [placement.cpus for placement in placed.cluster.placement] == ["0", "1"]
+    assert free.cluster.placement == ()
+    cases = suite.read_suite(path, {"placement": "none"}).cases
+    assert [case.cluster.placement for case in cases] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[worker]]\ncpus = '9999'\n[[worker]]\n", "CPU 9999 is not there"),
+        ("[[worker]]\ngpu = 77\n[[worker]]\n", "there is no GPU 77"),
+        ("[[worker]]\n", "places 1 workers, and the cluster has 2"),
+    ],
+)
+def test_a_placement_on_absent_devices_is_refused_before_a_run(text, message, write, tmp_path):
+    output = tmp_path / "results"
+    result = processes.invoke("run", "all-to-all", "--placement", write(text), "--output", output)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not output.exists()
+
+
+def test_auto_only_uses_visible_gpus(tmp_path, monkeypatch):
+    rows = "".join(f"{i}, A100, GPU-{i}, 00000000:0{i}:00.0, 1, 5\n" for i in range(3))
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, rows, "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-0")
+    assert [placement.gpu for placement in suite.choose_placement("auto", 2, "gpu")] == [2, 0]
+    with pytest.raises(UsageError, match="each of the 3 workers"):
+        suite.choose_placement("auto", 3, "gpu")
+
+
+def test_auto_binds_workers_to_cpus_of_this_machine():
+    if not this_host().nodes:
+        pytest.skip("the kernel shows no NUMA nodes")
+    for placement in suite.choose_placement("auto", 2, "cpu"):
+        validate_placement((placement,), this_host())
+        assert placement.cpus
+        assert placement.gpu is None

@@ -1,0 +1,248 @@
+"""The queues are stand-ins: commands that start a script at once, or never.
+
+A real Slurm is in ``test_jobqueue_slurm.py``.
+"""
+
+import os
+import subprocess
+from dataclasses import replace
+from unittest.mock import Mock
+
+import dask
+import processes
+import pytest
+
+from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.harness import runner, suite
+from commbench.launchers import jobqueue, members
+from commbench.machine import process
+from commbench.model import ClusterSpec, Launch, Sample, registry
+
+# Imported before a test changes its configuration, which would remove its defaults.
+pytest.importorskip("dask_jobqueue")
+QUEUES = {
+    "slurm": ("sbatch", "scancel", "#SBATCH", ["-p short", "-t 00:10:00", "-A me", "--exclusive"]),
+    "pbs": ("qsub", "qdel", "#PBS", ["-q short", "-l walltime=00:10:00", "-A me", "--exclusive"]),
+    "lsf": ("bsub", "bkill", "#BSUB", ["-q short", "-W 00:10:00", '-P "me"', "--exclusive"]),
+}
+EACH_QUEUE = pytest.mark.parametrize("queue", QUEUES)
+SUBMIT = """#!/bin/bash
+# LSF's reads the script from its standard input.
+script=$(mktemp -p {folder} job-XXXX.sh)
+cat "${{1:-/dev/stdin}}" > $script
+setsid bash $script > $script.log 2>&1 < /dev/null &
+echo "Submitted batch job $!"
+echo $! >> {folder}/submitted
+"""
+CANCEL = """#!/bin/bash
+kill -- -$1
+# As queues do: a worker that closes already when its signal comes may wait for ever.
+(sleep 2; kill -KILL -- -$1) > /dev/null 2>&1 < /dev/null &
+# The worker is gone well before this command is.
+while kill -0 -- -$1; do sleep 0.05; done
+sleep 0.3
+echo $1 >> {folder}/cancelled
+"""
+# Above the largest id of a process, for the stand-in kills the process of that id.
+NEVER = "#!/bin/bash\necho Job 4194305 is queued\n"
+
+
+def spec(queue, **options):
+    return ClusterSpec(launcher=queue, launcher_options={"memory": "500MB", **options})
+
+
+def dry_run(queue, *arguments):
+    """Return the scripts that a dry run prints."""
+    result = processes.invoke(
+        "run", "merge", "--launcher", queue, "--dry-run", "--launcher-option", "memory=2GB",
+        *arguments,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return [f"#!{part}" for part in result.stdout.split("#!")[1:]]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch, tag):
+    """Return a function that puts a queue's commands on the PATH, and returns their folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def install(queue, submit=SUBMIT):
+        names = QUEUES[queue][:2]
+        for name, content in zip(names, (submit, CANCEL), strict=True):
+            (folder / name).write_text(content.format(folder=folder) if "{" in content else content)
+            (folder / name).chmod(0o755)
+        return folder
+
+    return install
+
+
+@EACH_QUEUE
+def test_options_and_configuration_become_directives(queue):
+    _, _, mark, directives = QUEUES[queue]
+    account = {"lsf": "project"}.get(queue, "account")
+    with dask.config.set({f"jobqueue.{queue}.queue": "short"}):
+        scripts = dry_run(
+            queue, "--launches", 3, "--launcher-option", "walltime=00:10:00",
+            "--launcher-option", f"{account}=me",
+            "--launcher-option", "job_extra_directives=--exclusive",
+        )  # fmt: skip
+    assert len(scripts) == 3
+    for script in scripts:
+        checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
+        lines = script.splitlines()
+        assert {f"{mark} {directive}" for directive in directives} <= set(lines)
+        (command,) = [line for line in lines if "distributed.cli.dask_worker" in line]
+        assert "tcp://SCHEDULER:PORT" in command
+        assert "--no-nanny" in command
+
+
+@EACH_QUEUE
+def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, monkeypatch):
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1 and 'more' $HOME")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/bash\nenv -0\n")
+    python.chmod(0o755)
+    prologue = "job_script_prologue=export UCX_TLS=loses SITE=yes"
+    (script,) = dry_run(
+        queue, "--launches", 1, "--backends", "ucx:shm",
+        "--launcher-option", f"python={python}", "--launcher-option", prologue,
+    )  # fmt: skip
+    bash = ["env", "-i", f"PATH={os.environ['PATH']}", "bash"]
+    output = subprocess.run(bash, input=script, capture_output=True, text=True, check=True).stdout
+    environ = dict(pair.partition("=")[::2] for pair in output.split("\0"))
+    assert environ["UCX_TLS"] == "tcp,sm"
+    assert environ["UCX_NET_DEVICES"] == "mlx5_0:1 and 'more' $HOME"
+    assert environ["OMP_NUM_THREADS"] == "1"
+    assert environ["SITE"] == "yes"
+    assert "DASK_TEMPORARY_DIRECTORY" not in environ
+
+
+def test_a_dry_run_writes_no_file_and_submits_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert dry_run("slurm")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_of_several_workers_requests_the_cores_of_all():
+    option = ("--launcher-option", "processes=2")
+    (script, _) = dry_run("slurm", "--launches", 2, "--workers", 4, "--threads", 3, *option)
+    assert "--cpus-per-task=6" in script
+    assert "--nthreads 3" in script
+    assert "--nworkers 2" in script
+
+
+@pytest.mark.parametrize(
+    "queue", ["slurm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pbs", "lsf"))]
+)
+def test_workers_are_jobs_that_are_cancelled_at_the_end(queue, install, tmp_path):
+    folder = install(queue)
+    launcher = registry.load("launcher", queue)()
+    with launcher.start(spec(queue), "tcp", tmp_path, ()) as cluster:
+        assert sorted(cluster.names.values()) == ["0", "1"]
+        assert cluster.client.submit(sum, [1, 2]).result() == 3
+        assert cluster.n_processes == 4
+        # The scheduler is a child of this process, and the jobs are not.
+        assert set(cluster.foreign_pids) == set(cluster.client.run(os.getpid).values())
+        workers = cluster.foreign_pids
+    submitted = (folder / "submitted").read_text().split()
+    assert (folder / "cancelled").read_text().split() == submitted
+    assert len(submitted) == 2
+    processes.until(lambda: not any(map(processes.lives, workers)), "the end of the workers")
+
+
+def test_jobs_that_do_not_start_in_time_are_named_and_cancelled(install, tmp_path, monkeypatch):
+    folder = install("slurm", NEVER)
+    wait_for = members.wait_for
+    # The deadline passes when the scheduler runs, however slow the machine is.
+    monkeypatch.setattr(
+        members, "wait_for", lambda client, spec, _, hint: wait_for(client, spec, 0.0, hint)
+    )
+    requested = replace(spec("slurm"), start_timeout_s=170.0)
+    message = (
+        r"0 of 2 workers came within 170 s \(--start-timeout\); the jobs are (\d+), \1 of slurm"
+    )
+    with pytest.raises(LaunchError, match=message):
+        registry.load("launcher", "slurm")().start(requested, "tcp", tmp_path)
+    assert (folder / "cancelled").read_text().split() == ["4194305"] * 2
+
+
+@pytest.mark.parametrize(
+    ("submit", "message"),
+    [
+        ("#!/bin/bash\necho no such partition >&2\nexit 1\n", "took no job: .*no such partition"),
+        ("#!/bin/bash\necho thanks\n", "took no job: .*job id"),
+        (None, "took no job: .*sbatch"),
+    ],
+    ids=["refused", "no number", "no queue"],
+)
+def test_the_reason_why_a_queue_refuses_a_job_is_in_the_error(
+    submit, message, install, tmp_path, monkeypatch
+):
+    if submit is None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        install("slurm", submit)
+    with pytest.raises(LaunchError, match=message):
+        registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
+
+
+def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypatch):
+    folder = install("slurm", NEVER)
+    monkeypatch.setattr(process, "_undo", [])
+
+    def end_launch(*_):
+        process.undo_all()
+        assert (folder / "cancelled").read_text().split() == ["4194305"] * 2
+        raise LaunchError("ended")
+
+    monkeypatch.setattr(members, "wait_for", end_launch)
+    with pytest.raises(LaunchError, match="ended"):
+        registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, monkeypatch, tag):
+    folder = install("slurm")
+    # How long the launch may take for it before it is killed.
+    monkeypatch.setattr(runner, "_UNDO_SECONDS", 120.0)
+    (case,) = suite.cases_for("merge", ["tcp"], {"rows": 20_000}, spec("slurm"), iterations=5000)
+    plan = [Launch(case=case, index=0, block=0, position=0)]
+    records = runner.run_plan(plan, tmp_path / "run")
+    next(record for record in records if isinstance(record, Sample))
+    records.close()
+    submitted = (folder / "submitted").read_text().split()
+    assert (folder / "cancelled").read_text().split() == submitted
+    processes.until(lambda: not tag.processes(), "the end of all processes")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"que": "short"}, "no option 'que'; known: .*queue"),
+        ({"cores": "4"}, "no option 'cores'"),
+        ({"processes": "3"}, "2 workers can't be divided into jobs of 3"),
+        ({"processes": "none"}, "processes is 'none'"),
+        ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
+    ],
+)
+def test_invalid_options_are_usage_errors_before_anything_starts(options, message):
+    with pytest.raises(UsageError, match=message):
+        suite.cases_for("merge", ("tcp",), {}, spec("slurm", **options))
+
+
+def test_the_memory_of_a_job_is_required_and_set_by_its_option():
+    with pytest.raises(UsageError, match=r"memory per job.*memory=8GB, or in jobqueue\.yaml"):
+        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
+    limited = replace(spec("slurm"), memory_limit="1GB")
+    with pytest.raises(UsageError, match=r"takes no --memory-limit.*--launcher-option memory=8GB"):
+        suite.cases_for("merge", ("tcp",), {}, limited)
+
+
+def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):
+    monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
+    with pytest.raises(UnavailableError, match=r"commbench\[jobqueue\]"):
+        suite.cases_for("merge", ("tcp",), {}, spec("lsf"))

@@ -1,0 +1,102 @@
+import importlib.util
+import os
+import shutil
+
+import distributed
+import pytest
+import sshd
+
+from commbench.conformance import check_launcher
+from commbench.launchers.base import Launcher, RunningCluster
+from commbench.model import registry
+
+
+def needs(package):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
+
+
+def test_local(tmp_path, tag):
+    check_launcher("local", tmp_path, threads_per_worker=2)
+
+
+@pytest.mark.slow
+@needs("dask_mpi")
+def test_mpirun(tmp_path, tag):
+    check_launcher("mpirun", tmp_path)
+
+
+@pytest.mark.slow
+@needs("dask_mpi")
+def test_mpirun_on_hosts(tmp_path, tag, monkeypatch):
+    if shutil.which("ssh") is None:
+        pytest.skip("ssh of openssh-client is not installed")
+    other = "127.0.0.2"  # hydra takes no SSH to addresses of this host
+    with sshd.server(tmp_path / "sshd", (other,)) as server:
+        monkeypatch.setenv("HYDRA_LAUNCHER_EXEC", str(server.command(tmp_path / "ssh")))
+        check_launcher(
+            "mpirun", tmp_path, hosts=("127.0.0.1", other, other),
+            launcher_options={"interface": "lo"},
+        )  # fmt: skip
+        assert "Accepted publickey" in server.log.read_text()
+
+
+@needs("asyncssh")
+def test_ssh(tmp_path, tag):
+    with sshd.server(tmp_path / "sshd") as server:
+        check_launcher(
+            "ssh", tmp_path, hosts=("127.0.0.1", "127.0.0.1"), launcher_options=server.options
+        )
+
+
+class UncountedCluster(RunningCluster):
+    """Workers in this process, whose CPU time is not counted."""
+
+    def __init__(self):
+        self._cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, protocol="tcp",
+            dashboard_address=None,
+        )  # fmt: skip
+        self.client = distributed.Client(self._cluster, set_as_default=False)
+        workers = self.client.scheduler_info()["workers"]
+        self.names = {address: str(info["name"]) for address, info in workers.items()}
+        self.pids = (os.getpid(),)
+        self.remote_members = frozenset(["first", "second"])
+
+    def cpu_seconds(self):
+        return 0.0
+
+    def close(self):
+        self.client.close()
+        self._cluster.close()
+
+
+class UncountedLauncher(Launcher):
+    """Starts an ``UncountedCluster``."""
+
+    name = "uncounted"
+
+    def start(self, spec, protocol, scratch, preload=()):
+        return UncountedCluster()
+
+
+@pytest.fixture
+def uncounted(monkeypatch):
+    load = registry.load
+    monkeypatch.setattr(
+        registry,
+        "load",
+        lambda kind, name: UncountedLauncher if name == "uncounted" else load(kind, name),
+    )
+
+
+def test_cpu_time_that_is_not_counted_is_an_error(uncounted, tmp_path):
+    with pytest.raises(AssertionError, match=r"worker [01] used 0\.3.* has 0\.000"):
+        check_launcher("uncounted", tmp_path)
+
+
+def test_a_field_that_is_accepted_but_not_used_is_an_error(uncounted, tmp_path, monkeypatch):
+    monkeypatch.setattr(UncountedLauncher, "supports", Launcher.supports | {"hosts"})
+    monkeypatch.setattr(UncountedLauncher, "validate", lambda *_: None)
+    with pytest.raises(AssertionError, match="scheduler, which uncounted does not take, went"):
+        check_launcher("uncounted", tmp_path)

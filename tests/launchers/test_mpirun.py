@@ -1,0 +1,147 @@
+import importlib.util
+import itertools
+import sys
+from unittest.mock import Mock
+
+import builders
+import processes
+import pytest
+
+from commbench import backends
+from commbench.errors import LaunchError, UsageError
+from commbench.harness import suite
+from commbench.launchers import mpirun
+from commbench.launchers.mpirun import MpirunLauncher
+from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"
+)
+MPICH = "HYDRA build details:"
+HOSTS = ("head", "node1", "node2")
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Return the records of a merge on the ranks of a world, over mpi."""
+    cluster = ClusterSpec(launcher="mpirun")
+    (case,) = suite.cases_for("merge", ["mpi"], {"rows": 10_000}, cluster, iterations=2)
+    plan = [Launch(case=case, index=0, block=0, position=0)]
+    return builders.measured(plan, tmp_path_factory.mktemp("world"))
+
+
+@needs_mpi
+def test_workers_are_ranks_that_communicate_in_world_mode(records):
+    assert not [record for record in records if isinstance(record, Failure)]
+    samples = [record for record in records if isinstance(record, Sample)]
+    assert len(samples) == 3
+    assert all(sample.verified for sample in samples)
+    used = [record for record in records if isinstance(record, TransportUsed)]
+    pairs = {(record.src, record.dst) for record in used}
+    assert pairs == {("rank-1", "rank-2"), ("rank-2", "rank-1")}
+    assert all("mode world" in record.evidence for record in used)
+
+
+@needs_mpi
+def test_the_cpu_time_of_the_ranks_is_not_that_of_other_processes(records):
+    (use,) = [record for record in records if isinstance(record, CoreUse)]
+    in_samples = sum(record.cpu_seconds for record in records if isinstance(record, Sample))
+    # Each of the three ranks imports Dask, and more.
+    imports = processes.cpu_seconds([sys.executable, "-c", "import distributed"])
+    assert use.own_cpu_seconds > in_samples + 2 * imports
+
+
+def test_ucx_is_refused_because_mpi_and_ucxx_cannot_share_a_rank():
+    with pytest.raises(UsageError, match="--launcher local"):
+        MpirunLauncher().validate(ClusterSpec(launcher="mpirun"), backends.parse("ucx"))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"), [(object(), "needs mpiexec"), (None, r"commbench\[mpi\]")]
+)
+def test_a_missing_mpiexec_or_dask_mpi_is_named(module, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(mpirun.shutil, "which", Mock(return_value=None))
+    monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=module))
+    with pytest.raises(LaunchError, match=message):
+        MpirunLauncher().start(ClusterSpec(), "mpi", tmp_path)
+
+
+class SpawnedError(Exception):
+    """A process would have been started."""
+
+
+@pytest.fixture
+def mpiexec_arguments(tmp_path, monkeypatch):
+    """Return a function that returns the arguments which an ``mpiexec`` of a version receives."""
+
+    def arguments(version, **cluster):
+        mpiexec = tmp_path / "mpiexec"
+        mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+        mpiexec.chmod(0o755)
+        monkeypatch.setattr(mpirun, "_mpiexec", lambda: str(mpiexec))
+        spawn = Mock(side_effect=SpawnedError)
+        monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)
+        spec = ClusterSpec(launcher="mpirun", **cluster)
+        MpirunLauncher().validate(spec, backends.parse("tcp"))
+        with pytest.raises(SpawnedError):
+            MpirunLauncher().start(spec, "tcp", tmp_path)
+        words = [str(word) for word in spawn.call_args.args]
+        return words[words.index(str(mpiexec)) + 1 :]
+
+    return arguments
+
+
+def value_of(option, arguments):
+    return arguments[arguments.index(option) + 1]
+
+
+@needs_mpi
+def test_ranks_on_this_host_listen_on_loopback(mpiexec_arguments):
+    arguments = mpiexec_arguments(MPICH, n_workers=3)
+    assert arguments[:2] == ["-n", "4"]
+    assert value_of("--interface", arguments) == "lo"
+
+
+@needs_mpi
+def test_mpich_places_rank_0_on_the_first_host_and_shares_out_the_others(mpiexec_arguments):
+    arguments = mpiexec_arguments(MPICH, n_workers=3, hosts=HOSTS)
+    assert arguments[:4] == ["-hosts", "head:1,node1:2,node2:1", "-n", "4"]
+    assert "--interface" not in arguments
+    assert value_of("--memory-limit", arguments) == "0.5"
+    limited = mpiexec_arguments(MPICH, n_workers=3, hosts=HOSTS, memory_limit="4GB")
+    assert value_of("--memory-limit", limited) == "4000000000"
+
+
+@needs_mpi
+def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkeypatch, tmp_path):
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path / "tmp"))
+    arguments = mpiexec_arguments(
+        "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
+        launcher_options={"interface": "ib0"},
+    )  # fmt: skip
+    assert arguments[:2] == ["--host", "head:1,node1:1,node2:1"]
+    exported = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
+    assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD"} <= exported
+    command = arguments[arguments.index("-n") :]
+    # The folder of this host.
+    assert command[:5] == ["-n", "3", "env", "-u", "DASK_TEMPORARY_DIRECTORY"]
+    assert value_of("--interface", command) == "ib0"
+
+
+@needs_mpi
+def test_an_unknown_mpiexec_takes_no_hosts(mpiexec_arguments):
+    with pytest.raises(LaunchError, match=r"this one is 'Some MPI 1\.0'; use --launcher ssh"):
+        mpiexec_arguments("Some MPI 1.0", hosts=HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hosts": ("head",)}, "at least two"),
+        ({"launcher_options": {"queue": "short"}}, "no option 'queue'; known: interface"),
+    ],
+)
+def test_a_single_host_and_options_of_queues_are_refused(fields, message):
+    with pytest.raises(UsageError, match=message):
+        MpirunLauncher().validate(ClusterSpec(launcher="mpirun", **fields), backends.parse("tcp"))

