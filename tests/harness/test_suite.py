@@ -180,7 +180,7 @@ def test_integers_pass_for_floats_and_give_the_same_case(read: Callable[..., Sui
 
 def test_the_shipped_suites_are_suites() -> None:
     """Every suite that comes with commbench can be read."""
-    paths = sorted((Path(__file__).parents[1] / "suites").glob("*.toml"))
+    paths = sorted((Path(__file__).parents[2] / "suites").glob("*.toml"))
     assert paths
     for path in paths:
         assert read_suite(path).cases

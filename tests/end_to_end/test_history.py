@@ -19,7 +19,7 @@ from typing import Any
 import processes
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 N_EQUAL = 12
 """Commits that change nothing, before the slow one."""
 N_AFTER = 2

@@ -18,7 +18,7 @@ from commbench.model import Case, Suite, published, registry
 from commbench.workloads import device
 from commbench.workloads.base import Context
 
-FOLDER = Path(__file__).parents[1] / "suites"
+FOLDER = Path(__file__).parents[2] / "suites"
 SUITES = {
     "rapids_blog.merge_dgx1": "ucx-py-merge",
     "rapids_blog.message_1GB": "ucx-py-message-1gb",

@@ -20,7 +20,7 @@ from commbench.analysis.run import Run
 from commbench.harness.suite import read_suite
 from commbench.studies import asv
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Checkout:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_store import any_record
+from test_directory import any_record
 
 from commbench.errors import ResultsError
 from commbench.model import Record, TransferRecord, WireBytes

@@ -59,7 +59,7 @@ def python(
     many: bool = False,
 ) -> Path:  # fmt: skip
     """Return a made-up Python in whose environment everything takes `factor` times as long."""
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
     file = folder / f"python-{name}"
     file.write_text(
         PYTHON.format(

@@ -541,7 +541,7 @@ print(message)
 
 def in_small_room(room: str, tmp_path: Path, make: str) -> subprocess.CompletedProcess[str]:
     """Run ``FILL`` where `tmp_path` takes 300 kB."""
-    code = FILL.format(tests=str(Path(__file__).parent))
+    code = FILL.format(tests=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", code, str(tmp_path), make]
     if room == "a file's limit":
         size = 300_000
@@ -621,7 +621,7 @@ for make in (lambda: new_run_id("x", output),
 @NEEDS_MOUNT
 def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     """Where no run can be made, the message names the place and another way."""
-    code = READ_ONLY.format(tests=str(Path(__file__).parent))
+    code = READ_ONLY.format(tests=str(Path(__file__).parents[1]))
     mount = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", code, tmp_path],
