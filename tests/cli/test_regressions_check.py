@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import builders
@@ -11,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from commbench.cli.main import main
-from commbench.model import Record
 
 CASES = (
     builders.case("tcp", params={"rows": 1, "shuffle": "tasks"}),
@@ -24,8 +21,7 @@ REFERENCE = {
 }  # fmt: skip
 
 
-def commbench(*arguments: Any) -> Any:
-    """Run the command line in this process, as wide as it likes."""
+def commbench(*arguments):
     environ = {"COLUMNS": "160"}
     result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
     assert "Traceback" not in result.output
@@ -33,9 +29,8 @@ def commbench(*arguments: Any) -> Any:
 
 
 @pytest.fixture(scope="module", name="path")
-def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run: merges of 2 s (800 MB), a ping-pong of 1 and 8 ms; ucx never ended well."""
-    records: list[Record] = builders.launches(CASES[0], [2.0] * 6)
+def _path(tmp_path_factory):
+    records = builders.launches(CASES[0], [2.0] * 6)
     records += [builders.sample(CASES[1], 1.0), builders.end(CASES[1], ok=False)]
     for launch in range(6):
         records += [builders.message(CASES[2], size / 1e3, size, launch=launch) for size in (1, 8)]
@@ -45,8 +40,7 @@ def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).path
 
 
-def references(folder: Path, *tables: dict[str, str]) -> Path:
-    """Write a file of references; what a table leaves out is as in ``REFERENCE``."""
+def references(folder, *tables):
     file = folder / "refs.toml"
     text = [
         "[[reference]]\n"
@@ -76,17 +70,13 @@ def references(folder: Path, *tables: dict[str, str]) -> Path:
         ({"backend": '"ucx"'}, 3),
     ],
 )
-def test_a_value_is_good_within_its_tolerances(
-    table: dict[str, str], status: int, path: Path, tmp_path: Path
-) -> None:
-    """Bounds are shares of the reference and inclusive; an absent one allows anything."""
+def test_a_value_is_good_within_its_tolerances(table, status, path, tmp_path):
     result = commbench("check", path, "--reference", references(tmp_path, table))
     assert result.exit_code == status, result.output
     assert ("1 checked, 1 failed" if status else "1 checked, 0 failed") in result.stdout
 
 
-def test_the_table_names_what_was_measured_and_allowed(path: Path, tmp_path: Path) -> None:
-    """Value, reference, limits and result of each, what is missing as such."""
+def test_the_table_names_what_was_measured_and_allowed(path, tmp_path):
     file = references(tmp_path, {}, {"value": "3"}, {"backend": '"ucx"'})
     text = commbench("check", path, "--reference", file).stdout
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("time of")] == [
@@ -96,8 +86,7 @@ def test_the_table_names_what_was_measured_and_allowed(path: Path, tmp_path: Pat
     assert "3 checked, 2 failed" in text
 
 
-def test_junit_has_a_test_case_per_reference(path: Path, tmp_path: Path) -> None:
-    """Continuous integration finds counts, names and the reason of each failure."""
+def test_junit_has_a_test_case_per_reference(path, tmp_path):
     file, xml = references(tmp_path, {}, {"backend": '"ucx"'}), tmp_path / "junit.xml"
     assert commbench("check", path, "--reference", file, "--junit", xml).exit_code == 3
     suite = ElementTree.fromstring(xml.read_text())
@@ -108,8 +97,7 @@ def test_junit_has_a_test_case_per_reference(path: Path, tmp_path: Path) -> None
     assert bad.find("failure").get("message") == "none, allowed 1.8…2.2"  # type: ignore[union-attr]
 
 
-def test_references_for_another_system_are_passed_over(path: Path, tmp_path: Path) -> None:
-    """They are not checked, and do not fail; that none is left is an error."""
+def test_references_for_another_system_are_passed_over(path, tmp_path):
     other = {"system": '"node2"', "value": "99"}
     result = commbench("check", path, "--reference", references(tmp_path, {}, other))
     assert result.exit_code == 0
@@ -120,8 +108,7 @@ def test_references_for_another_system_are_passed_over(path: Path, tmp_path: Pat
     assert "known: node2" in result.stderr
 
 
-def test_a_written_file_accepts_the_run_that_it_came_from(path: Path, tmp_path: Path) -> None:
-    """Every number of the run that ended well is in the file, and the run passes."""
+def test_a_written_file_accepts_the_run_that_it_came_from(path, tmp_path):
     file = tmp_path / "refs.toml"
     result = commbench("check", path, "--write-reference", file)
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
@@ -134,8 +121,7 @@ def test_a_written_file_accepts_the_run_that_it_came_from(path: Path, tmp_path: 
     assert "exists" in result.stderr
 
 
-def test_a_written_file_does_not_accept_other_parameters(path: Path, tmp_path: Path) -> None:
-    """A run with other rows is not taken for the one that the numbers are of."""
+def test_a_written_file_does_not_accept_other_parameters(path, tmp_path):
     file = tmp_path / "refs.toml"
     commbench("check", path, "--write-reference", file)
     other = builders.case("tcp", params={"rows": 2, "shuffle": "tasks"})
@@ -177,10 +163,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("problem", BAD.values(), ids=BAD)
-def test_a_reference_that_can_t_be_used_is_told(
-    problem: tuple[Any, ...], path: Path, tmp_path: Path
-) -> None:
-    """The file, what is wrong and what is known are one message with exit status 2."""
+def test_a_reference_that_can_t_be_used_is_told(problem, path, tmp_path):
     table, *words = problem
     result = commbench("check", path, "--reference", references(tmp_path, table))
     assert result.exit_code == 2, result.output
@@ -199,10 +182,7 @@ def test_a_reference_that_can_t_be_used_is_told(
         (None, "can't read the references"),
     ],
 )
-def test_a_file_without_references_is_told(
-    content: str | None, words: str, path: Path, tmp_path: Path
-) -> None:
-    """An empty, damaged or absent file never passes for a run that is good."""
+def test_a_file_without_references_is_told(content, words, path, tmp_path):
     file = tmp_path / "refs.toml"
     if content is not None:
         file.write_text(content)
@@ -211,8 +191,7 @@ def test_a_file_without_references_is_told(
     assert words in result.stderr
 
 
-def test_a_size_that_was_not_measured_fails(path: Path, tmp_path: Path) -> None:
-    """An expected number that the run doesn't have is missing, not good."""
+def test_a_size_that_was_not_measured_fails(path, tmp_path):
     table = {"workload": '"pingpong"', "message_bytes": "16", "value": "8", "unit": '"ms"'}
     result = commbench("check", path, "--reference", references(tmp_path, table))
     assert result.exit_code == 3
@@ -220,10 +199,7 @@ def test_a_size_that_was_not_measured_fails(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [builders.end(CASES[0], ok=False)]])
-def test_a_run_of_failures_only_has_nothing_to_expect(
-    records: list[Record], tmp_path: Path
-) -> None:
-    """Its check fails, and no file of references is made of it."""
+def test_a_run_of_failures_only_has_nothing_to_expect(records, tmp_path):
     run = builders.written(
         tmp_path, CASES[:1], records, environment={"host": {"name": "node1"}}
     ).path
@@ -235,8 +211,7 @@ def test_a_run_of_failures_only_has_nothing_to_expect(
     assert not (tmp_path / "new.toml").exists()
 
 
-def test_a_file_that_can_t_be_written_is_told(path: Path, tmp_path: Path) -> None:
-    """A disk that doesn't take the result is status 1, with the file's name."""
+def test_a_file_that_can_t_be_written_is_told(path, tmp_path):
     file = tmp_path / "no" / "junit.xml"
     arguments = ("--reference", references(tmp_path, {}), "--junit", file)
     result = commbench("check", path, *arguments)
@@ -245,8 +220,7 @@ def test_a_file_that_can_t_be_written_is_told(path: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("arguments", [(), ("--reference", "a", "--write-reference", "b")])
-def test_one_of_reading_and_writing_is_asked_for(arguments: tuple[str, ...], path: Path) -> None:
-    """Neither or both is an error that names the two."""
+def test_one_of_reading_and_writing_is_asked_for(arguments, path):
     result = commbench("check", path, *arguments)
     assert result.exit_code == 2
     assert "give either --reference FILE or --write-reference FILE" in result.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
@@ -12,7 +10,7 @@ from click.testing import CliRunner
 
 from commbench import load
 from commbench.cli.main import main
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import ClusterSpec
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 MACHINE = {
@@ -27,8 +25,7 @@ MACHINE = {
 CASES = (builders.case("tcp", params={"rows": 1}), builders.case("ucx", params={"rows": 1}))
 
 
-def commbench(*arguments: Any) -> Any:
-    """Run the command line in this process, as wide as it likes."""
+def commbench(*arguments):
     environ = {"COLUMNS": "160"}
     result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
     assert "Traceback" not in result.output
@@ -36,10 +33,9 @@ def commbench(*arguments: Any) -> Any:
 
 
 def run(
-    folder: Path, name: str, factor: float = 1.0, cases: tuple[Case, ...] = CASES,
-    environment: dict[str, Any] | None = None, records: list[Record] | None = None,
-) -> Path:  # fmt: skip
-    """Write a run in which every case takes `factor` times as long."""
+    folder, name, factor = 1.0, cases = CASES,
+    environment = None, records = None,
+):  # fmt: skip
     if records is None:
         records = [
             record
@@ -50,8 +46,7 @@ def run(
     return builders.written(folder, cases, records, **given).path
 
 
-def test_a_regression_is_status_3(tmp_path: Path) -> None:
-    """Cases that take longer are called slower, with both times, and the exit status says so."""
+def test_a_regression_is_status_3(tmp_path):
     result = commbench("compare", run(tmp_path, "old"), run(tmp_path, "new", 1.3))
     assert result.exit_code == 3
     assert result.stdout.count("slower") >= 2
@@ -61,8 +56,7 @@ def test_a_regression_is_status_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.7, "faster"), (1.0, "same")])
-def test_no_regression_is_status_0(factor: float, verdict: str, tmp_path: Path) -> None:
-    """Cases that are faster, or the same, are good."""
+def test_no_regression_is_status_0(factor, verdict, tmp_path):
     old, new = run(tmp_path, "old"), run(tmp_path, "new", factor)
     result = commbench("compare", old, new, "--min-effect", "10%", "--format", "json")
     assert result.exit_code == 0, result.output
@@ -73,8 +67,7 @@ def test_no_regression_is_status_0(factor: float, verdict: str, tmp_path: Path) 
     assert (told["differences"], told["alone"]) == ([], [])
 
 
-def test_a_run_compared_with_itself_is_not_surer_than_it_is(tmp_path: Path) -> None:
-    """Both sides are resampled by luck of their own: the interval has a width."""
+def test_a_run_compared_with_itself_is_not_surer_than_it_is(tmp_path):
     path = run(tmp_path, "old")
     told = json.loads(commbench("compare", path, path, "--format", "json").stdout)
     assert all(c["ci_low"] < 1 < c["ci_high"] for c in told["comparisons"])
@@ -102,10 +95,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("change", "words"), OTHER.values(), ids=OTHER)
-def test_another_machine_or_version_is_refused(
-    change: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    """Each key that differs is named with both values, and with how to compare all the same."""
+def test_another_machine_or_version_is_refused(change, words, tmp_path):
     old, new = run(tmp_path, "old"), run(tmp_path, "new", environment=MACHINE | change)
     result = commbench("compare", old, new)
     assert result.exit_code == 2
@@ -119,8 +109,7 @@ def test_another_machine_or_version_is_refused(
     assert "not the same: " in commbench("compare", old, new, "--force").stdout
 
 
-def test_memory_may_differ_by_a_few_pages(tmp_path: Path) -> None:
-    """What a kernel keeps for itself makes no other machine."""
+def test_memory_may_differ_by_a_few_pages(tmp_path):
     change = {"memory": {"total_bytes": 16_000_010_000}}
     old, new = run(tmp_path, "old"), run(tmp_path, "new", environment=MACHINE | change)
     assert commbench("compare", old, new).exit_code == 0
@@ -138,8 +127,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGED.values(), ids=CHANGED)
-def test_other_parameters_are_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    """A case with other settings is named with them; forced, it is compared with a warning."""
+def test_other_parameters_are_refused(change, words, tmp_path):
     old = run(tmp_path, "old", cases=CASES[:1])
     new = run(tmp_path, "new", cases=(builders.case("tcp", **change),))
     result = commbench("compare", old, new)
@@ -149,23 +137,20 @@ def test_other_parameters_are_refused(change: dict[str, Any], words: str, tmp_pa
     assert len(json.loads(forced.stdout)["comparisons"]) == 1
 
 
-def test_more_launches_are_no_other_parameters(tmp_path: Path) -> None:
-    """Replication, seed and deadline may differ: they don't change what is measured."""
+def test_more_launches_are_no_other_parameters(tmp_path):
     case = builders.case("tcp", params={"rows": 1}, launches=9, seed=7, timeout_s=9.0)
     old, new = run(tmp_path, "old", cases=CASES[:1]), run(tmp_path, "new", cases=(case,))
     assert commbench("compare", old, new).exit_code == 0
 
 
-def test_a_case_of_one_run_alone_is_told(tmp_path: Path) -> None:
-    """What can't be compared is named, and the rest is compared."""
+def test_a_case_of_one_run_alone_is_told(tmp_path):
     old, new = run(tmp_path, "old"), run(tmp_path, "new", cases=CASES[:1])
     result = commbench("compare", old, new)
     assert result.exit_code == 0
     assert "merge over ucx is in old alone" in result.stdout
 
 
-def test_runs_without_a_case_in_common_are_told(tmp_path: Path) -> None:
-    """Nothing to compare is an error that names what each run has."""
+def test_runs_without_a_case_in_common_are_told(tmp_path):
     old, new = run(tmp_path, "old", cases=CASES[:1]), run(tmp_path, "new", cases=CASES[1:])
     result = commbench("compare", old, new)
     assert result.exit_code == 2
@@ -173,8 +158,7 @@ def test_runs_without_a_case_in_common_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
-def test_a_run_of_failures_only_is_told(force: tuple[str, ...], tmp_path: Path) -> None:
-    """Where no launch ended well there is nothing to compare, and no number is made up."""
+def test_a_run_of_failures_only_is_told(force, tmp_path):
     failures = [builders.failure(case) for case in CASES]
     failures += [builders.end(case, ok=False) for case in CASES]
     old, new = run(tmp_path, "old"), run(tmp_path, "new", records=failures)
@@ -183,8 +167,7 @@ def test_a_run_of_failures_only_is_told(force: tuple[str, ...], tmp_path: Path) 
     assert "no launch of a case ended well in both" in result.stderr
 
 
-def test_too_few_launches_for_so_many_cases_are_told(tmp_path: Path) -> None:
-    """Where Holm's correction leaves no room for any verdict, it is said how many it takes."""
+def test_too_few_launches_for_so_many_cases_are_told(tmp_path):
     case = builders.case("tcp", "pingpong")
     records = [
         record
@@ -208,14 +191,13 @@ def test_too_few_launches_for_so_many_cases_are_told(tmp_path: Path) -> None:
         (("nowhere",), "Missing argument 'RUN_B'"),
     ],
 )
-def test_a_comparison_that_makes_no_sense_is_told(arguments: tuple[str, ...], words: str) -> None:
-    """What is wrong is one message, and the exit status is 2."""
+def test_a_comparison_that_makes_no_sense_is_told(arguments, words):
     result = commbench("compare", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_what_disturbed_one_run_stands_beside_the_verdict(tmp_path: Path) -> None:
+def test_what_disturbed_one_run_stands_beside_the_verdict(tmp_path):
     """A difference may be that of the load which one of the runs had beside it."""
     records = [
         record
@@ -233,8 +215,7 @@ def test_what_disturbed_one_run_stands_beside_the_verdict(tmp_path: Path) -> Non
     assert any(text.startswith("the second run: other processes") for text in told)
 
 
-def test_what_is_wrong_with_a_run_alone_is_not_beside_the_verdict(tmp_path: Path) -> None:
-    """The report of a run warns of transfers without a duration; a comparison is of times."""
+def test_what_is_wrong_with_a_run_alone_is_not_beside_the_verdict(tmp_path):
     records = [
         record
         for case in CASES

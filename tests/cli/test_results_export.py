@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import builders
@@ -16,7 +15,6 @@ import pytest
 from click.testing import CliRunner
 
 from commbench.cli.main import main
-from commbench.model import Case, Record
 from commbench.reports import pyperf as pyperf_report
 
 MACHINE = {
@@ -29,16 +27,14 @@ MERGES = tuple(builders.case(name, params={"rows": 1}) for name in ("tcp", "ucx"
 PINGPONG = builders.case(workload="pingpong", params={"sizes": (1, 8), "mode": "latency"})
 
 
-def commbench(*arguments: Any) -> Any:
-    """Run the command line in this process."""
+def commbench(*arguments):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert "Traceback" not in result.output
     return result
 
 
-def messages(case: Case, n_launches: int = 6) -> list[Record]:
-    """Return ping-pongs of two sizes with a warm-up each, microseconds apart."""
-    records: list[Record] = []
+def messages(case, n_launches=6):
+    records = []
     for launch in range(n_launches):
         for size in (1, 8):
             for iteration in range(-1, 4):
@@ -58,8 +54,7 @@ def messages(case: Case, n_launches: int = 6) -> list[Record]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return a run of two merges and a ping-pong."""
+def path(tmp_path):
     records = [
         r for case in MERGES for r in builders.launches(case, [1.0, 1.1, 1.2, 1.3, 1.4, 1.5])
     ]
@@ -69,8 +64,7 @@ def path(tmp_path: Path) -> Path:
     ).path
 
 
-def exported(path: Path, form: str) -> Path:
-    """Export a run to a file and return it."""
+def exported(path, form):
     file = path.parent / f"out.{form}"
     result = commbench("export", path, "--to", form, "--output", file)
     assert result.exit_code == 0, result.output
@@ -79,22 +73,19 @@ def exported(path: Path, form: str) -> Path:
 
 
 @pytest.mark.parametrize("form", ["csv", "osu", "junit", "pyperf"])
-def test_an_export_is_the_report_in_a_file(path: Path, form: str) -> None:
-    """A text format is that of ``report --format``."""
+def test_an_export_is_the_report_in_a_file(path, form):
     report = commbench("report", path, "--format", form)
     assert report.exit_code == 0, report.output
     assert exported(path, form).read_text() == report.stdout
 
 
-def test_without_a_file_it_is_printed(path: Path) -> None:
-    """What would be in the file, and nothing else, is on standard output."""
+def test_without_a_file_it_is_printed(path):
     result = commbench("export", path, "--to", "csv")
     assert result.exit_code == 0
     assert result.stdout == exported(path, "csv").read_text()
 
 
-def test_pyperf_reads_the_samples(path: Path) -> None:
-    """Every launch is a run with its values and warm-ups, under a name that has all settings."""
+def test_pyperf_reads_the_samples(path):
     suite = pyperf.BenchmarkSuite.load(str(exported(path, "pyperf")))
     names = suite.get_benchmark_names()
     assert len(names) == 4
@@ -113,8 +104,7 @@ def test_pyperf_reads_the_samples(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "compare_to"])
-def test_pyperfs_own_commands_take_it(path: Path, tmp_path: Path, command: str) -> None:
-    """``pyperf stats`` and ``pyperf compare_to`` work on exported files, and match benchmarks."""
+def test_pyperfs_own_commands_take_it(path, tmp_path, command):
     slower = [
         r for case in MERGES for r in builders.launches(case, [2.0 + n / 10 for n in range(6)])
     ]
@@ -133,7 +123,7 @@ def test_pyperfs_own_commands_take_it(path: Path, tmp_path: Path, command: str) 
     assert words in ended.stdout
 
 
-def test_pyperf_gets_no_value_of_zero(tmp_path: Path) -> None:
+def test_pyperf_gets_no_value_of_zero(tmp_path):
     """What the clock was too coarse for is left out, since pyperf takes no 0."""
     case = builders.case()
     records = builders.ended(
@@ -144,8 +134,7 @@ def test_pyperf_gets_no_value_of_zero(tmp_path: Path) -> None:
     assert suite.get_benchmarks()[0].get_values() == (2.0,)
 
 
-def test_launches_that_failed_are_not_exported(tmp_path: Path) -> None:
-    """A launch cut short tells of its first iterations only: pyperf gets those that ended well."""
+def test_launches_that_failed_are_not_exported(tmp_path):
     good, bad = MERGES
     records = [
         *builders.launches(good, [1.0] * 2), builders.sample(good, 9.0, launch=2),
@@ -159,8 +148,7 @@ def test_launches_that_failed_are_not_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["pyperf", "asv"])
-def test_a_run_without_a_good_launch_has_nothing_to_export(tmp_path: Path, form: str) -> None:
-    """No number is made up: it is told that there is none."""
+def test_a_run_without_a_good_launch_has_nothing_to_export(tmp_path, form):
     case = builders.case()
     path = builders.written(tmp_path, (case,), [builders.failure(case)], environment=MACHINE).path
     asv = ("--output", tmp_path / "asv", "--commit", "HEAD", "--repository", Path(__file__).parent)
@@ -169,8 +157,7 @@ def test_a_run_without_a_good_launch_has_nothing_to_export(tmp_path: Path, form:
     assert "no launch of 20250101-000000-made-up ended well" in result.stderr
 
 
-def test_the_settings_are_in_the_names(recorded: Any) -> None:
-    """Merges of other rows have other names, so that none is taken for the other."""
+def test_the_settings_are_in_the_names(recorded):
     cases = [builders.case(params={"rows": rows}) for rows in (1, 2)]
     content = recorded(cases, [r for case in cases for r in builders.launches(case, [1.0] * 2)])
     suite = json.loads(pyperf_report.render(content))
@@ -178,8 +165,7 @@ def test_the_settings_are_in_the_names(recorded: Any) -> None:
     assert first.replace("rows=1", "rows=2") == second
 
 
-def test_junit_tells_which_case_failed(tmp_path: Path) -> None:
-    """A case is good, has an error with every failed launch's message, or is skipped."""
+def test_junit_tells_which_case_failed(tmp_path):
     cases = (*MERGES, builders.case("mpi"))
     records = [
         *builders.launches(cases[0], [1.0] * 2),
@@ -224,18 +210,14 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
-def test_an_export_that_makes_no_sense_is_told(
-    path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    """What was wrong, what is known and what to do is one message, and the exit status is 2."""
+def test_an_export_that_makes_no_sense_is_told(path, arguments, words):
     result = commbench("export", path, *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert words in result.stderr
 
 
-def test_a_file_that_can_t_be_written_is_told(path: Path, tmp_path: Path) -> None:
-    """A disk that doesn't take the export is status 1, with the file's name."""
+def test_a_file_that_can_t_be_written_is_told(path, tmp_path):
     file = tmp_path / "no" / "such" / "out.csv"
     result = commbench("export", path, "--to", "csv", "--output", file)
     assert result.exit_code == 1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
@@ -14,16 +11,14 @@ from builders import address, end, transfer
 from click.testing import CliRunner
 
 from commbench.cli.main import main
-from commbench.model import Case, Record
 
 SIZES = (1 << 10, 1 << 20, 16 << 20)
 TCP = builders.case("tcp", "all-to-all", n_workers=3)
 UCX = builders.case("ucx", "all-to-all", n_workers=3)
 
 
-def swept(case: Case, alpha_s: float, beta_Bps: float, launches: int = 6) -> list[Record]:  # noqa: N803
-    """Return exact fetches of all pairs, alone, and five times slower together."""
-    records: list[Record] = [address(case, worker) for worker in "012"]
+def swept(case, alpha_s, beta_Bps, launches=6):  # noqa: N803
+    records = [address(case, worker) for worker in "012"]
     for launch, (src, dst) in itertools.product(range(launches), itertools.permutations("012", 2)):
         for size in SIZES:
             seconds = alpha_s + size / (beta_Bps * (2 if (src, dst) == ("0", "1") else 1))
@@ -38,23 +33,19 @@ def swept(case: Case, alpha_s: float, beta_Bps: float, launches: int = 6) -> lis
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run over tcp with 1 ms and 0.5 GB/s, but 1 GB/s from 0 to 1."""
+def run(tmp_path_factory):
     return stored(tmp_path_factory.mktemp("results"), [TCP], swept(TCP, 1e-3, 5e8))
 
 
-def stored(folder: Path, cases: Iterable[Case], records: Iterable[Record] = ()) -> Path:
-    """Return a run of these records."""
+def stored(folder, cases, records=()):
     return builders.written(folder, cases, records).path
 
 
-def model(*arguments: Any, columns: int = 200) -> Any:
-    """Run the command and return what click saw."""
+def model(*arguments, columns=200):
     return CliRunner().invoke(main, ["model", *map(str, arguments)], env={"COLUMNS": str(columns)})
 
 
-def message(result: Any) -> str:
-    """Return the one message of a command that ended with usage."""
+def message(result):
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.stderr
@@ -62,16 +53,14 @@ def message(result: Any) -> str:
     return str(line.removeprefix("Error: "))
 
 
-def row(result: Any, name: str, title: str) -> list[str]:
-    """Return the cells of a row of the table with that title."""
+def row(result, name, title):
     assert result.exit_code == 0, result.output
     table = result.stdout[result.stdout.index(title) :]
     line = next(line for line in table.splitlines() if line.startswith(name))
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_the_tables_show_every_pair_and_class(run: Path) -> None:
-    """Latency, bandwidth, their intervals and the error stand there, alone and together apart."""
+def test_the_tables_show_every_pair_and_class(run):
     result = model(run)
     cells = row(result, "0 → 1", "alone: pairs")
     assert cells == ["0 → 1", "1.00 ms", "0.0%", "1", "0.0%", "1.00 MB", "0.0%", "0.0%"]
@@ -82,8 +71,7 @@ def test_the_tables_show_every_pair_and_class(run: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_the_tables_fit_the_page(columns: int, run: Path) -> None:
-    """No line is wider than a terminal of 80 columns, with a prediction, too."""
+def test_the_tables_fit_the_page(columns, run):
     result = model(run, "--predict", "1GiB", columns=columns)
     assert max(map(len, result.stdout.splitlines())) <= columns
 
@@ -91,14 +79,12 @@ def test_the_tables_fit_the_page(columns: int, run: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [("1MiB", "3.10 ms"), ("16MiB", "34.6 ms"), ("1GiB", "2.15 s *")]
 )
-def test_a_transfer_is_predicted(size: str, text: str, run: Path) -> None:
-    """The time is α + n / β; a size beyond what was measured has a star."""
+def test_a_transfer_is_predicted(size, text, run):
     cells = row(model(run, "--predict", size), "1 → 0", "alone: pairs")
     assert cells[-1] == text
 
 
-def test_json_has_all_of_it_in_base_units(run: Path) -> None:
-    """Every class and pair is a row, with what follows for a size."""
+def test_json_has_all_of_it_in_base_units(run):
     result = model(run, "--format", "json", "--predict", "1000000")
     report = json.loads(result.stdout, parse_constant=pytest.fail)
     assert list(report) == ["run", "predicted_bytes", "models"]
@@ -111,8 +97,7 @@ def test_json_has_all_of_it_in_base_units(run: Path) -> None:
     assert pair["link"] == "same host"
 
 
-def test_several_backends_are_told_apart(tmp_path: Path) -> None:
-    """The user says which backend's are shown; a wrong name lists the known."""
+def test_several_backends_are_told_apart(tmp_path):
     run = stored(tmp_path, [TCP, UCX], swept(TCP, 1e-3, 5e8) + swept(UCX, 1e-4, 5e9))
     assert "did you mean 'ucx'" in message(model(run, "--backend", "uxc"))
     shown = model(run, "--backend", "ucx").stdout
@@ -120,8 +105,7 @@ def test_several_backends_are_told_apart(tmp_path: Path) -> None:
     assert "over tcp" not in shown
 
 
-def bad() -> dict[str, tuple[list[Record], str]]:
-    """Return runs that no model can be fitted to, with what is said of them."""
+def bad():
     size = [transfer(TCP, 0, 0.1, 1 << 20, iteration=n, channel="alone") for n in range(9)]
     stopped = [transfer(TCP, 0, 0, 1 << n, channel="alone") for n in range(20)]
     return {
@@ -138,16 +122,14 @@ def bad() -> dict[str, tuple[list[Record], str]]:
 
 @pytest.mark.parametrize("name", bad())
 @pytest.mark.parametrize("options", [[], ["--format", "json"]])
-def test_a_run_without_enough_is_refused(name: str, options: list[str], tmp_path: Path) -> None:
-    """One message says what is missing and what measures it; nothing is printed."""
+def test_a_run_without_enough_is_refused(name, options, tmp_path):
     records, reason = bad()[name]
     said = message(model(stored(tmp_path, [TCP], records), *options))
     assert reason in said
     assert "commbench run all-to-all" in said
 
 
-def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path: Path) -> None:
-    """One pair of one size is left out of the tables' numbers, and it is said why."""
+def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path):
     records = [
         record for record in swept(TCP, 1e-3, 5e8)
         if (getattr(record, "src", ""), getattr(record, "dst", "")) != ("2", "0")
@@ -159,7 +141,6 @@ def test_pairs_that_cant_be_fitted_are_dashes_with_the_reason(tmp_path: Path) ->
     assert "No model of 2 → 0: one size only; at least 3 are needed." in result.stdout
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    """A directory without a run, and a size that is none, are told as everywhere."""
+def test_what_is_no_run_is_refused(tmp_path):
     assert "holds no run" in message(model(tmp_path))
     assert "is not a number of bytes" in model(tmp_path, "--predict", "many").stderr

@@ -34,17 +34,14 @@ class Moody(FakeBackend):
 
 
 def commbench(*arguments):
-    """Run the command line in this process and return what click saw."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def run(output, *arguments, workload="merge"):
-    """Run ``commbench run`` with its results in `output`."""
     return commbench("run", workload, *arguments, "--output", output)
 
 
 def message(result):
-    """Return the one message of a command that ended with usage, after click's own hint."""
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     assert result.stdout == ""
@@ -54,14 +51,11 @@ def message(result):
 
 
 def runs_in(output):
-    """Return the directories of the runs in `output`."""
     return sorted(output.iterdir()) if output.exists() else []
 
 
 @pytest.fixture
 def never_launched(monkeypatch):
-    """Let the test fail where anything is launched."""
-
     def run_plan(plan, logs):
         raise AssertionError("something was launched")
 
@@ -70,14 +64,12 @@ def never_launched(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_figures(good, monkeypatch):
-    """Save the time of drawing, but for the run that all tests share."""
     names = registry.names
     monkeypatch.setattr(registry, "names", lambda kind: [] if kind == "plot" else names(kind))
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Return the result of a good run of two simulated backends, and its directory."""
     output = tmp_path_factory.mktemp("results")
     result = run(output, "--backends", "fake,fake:slow", "--launches", 2, "--iterations", 2)
     (path,) = runs_in(output)
@@ -85,7 +77,6 @@ def good(tmp_path_factory):
 
 
 def test_a_run_reports_and_names_its_directory_last(good):
-    """A good run ends with status 0, its report on standard output and its directory at the end."""
     result, path = good
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -96,7 +87,6 @@ def test_a_run_reports_and_names_its_directory_last(good):
 
 
 def test_a_run_leaves_its_records_and_reports(good):
-    """The directory holds the description, every record, the report and its figures, no more."""
     _, path = good
     names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     figures = {name for name in names if name.startswith("figures/")}
@@ -115,7 +105,6 @@ def test_a_run_leaves_its_records_and_reports(good):
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "html", "csv", "json"])
 def test_a_run_can_be_reported_again(good, form):
-    """Every format reports a run that is over, with every backend."""
     result = commbench("report", good[1], "--format", form)
     assert result.exit_code == 0, result.output
     assert "fake:slow" in result.stdout
@@ -127,7 +116,6 @@ def test_a_run_can_be_reported_again(good, form):
 
 
 def test_the_smallest_transfer_that_counts_can_be_changed(good):
-    """``report --min-transfer`` leaves out smaller transfers, whatever the run said."""
     result = commbench("report", good[1], "--format", "json", "--min-transfer", "8.1MB")
     report = json.loads(result.stdout)
     assert report["pairs"] == []
@@ -135,7 +123,6 @@ def test_the_smallest_transfer_that_counts_can_be_changed(good):
 
 
 def test_a_report_in_pieces_is_whole(good, monkeypatch):
-    """However many pieces it is printed in, nothing is missing, and nothing stands between them."""
     whole = commbench("report", good[1], "--format", "json").stdout
     monkeypatch.setattr("commbench.cli.results._AT_ONCE", 7)
     assert commbench("report", good[1], "--format", "json").stdout == whole
@@ -143,7 +130,6 @@ def test_a_report_in_pieces_is_whole(good, monkeypatch):
 
 
 def test_resuming_a_run_that_is_complete_launches_nothing(good):
-    """A complete run has nothing left to run, and is reported."""
     before = processes.records(good[1], "LaunchEnd")
     result = commbench("run", "--resume", good[1])
     assert result.exit_code == 0, result.output
@@ -152,7 +138,6 @@ def test_resuming_a_run_that_is_complete_launches_nothing(good):
 
 
 def test_a_failed_launch_is_status_1_and_one_message(tmp_path):
-    """A launch that failed is told once on standard error, is in the report, and costs no other."""
     result = run(tmp_path, "--backends", "fake,fake:wrong", "--launches", 1)
     assert result.exit_code == 1
     assert "Traceback" not in result.output
@@ -202,7 +187,6 @@ USAGE = {
 def test_a_wrong_name_or_value_is_told_before_anything_starts(
     arguments, workload, words, tmp_path, never_launched
 ):
-    """What is wrong, what is known and what to do is one message; nothing runs, nothing is left."""
     result = run(tmp_path / "results", *arguments, workload=workload)
     assert words in message(result)
     assert runs_in(tmp_path / "results") == []
@@ -220,12 +204,10 @@ def test_a_wrong_name_or_value_is_told_before_anything_starts(
     ],
 )
 def test_a_command_that_makes_no_sense_is_told(arguments, words, never_launched):
-    """A command without its object, or with one that is not there, ends in one message."""
     assert words in message(commbench(*arguments))
 
 
 def test_a_damaged_description_is_told(good, tmp_path):
-    """A run.json of another version, or none at all, is told with the file's name."""
     description = json.loads((good[1] / "run.json").read_text())
     file = tmp_path / "run.json"
     for content, words in (
@@ -246,7 +228,6 @@ ABSENT = {
 
 @pytest.fixture(params=ABSENT)
 def absent(request):
-    """Return a backend that this machine lacks, and what is to be said of it."""
     if not importlib.util.find_spec("ucxx"):
         pytest.skip("ucxx is not installed, which is told first")
     has = environment.rdma_devices() if request.param == "ucx:ib" else environment.gpus()
@@ -256,7 +237,6 @@ def absent(request):
 
 
 def test_an_absent_backend_is_told_before_anything_starts(absent, tmp_path, never_launched):
-    """Named explicitly, a backend without its hardware ends the run with reason and remedy."""
     name, words = absent
     told = message(run(tmp_path / "results", "--backends", f"fake,{name}", "--device", "cpu"))
     assert told.startswith(f"backend {name} is unavailable: {words[0]}")
@@ -266,7 +246,6 @@ def test_an_absent_backend_is_told_before_anything_starts(absent, tmp_path, neve
 
 
 def test_an_absent_backend_can_be_skipped(absent, tmp_path):
-    """With --skip-unavailable it is said what was left out, and the rest runs."""
     name, words = absent
     options = ("--device", "cpu", "--launches", 1, "--iterations", 1, "--skip-unavailable")
     result = run(tmp_path, "--backends", f"{name},fake", *options)
@@ -277,7 +256,6 @@ def test_an_absent_backend_can_be_skipped(absent, tmp_path):
 
 
 def test_nothing_to_measure_is_an_error(absent, tmp_path, never_launched):
-    """Where every backend is skipped, that is an error and no empty run."""
     options = ("--device", "cpu", "--skip-unavailable", "--output", tmp_path / "results")
     result = commbench("run", "merge", "--backends", absent[0], *options)
     assert result.exit_code == 2
@@ -286,7 +264,6 @@ def test_nothing_to_measure_is_an_error(absent, tmp_path, never_launched):
 
 
 def test_a_suite_file_runs_with_overrides(tmp_path):
-    """A suite's cases run, and options given on the command line win over the file's."""
     file = tmp_path / "small.toml"
     file.write_text(
         'backends = ["fake"]\nlaunches = 5\niterations = 1\nwarmups = 0\n'
@@ -304,7 +281,6 @@ def test_a_suite_file_runs_with_overrides(tmp_path):
 
 
 def test_a_failed_launch_is_run_again_on_resume(tmp_path, monkeypatch):
-    """Resuming runs as many launches as failed, under numbers that no launch had before."""
     folder = processes.plug_in(
         tmp_path / "plugged", "moody_backend", PLUG_IN, backends={"moody": "Moody"}
     )
@@ -331,7 +307,6 @@ def test_a_failed_launch_is_run_again_on_resume(tmp_path, monkeypatch):
 
 
 def test_results_that_cannot_be_written_are_status_1(tmp_path, never_launched):
-    """An output directory that can't be made is told with its name, before anything starts."""
     (tmp_path / "file").write_text("")
     result = run(tmp_path / "file" / "results", "--backends", "fake")
     assert f"{tmp_path}/file/results" in result.stderr
@@ -341,7 +316,6 @@ def test_results_that_cannot_be_written_are_status_1(tmp_path, never_launched):
 
 
 def test_list_names_what_there_is():
-    """``list`` names workloads, backends, reports and launchers."""
     result = commbench("list")
     assert result.exit_code == 0
     for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
@@ -350,7 +324,6 @@ def test_list_names_what_there_is():
 
 @pytest.mark.parametrize("workload", ["all-to-all", "merge", "pingpong", "svd", "transpose-sum"])
 def test_every_workload_explains_its_options(workload):
-    """The help of a workload shows its own options and those of every run."""
     result = commbench("run", workload, "--help")
     assert result.exit_code == 0
     own = {"merge": "--frac-match", "pingpong": "--sizes", "svd": "--rows",
@@ -360,13 +333,11 @@ def test_every_workload_explains_its_options(workload):
 
 
 def test_the_version_is_the_packages():
-    """``--version`` prints the package's version."""
     assert __version__ in commbench("--version").stdout
 
 
 @pytest.mark.parametrize("command", [["-m", "commbench.cli"], ["-m", "dask", "commbench"]])
 def test_it_can_be_called_as_a_module_and_from_dask(command):
-    """``python -m commbench.cli`` and ``dask commbench`` are the same commands."""
     ended = subprocess.run(
         [sys.executable, *command, "run", "merge", "--help"],
         capture_output=True, text=True, check=True, timeout=processes.PATIENCE_SECONDS,
@@ -376,7 +347,6 @@ def test_it_can_be_called_as_a_module_and_from_dask(command):
 
 
 def test_the_orchestrator_loads_no_library_that_it_does_not_need(tmp_path):
-    """Until the last launch has ended neither Dask nor NumPy nor a transport is imported."""
     code = (
         "import sys; from commbench.cli import main as cli; from commbench.harness import runner\n"
         "def run_plan(plan, logs):\n"

@@ -68,24 +68,20 @@ TRANSPOSE = ("transpose-sum", "--size", "200", "--chunk", "100", "--warmups", "0
 
 @pytest.fixture
 def line(tmp_path):
-    """Return a command line of the test's own."""
     with processes.command_line(tmp_path) as line:
         yield line
 
 
 def failure_of(line, run, launch=0):
-    """Return the one failure of a launch, as the report has it."""
     (failure,) = [f for f in line.report(run)["failures"] if f["launch"] == launch]
     return failure
 
 
 def n_samples(run, launch):
-    """Return how many samples of a launch are on disk."""
     return sum(sample["launch"] == launch for sample in processes.records(run, "Sample"))
 
 
 def assert_told_well(ended, *words):
-    """Assert that a fault was told without a traceback, once, with all of `words`."""
     assert "Traceback" not in ended.said, ended.said
     told = [text for text in ended.stderr.splitlines() if text.startswith("failed: ")]
     for word in words:
@@ -93,7 +89,6 @@ def assert_told_well(ended, *words):
 
 
 def assert_nothing_left(line, running=None):
-    """Assert that neither a process nor a temporary file is left."""
     assert line.tag.processes() == []
     if running is not None:
         # A process that has lost its environment already may still be on its way out.
@@ -102,7 +97,6 @@ def assert_nothing_left(line, running=None):
 
 
 def test_a_death_costs_its_launch_alone(line):
-    """A worker and the scheduler die: each is one failure of one launch, and the plan goes on."""
     running = line.start("run", *MERGE, "--launches", "3", "--iterations", "8")
     victims = {0: "worker 1", 1: "scheduler"}
     for launch, role in victims.items():
@@ -130,7 +124,6 @@ def test_a_death_costs_its_launch_alone(line):
 
 
 def test_a_launch_that_is_stopped_meets_the_deadline(line):
-    """A launch that does not even run costs no more than --timeout, which the message names."""
     running = line.start("run", "merge", "--backends", "fake:hang", "--timeout", "15s",
                          "--launches", "1", "--iterations", "2")  # fmt: skip
     running.until_record("Sample")
@@ -146,7 +139,6 @@ def test_a_launch_that_is_stopped_meets_the_deadline(line):
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["worker 0", "scheduler", "launch"])
 def test_a_process_that_hangs_meets_the_deadline(role, line):
-    """Whichever process is stopped, the launch costs no more than --timeout."""
     running = line.start(
         "run", *TRANSPOSE, "--launches", "1", "--iterations", "10000", "--timeout", "60s"
     )
@@ -173,7 +165,6 @@ def test_a_process_that_hangs_meets_the_deadline(role, line):
     ],
 )
 def test_deaths_in_a_pair_leave_nothing_behind(backend, roles, tmp_path):
-    """Peer or launch die, and the orchestrator at last: each is told, no shared memory is left."""
     if problem := backends.parse(backend).unavailable("cpu"):
         pytest.skip(problem.reason)
     with (
@@ -216,7 +207,6 @@ def test_deaths_in_a_pair_leave_nothing_behind(backend, roles, tmp_path):
 @pytest.mark.parametrize("backend", ["ucx", "ucx:shm"])
 @pytest.mark.parametrize("role", ["worker 0", "scheduler", "launch", "orchestrator"])
 def test_deaths_in_a_cluster_over_ucx_leave_nothing_behind(role, backend, tmp_path):
-    """Whoever of a cluster over ucx dies, all others go, and with them the shared memory."""
     if problem := backends.parse(backend).unavailable("cpu"):
         pytest.skip(problem.reason)
     with (
@@ -242,7 +232,6 @@ def test_deaths_in_a_cluster_over_ucx_leave_nothing_behind(role, backend, tmp_pa
 
 
 def test_all_are_gone_when_orchestrator_and_launch_are_killed_at_once(line):
-    """Nobody is left to give an order, and yet scheduler and workers go."""
     running = line.start("run", *TRANSPOSE, "--launches", "1", "--iterations", "10000")
     running.until_record("Sample")
     victims = [running.find(role) for role in ("orchestrator", "launch")]
@@ -264,7 +253,6 @@ def test_all_are_gone_when_orchestrator_and_launch_are_killed_at_once(line):
     ],
 )
 def test_a_workload_of_a_third_party_that_goes_wrong(how, stage, words, line, tmp_path):
-    """Its error is one failure, what was right before it counts, and all that it left is gone."""
     plugged = processes.plug_in(
         tmp_path / "plugged", "odd_workload", PLUG_IN, workloads={"odd": "Odd"}
     )
@@ -286,7 +274,6 @@ def test_a_workload_of_a_third_party_that_goes_wrong(how, stage, words, line, tm
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_the_run_in_order(number, line):
-    """SIGTERM and SIGHUP end a run as Ctrl-C does, with a report and how to go on."""
     running = line.start("run", "merge", "--backends", "fake:hang", "--launches", "2")
     running.until_record("Sample")
     running.find("launch")
@@ -301,7 +288,6 @@ def test_a_signal_ends_the_run_in_order(number, line):
 
 
 def test_an_impatient_user_leaves_nothing_behind_either(line):
-    """Ctrl-C upon Ctrl-C ends the run without a traceback, and what was measured is readable."""
     running = line.start("run", "merge", "--backends", "fake:hang", "--launches", "2")
     running.until_record("Sample")
     running.find("launch")
@@ -331,7 +317,6 @@ class Straying(FakeBackend):
 
 
 def test_what_is_in_other_sessions_goes_with_the_orchestrator(line, tmp_path):
-    """Where the orchestrator is killed, the launch takes along what it has in other sessions."""
     plugged = processes.plug_in(
         tmp_path / "plugged", "straying_backend", STRAYING, backends={"straying": "Straying"}
     )
@@ -347,7 +332,6 @@ def test_what_is_in_other_sessions_goes_with_the_orchestrator(line, tmp_path):
 
 @pytest.fixture(scope="module", params=["fake:slow", pytest.param("tcp", marks=pytest.mark.slow)])
 def resumed(tmp_path_factory, request):
-    """Interrupt a run, resume and kill it, resume it again, and tell what was seen."""
     arguments = {
         "fake:slow": ("merge", "--backends", "fake:slow", "--iterations", "2"),
         "tcp": (
@@ -379,7 +363,6 @@ def resumed(tmp_path_factory, request):
 
 
 def test_an_interrupted_run_can_be_read_and_resumed(resumed):
-    """Ctrl-C and SIGKILL leave a run that reports what it has and says how to go on."""
     _, interrupted, killed, between, last = resumed
     assert interrupted.status == 130
     assert killed.status == -signal.SIGKILL
@@ -393,7 +376,6 @@ def test_an_interrupted_run_can_be_read_and_resumed(resumed):
 
 
 def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
-    """After the last resumption as many launches ended well as were asked for, and no more."""
     line, interrupted, _, _, last = resumed
     assert last.run == interrupted.run
     ends = processes.records(last.run, "LaunchEnd")
@@ -411,7 +393,6 @@ def test_a_resumed_run_is_completed_by_what_was_missing(resumed):
 
 
 def test_a_resumed_run_gives_no_number_twice(resumed):
-    """The launches that were cut short keep their numbers to themselves."""
     samples = processes.records(resumed[1].run, "Sample")
     seen = Counter((s["launch"], s["payload_bytes"], s["iteration"]) for s in samples)
     assert max(seen.values()) == 1
@@ -419,7 +400,6 @@ def test_a_resumed_run_gives_no_number_twice(resumed):
 
 @pytest.fixture(scope="module")
 def full_disk(tmp_path_factory):
-    """Run a ping-pong whose records don't fit on the disk, and tell how it ended."""
     folder = tmp_path_factory.mktemp("full")
     (folder / "results").mkdir()
     with (
@@ -433,7 +413,6 @@ def full_disk(tmp_path_factory):
 
 
 def test_a_full_disk_is_told_and_costs_no_record(full_disk):
-    """Where the disk is full, one message names the file and the way on; what is there is read."""
     line, ended, run = full_disk
     assert "Traceback" not in ended.said, ended.said
     (told,) = [text for text in ended.stderr.splitlines() if text.startswith("Error: ")]
@@ -446,12 +425,10 @@ def test_a_full_disk_is_told_and_costs_no_record(full_disk):
 
 
 def test_a_full_disk_is_status_1(full_disk):
-    """Results that can't be written are not the user's usage."""
     assert full_disk[1].status == 1
 
 
 def test_no_room_for_the_first_logs_is_told(tmp_path):
-    """Where not even a launch's folder can be made, that is told like any full disk."""
     (tmp_path / "results").mkdir()
     with (
         processes.private_memory(tmp_path / "results", "1m,nr_inodes=4") as memory,
@@ -467,7 +444,6 @@ def test_no_room_for_the_first_logs_is_told(tmp_path):
 
 
 def test_a_read_only_directory_is_told_before_anything_starts(tmp_path):
-    """An output directory that can't be written is told with its name and the option."""
     (tmp_path / "results").mkdir()
     with (
         processes.private_memory(tmp_path / "results", "1m,ro") as memory,

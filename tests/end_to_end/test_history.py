@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
-from typing import Any
 
 import processes
 import pytest
@@ -47,12 +46,12 @@ MEASURED = ["lane", "--sizes", "64KiB", "--iterations", "12", "--warmups", "2"]
 class Project:
     """A repository whose commits are measured one after another, as on every push."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.repository = folder, folder / "project"
         self.results, self.html = folder / "asv-results", folder / "html"
         processes.plug_in(self.repository, "lane", "", workloads={"lane": "Lane"})
         self.git("init", "--quiet", "--initial-branch", "main")
-        self.commits: list[str] = []
+        self.commits = []
         (folder / "asv.conf.json").write_text(
             json.dumps(
                 {
@@ -64,15 +63,13 @@ class Project:
             )
         )  # fmt: skip
 
-    def git(self, *arguments: Any, **environ: str) -> str:
-        """Return what git prints."""
+    def git(self, *arguments, **environ):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *map(str, arguments)]
         return subprocess.check_output(
             command, cwd=self.repository, text=True, env={**os.environ, **environ}
         ).strip()
 
-    def commit(self, delay_s: float) -> str:
-        """Commit the workload with such a delay, an hour after the commit before."""
+    def commit(self, delay_s):
         number = len(self.commits)
         source = LANE.format(delay_s=delay_s)
         (self.repository / "lane.py").write_text(f"# change {number}\n{source}")
@@ -82,8 +79,7 @@ class Project:
         self.commits.append(self.git("rev-parse", "HEAD"))
         return self.commits[-1]
 
-    def commbench(self, *arguments: Any, expected: int = 0) -> str:
-        """Return what commbench prints, called in the checkout as CI would."""
+    def commbench(self, *arguments, expected=0):
         ended = subprocess.run(
             [sys.executable, "-m", "commbench.cli", *map(str, arguments)], cwd=self.repository,
             env={**os.environ, "PYTHONPATH": str(self.repository), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -92,8 +88,7 @@ class Project:
         assert ended.returncode == expected, ended.stdout + ended.stderr
         return ended.stdout
 
-    def record(self) -> float:
-        """Measure what is checked out, export it and return the median in seconds."""
+    def record(self):
         run = self.commbench(
             "run", *MEASURED, "--launches", "3", "--output", self.folder / "runs"
         ).splitlines()[-1]
@@ -101,8 +96,7 @@ class Project:
         (row,) = json.loads(Path(file).read_text())["results"].values()
         return float(row[0][0])
 
-    def regressions(self) -> list[Any]:
-        """Return by commit the jumps that asv's step detection finds: times before and after."""
+    def regressions(self):
         command = ["asv", "--config", self.folder / "asv.conf.json", "publish", "--no-pull"]
         subprocess.check_output([sys.executable, "-m", *map(str, command)])
         index = json.loads((self.html / "index.json").read_text())
@@ -113,8 +107,7 @@ class Project:
             for jump in jumps
         ]
 
-    def environment(self, commit: str) -> Path:
-        """Return the Python of an environment that has the project as it was in `commit`."""
+    def environment(self, commit):
         worktree = self.folder / commit[:12]
         self.git("worktree", "add", "--detach", "--quiet", worktree, commit)
         venv.create(worktree / ".venv", symlinks=True)
@@ -124,8 +117,7 @@ class Project:
         (site / "borrowed.pth").write_text("".join(f"{line}\n" for line in lines))
         return worktree / ".venv" / "bin" / "python"
 
-    def ab(self, base: str, head: str, *, expected: int) -> Any:
-        """Return how two commits compare, measured in turns."""
+    def ab(self, base, head, *, expected):
         sides = ("--base", self.environment(base), "--head", self.environment(head))
         options = ("--launches", "6", "--min-effect", "10%", "--format", "json")
         where = ("--output", self.folder / "runs")
@@ -136,8 +128,7 @@ class Project:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path: Path) -> None:
-    """Twelve commits that change nothing raise nothing; then the slow one is named."""
+def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path):
     project = Project(tmp_path)
     equal, after = [], []
     for _ in range(N_EQUAL):
@@ -164,10 +155,7 @@ def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path: Path) ->
     [(SLOW_S, 3, {"slower"}), (FAST_S, 0, {"same", "inconclusive"})],
     ids=["slower", "equal"],
 )
-def test_a_slow_commit_fails_the_gate(
-    tmp_path: Path, delay_s: float, status: int, verdicts: set[str]
-) -> None:
-    """Against its parent, the slow commit is exit status 3, and one that changes nothing is 0."""
+def test_a_slow_commit_fails_the_gate(tmp_path, delay_s, status, verdicts):
     project = Project(tmp_path)
     parent, child = project.commit(FAST_S), project.commit(delay_s)
     found = project.ab(parent, child, expected=status)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 from commbench.cli.main import main
 from commbench.harness.suite import read_suite
 from commbench.machine import environment
-from commbench.model import Case, Suite, published, registry
+from commbench.model import published, registry
 from commbench.workloads import device
 from commbench.workloads.base import Context
 
@@ -31,33 +30,28 @@ SUITES = {
 }
 
 
-def suite(figure: str, **overrides: Any) -> Suite:
-    """Return the suite that reproduces `figure`."""
+def suite(figure, **overrides):
     return read_suite(FOLDER / f"{SUITES[figure]}.toml", overrides)
 
 
-def arrays(suite: Suite) -> list[Case]:
-    """Return the cases of `suite` that compute x + x.T."""
+def arrays(suite):
     return [case for case in suite.cases if case.workload == "transpose-sum"]
 
 
-def payload(case: Case) -> int:
-    """Return the bytes that the case's workload counts."""
+def payload(case):
     kind = registry.load("workload", case.workload)
     context = Context(n_workers=case.cluster.n_workers, device="cpu", seed=0)
     return int(kind(kind.Params(**case.params), context).payload_bytes)
 
 
-def test_every_published_figure_has_a_suite() -> None:
-    """There is one suite for each figure, and each says which."""
+def test_every_published_figure_has_a_suite():
     assert list(SUITES) == published.names()
     for figure in SUITES:
         assert suite(figure).reproduces == figure
 
 
 @pytest.mark.parametrize("figure", SUITES)
-def test_a_suite_measures_what_was_published(figure: str) -> None:
-    """Each published value has a case over its backends and with its workers, at full size."""
+def test_a_suite_measures_what_was_published(figure):
     cases = suite(figure, scale=1).cases
     for value in published.published_figure(figure).values:
         for backend in filter(None, (value.backend, value.over)):
@@ -74,8 +68,7 @@ def test_a_suite_measures_what_was_published(figure: str) -> None:
                 assert value.layer in found
 
 
-def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
-    """16K x 16K in 16 chunks on 2 to 6 workers; 40,000 x 40,000 in Dask's chunks of 128 MiB."""
+def test_the_transposes_are_those_of_the_paper_and_the_post():
     import dask.array as da
 
     for case in suite("mpi4dask.transpose_ri2", scale=1).cases:
@@ -88,8 +81,7 @@ def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
     assert rows[0] == 4_096
 
 
-def test_the_merges_have_the_papers_bytes_per_worker() -> None:
-    """3.2 GB a worker on RI2, up to 19.2 GB; 1.6 GB on Frontera, up to 51.2 GB."""
+def test_the_merges_have_the_papers_bytes_per_worker():
     ri2 = suite("mpi4dask.merge_ri2", scale=1).cases
     assert {case.params["rows"] for case in ri2} == {100_000_000}
     assert {case.params["frac_match"] for case in ri2} == {0.3}
@@ -102,8 +94,7 @@ def test_the_merges_have_the_papers_bytes_per_worker() -> None:
     assert {case.cluster.threads_per_worker for case in frontera} == {8}
 
 
-def test_the_svd_and_the_messages_are_those_of_the_posts() -> None:
-    """1,000,000 x 1,000 in 100 chunks on 4 workers; messages of 1 GB; 8 workers for the merge."""
+def test_the_svd_and_the_messages_are_those_of_the_posts():
     for case in suite("ucx_dgx_blog.svd", scale=1).cases:
         assert case.params == {"rows": 1_000_000, "columns": 1_000, "chunk_rows": 10_000}
         assert case.cluster.n_workers == 4
@@ -113,8 +104,7 @@ def test_the_svd_and_the_messages_are_those_of_the_posts() -> None:
 
 
 @pytest.mark.parametrize("figure", SUITES)
-def test_the_full_size_is_one_setting_away(figure: str) -> None:
-    """Every suite comes scaled down to a laptop, and 1 is the published size."""
+def test_the_full_size_is_one_setting_away(figure):
     small, full = suite(figure), suite(figure, scale=1)
     assert small.scale < 1 == full.scale
     assert len(small.cases) <= len(full.cases)
@@ -131,8 +121,7 @@ def test_the_full_size_is_one_setting_away(figure: str) -> None:
 
 @pytest.mark.parametrize("scale", [0.001, 0.05, 0.5])
 @pytest.mark.parametrize("figure", SUITES)
-def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
-    """Each case has that share of its published bytes; ping-pongs that of the largest message."""
+def test_a_scale_is_a_share_of_the_bytes(figure, scale):
     full = {
         (
             c.workload,
@@ -154,8 +143,7 @@ def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
             assert payload(case) / payload(other) == pytest.approx(scale, rel=0.03)
 
 
-def test_scaled_arrays_keep_their_chunks() -> None:
-    """An x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
+def test_scaled_arrays_keep_their_chunks():
     for scale in (0.001, 0.03, 0.7):
         for figure, n in (("mpi4dask.transpose_ri2", 4), ("ucx_dgx_blog.transpose", 10)):
             for case in arrays(suite(figure, scale=scale)):
@@ -165,15 +153,13 @@ def test_scaled_arrays_keep_their_chunks() -> None:
             assert case.params["chunk_rows"] == 10 * case.params["columns"]
 
 
-def run(figure: str, output: Path, *arguments: object) -> Any:
-    """Run the suite of `figure` with its results in `output`."""
+def run(figure, output, *arguments):
     path = FOLDER / f"{SUITES[figure]}.toml"
     words = ["run", path, "--output", output, "--launches", 1, "--iterations", 1, *arguments]
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
-def test_the_page_counts_the_cases() -> None:
-    """Of each suite it says how many cases there are, and how many need no GPU and InfiniBand."""
+def test_the_page_counts_the_cases():
     page = (FOLDER.parent / "docs" / "suites.md").read_text(encoding="utf-8")
     said = dict(re.findall(r"^\| `([\w-]+)\.toml` .* \| (\d+ of \d+) \|$", page, re.MULTILINE))
     found = {}
@@ -185,8 +171,7 @@ def test_the_page_counts_the_cases() -> None:
 
 
 @pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw the figure of the publication alone."""
+def no_figures(monkeypatch):
     names = registry.names
     monkeypatch.setattr(
         registry, "names", lambda kind: ["published"] if kind == "plot" else names(kind)
@@ -194,10 +179,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("figure", ["rapids_blog.merge_dgx1", "mpi4dask.frontera"])
-def test_a_suite_runs_and_its_run_knows_the_figure(
-    figure: str, tmp_path: Path, no_figures: None
-) -> None:
-    """The run's description, report and JSON say what was reproduced at which scale."""
+def test_a_suite_runs_and_its_run_knows_the_figure(figure, tmp_path, no_figures):
     result = run(figure, tmp_path, "--backends", "fake", "--scale", "0.1%", "--warmups", 0)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.iterdir()
@@ -212,8 +194,7 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
     assert not any(row["comparable"] for row in told["published"])
 
 
-def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
-    """Messages of 1 MB over tcp, by both layers, stand beside those of 1 GB over NVLink."""
+def test_a_suite_runs_for_real(tmp_path, no_figures):
     arguments = ("--backends", "tcp", "--scale", "0.1%", "--warmups", 0)
     result = run("rapids_blog.message_1GB", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
@@ -228,14 +209,12 @@ def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this a machine without GPU and InfiniBand."""
+def bare(monkeypatch):
     monkeypatch.setattr(environment, "gpus", lambda: [])
     monkeypatch.setattr(environment, "rdma_devices", lambda *_: [])
 
 
-def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, bare: None) -> None:
-    """The message names each backend, what it lacks, and what the rest is; nothing starts."""
+def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path, bare):
     result = run("rapids_blog.merge_dgx1", tmp_path / "results")
     assert result.exit_code == 2
     assert not (tmp_path / "results").exists()
@@ -257,17 +236,13 @@ def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, 
         ("ucx_dgx_blog.svd", "3 of 4 cases, over tcp, ucx, ucx:shm"),
     ],
 )
-def test_what_the_rest_is_depends_on_the_suite(
-    figure: str, rest: str, tmp_path: Path, bare: None
-) -> None:
-    """Without GPU and InfiniBand a suite names the cases that can be measured all the same."""
+def test_what_the_rest_is_depends_on_the_suite(figure, rest, tmp_path, bare):
     result = run(figure, tmp_path / "results")
     assert result.exit_code == 2
     assert f"To go on with {rest}: --skip-unavailable" in result.stderr
 
 
-def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figures: None) -> None:
-    """With --skip-unavailable each backend that is left out is told once."""
+def test_what_is_there_runs_without_the_rest(tmp_path, bare, no_figures):
     arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
     result = run("mpi4dask.merge_ri2", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
@@ -276,8 +251,7 @@ def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figu
     assert "not measured in this run" in " ".join(result.stdout.split())
 
 
-def test_gpu_memory_takes_a_gpu(tmp_path: Path, bare: None) -> None:
-    """A case that asks for GPU memory is refused where there is no GPU."""
+def test_gpu_memory_takes_a_gpu(tmp_path, bare):
     path = tmp_path / "gpu.toml"
     path.write_text('[cluster]\ndevice = "gpu"\n[[case]]\nworkload = "merge"\n')
     result = CliRunner().invoke(main, ["run", str(path), "--output", str(tmp_path / "results")])
@@ -287,8 +261,7 @@ def test_gpu_memory_takes_a_gpu(tmp_path: Path, bare: None) -> None:
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "1.5", "200%", "much"])
-def test_a_bad_scale_is_told_before_anything_starts(scale: str, tmp_path: Path) -> None:
-    """No run begins at a scale that is none."""
+def test_a_bad_scale_is_told_before_anything_starts(scale, tmp_path):
     result = run("mpi4dask.merge_ri2", tmp_path / "results", f"--scale={scale}")
     assert result.exit_code == 2
     assert "scale" in result.stderr
@@ -296,8 +269,7 @@ def test_a_bad_scale_is_told_before_anything_starts(scale: str, tmp_path: Path) 
     assert not (tmp_path / "results").exists()
 
 
-def test_auto_is_settled_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a GPU every value has a case in the memory that was published, at all layers."""
+def test_auto_is_settled_before_the_plan(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: "gpu")
     for figure in SUITES:
         for value in published.published_figure(figure).values:

@@ -87,19 +87,16 @@ class Odd(FakeBackend):
 
 
 def launches(backend, *, count=1, **case):
-    """Return launches of a simulated case."""
     case = Case(workload="merge", backend=backend, **{"iterations": 2, "timeout_s": 600.0} | case)
     return [Launch(case=case, index=index, block=index, position=0) for index in range(count)]
 
 
 def of(records, kind):
-    """Return the records of one kind."""
     return [record for record in records if isinstance(record, kind)]
 
 
 @pytest.fixture
 def odd(tmp_path, monkeypatch):
-    """Install the backend ``odd``, here and in the processes that are started."""
     folder = processes.plug_in(
         tmp_path / "plugged", "odd_backend", PLUG_IN, backends={"odd": "Odd"}
     )
@@ -108,7 +105,6 @@ def odd(tmp_path, monkeypatch):
 
 
 def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
-    """Every record of a good launch arrives, the end last, and neither log nor process is left."""
     records = list(runner.run_plan(launches("fake"), tmp_path))
     assert [sample.iteration for sample in of(records, Sample)] == [-1, 0, 1]
     end = records[-1]
@@ -123,7 +119,6 @@ def test_a_good_launch_streams_its_records_and_leaves_no_log(tmp_path, tag):
 
 
 def test_many_records_lie_in_parts(tmp_path):
-    """Transfers don't come, but are in closed parts, each once."""
     found = list(runner.run_plan(launches("fake"), tmp_path))
     assert not of(found, TransferRecord)
     many = [(one.iteration, one.src, one.dst) for one in of(all_records(tmp_path), TransferRecord)]
@@ -144,7 +139,6 @@ FAULTS = {
 
 @pytest.mark.parametrize(("backend", "told"), FAULTS.items(), ids=FAULTS)
 def test_a_fault_costs_its_launch_alone(backend, told, tmp_path, tag):
-    """A launch that goes wrong keeps its records, tells once why, and the plan goes on."""
     timeout_s = 15.0 if backend == "fake:hang" else 600.0
     plan = [*launches(backend, timeout_s=timeout_s), *launches("fake")]
     bad, good = plan[0].case.id, plan[1].case.id
@@ -162,7 +156,6 @@ def test_a_fault_costs_its_launch_alone(backend, told, tmp_path, tag):
 
 @pytest.mark.parametrize("line", ["flood", "number", "fields", "kind", "binary"])
 def test_whatever_is_no_record_ends_the_launch_at_once(line, tmp_path, tag, odd):
-    """A launch that writes anything but records is ended at its first such line."""
     records = list(runner.run_plan(launches(f"odd:{line}", timeout_s=600), tmp_path))
     failure, end = [record for record in records if record is not None]
     assert failure.stage == "protocol"
@@ -174,7 +167,6 @@ def test_whatever_is_no_record_ends_the_launch_at_once(line, tmp_path, tag, odd)
 
 @pytest.mark.parametrize("kind", ["stray", "holder"])
 def test_what_a_launch_leaves_behind_is_killed(kind, tmp_path, tag, odd):
-    """A grandchild in a session of its own neither delays the launch's end nor outlives it."""
     records = list(runner.run_plan(launches(f"odd:{kind}", timeout_s=600), tmp_path))
     assert len((tmp_path / "logs" / "started").read_text().split()) == 1
     assert records[-1].ok
@@ -182,7 +174,6 @@ def test_what_a_launch_leaves_behind_is_killed(kind, tmp_path, tag, odd):
 
 
 def test_a_launch_that_closes_its_pipe_and_hangs_meets_the_deadline(tmp_path, tag, odd):
-    """The end of the pipe is not the end of the launch, and its silence does not last."""
     records = list(runner.run_plan(launches("odd:mute", timeout_s=5.0), tmp_path))
     (failure,) = of(records, Failure)
     assert failure.stage == "deadline"
@@ -196,7 +187,6 @@ def test_a_launch_that_closes_its_pipe_and_hangs_meets_the_deadline(tmp_path, ta
     [("raise", "RuntimeError: the dice are loaded"), ("import", "a_package_that_nobody_has")],
 )
 def test_an_unexpected_error_names_the_log_with_its_traceback(kind, message, tmp_path, odd):
-    """An error that commbench did not expect is told in a line, which names the whole story."""
     records = list(runner.run_plan(launches(f"odd:{kind}"), tmp_path))
     (failure,) = of(records, Failure)
     assert failure.stage == "launch"
@@ -207,7 +197,6 @@ def test_an_unexpected_error_names_the_log_with_its_traceback(kind, message, tmp
 
 
 def test_a_launch_that_dies_is_told_with_its_last_words(tmp_path, odd):
-    """The message of a launch that exited ends in the last lines of its log, and not in all."""
     records = list(runner.run_plan(launches("odd:verbose"), tmp_path))
     (failure,) = of(records, Failure)
     first, *lines = failure.message.splitlines()
@@ -217,7 +206,6 @@ def test_a_launch_that_dies_is_told_with_its_last_words(tmp_path, odd):
 
 
 def test_only_the_logs_of_a_failed_launch_are_kept(tmp_path):
-    """After a failure the logs stay, and temporary files and other launches' logs do not."""
     plan = [*launches("fake:wrong"), *launches("fake")]
     list(runner.run_plan(plan, tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
@@ -227,7 +215,6 @@ def test_only_the_logs_of_a_failed_launch_are_kept(tmp_path):
 
 
 def test_records_come_while_the_launch_goes_on(tmp_path, tag):
-    """A sample is there as soon as it was taken, and quiet times are filled with ticks."""
     records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path)
     while not isinstance(next(records), Sample):
         pass
@@ -237,7 +224,6 @@ def test_records_come_while_the_launch_goes_on(tmp_path, tag):
 
 
 def test_closing_the_iterator_ends_the_launch(tmp_path, tag):
-    """A run that is given up takes its processes with it."""
     records = runner.run_plan(launches("fake:hang", timeout_s=600), tmp_path)
     while not isinstance(next(records), Sample):
         pass
@@ -247,7 +233,6 @@ def test_closing_the_iterator_ends_the_launch(tmp_path, tag):
 
 
 def test_every_launch_has_an_environment_of_its_own(tmp_path, odd, monkeypatch):
-    """A launch sees its backend's variables and Dask settings, its case's, and its own mark."""
     monkeypatch.setenv("DASK_ARRAY__CHUNK_SIZE", "7MiB")
     monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
     spec = ClusterSpec(env={"ODD_CASE": "yes"})
@@ -273,7 +258,6 @@ def test_every_launch_has_an_environment_of_its_own(tmp_path, odd, monkeypatch):
 
 
 def test_a_users_folder_for_temporary_files_is_respected(tmp_path, odd, monkeypatch):
-    """DASK_TEMPORARY_DIRECTORY stays what the user made it."""
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", "/elsewhere")
     records = builders.measured(launches("odd:environ"), tmp_path)
     seen = {record.transport: record.evidence for record in of(records, TransportUsed)}
@@ -281,14 +265,12 @@ def test_a_users_folder_for_temporary_files_is_respected(tmp_path, odd, monkeypa
 
 
 def test_logs_that_cannot_be_written_are_told(tmp_path):
-    """A folder for logs that can't be made ends the run with one message that names it."""
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(ResultsError, match=r"can't write the logs .*logs.*--resume"):
         list(runner.run_plan(launches("fake"), tmp_path))
 
 
 def test_a_process_that_cannot_be_started_is_a_failure(tmp_path, monkeypatch):
-    """Where not even the launch's process starts, the launch has failed, and the plan goes on."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
     records = list(runner.run_plan(launches("fake", count=2), tmp_path))
     assert ["/no/such/python" in failure.message for failure in of(records, Failure)] == [True] * 2

@@ -7,9 +7,7 @@ import json
 import textwrap
 import tomllib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
@@ -91,10 +89,8 @@ BAD = {
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., Suite]:
-    """Return a function that reads a suite with this content."""
-
-    def read(content: str | bytes, **overrides: Any) -> Suite:
+def read(tmp_path):
+    def read(content, **overrides):
         path = tmp_path / "my.toml"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return read_suite(path, overrides)
@@ -103,10 +99,7 @@ def read(tmp_path: Path) -> Callable[..., Suite]:
 
 
 @pytest.mark.parametrize(("content", "parts"), [(c, p) for c, *p in BAD.values()], ids=BAD.keys())
-def test_a_bad_suite_is_refused_with_file_path_and_remedy(
-    content: str, parts: list[str], read: Callable[..., Suite]
-) -> None:
-    """One message names the key by its path, what is wrong and what is known."""
+def test_a_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
     with pytest.raises(SuiteError) as caught:
         read(content)
     for part in parts:
@@ -115,8 +108,7 @@ def test_a_bad_suite_is_refused_with_file_path_and_remedy(
         assert "my.toml" in str(caught.value)
 
 
-def test_every_problem_of_a_file_is_told_at_once(read: Callable[..., Suite]) -> None:
-    """Nobody has to run a suite three times to learn of three mistakes."""
+def test_every_problem_of_a_file_is_told_at_once(read):
     with pytest.raises(SuiteError) as caught:
         read("nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3')
     for part in ("'nope'", ".case[0].launches", ".case[1].workload"):
@@ -124,21 +116,18 @@ def test_every_problem_of_a_file_is_told_at_once(read: Callable[..., Suite]) -> 
 
 
 @pytest.mark.parametrize("content", ["x = ", "a = 1\na = 2", b"name = '\xff'", b"\x00", "[[case"])
-def test_what_is_no_toml_is_refused(content: str | bytes, read: Callable[..., Suite]) -> None:
-    """Broken TOML, and text that is not UTF-8, is an error that names the file."""
+def test_what_is_no_toml_is_refused(content, read):
     with pytest.raises(SuiteError, match=r"can't read the suite .*my\.toml"):
         read(content)
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "."])
-def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
-    """A suite that is not there, or is a directory, is an error that names it."""
+def test_what_is_no_file_is_refused(name, tmp_path):
     with pytest.raises(SuiteError, match="can't read the suite"):
         read_suite(tmp_path / name)
 
 
-def test_a_case_overrides_the_suite_and_options_override_both(read: Callable[..., Suite]) -> None:
-    """The option wins over the case, the case over the suite, the suite over the default."""
+def test_a_case_overrides_the_suite_and_options_override_both(read):
     content = (
         'backends = ["tcp"]\nlaunches = 2\niterations = 5\n[cluster]\nn_workers = 3\n'
         '[cluster.env]\nA = "1"\n'
@@ -152,42 +141,36 @@ def test_a_case_overrides_the_suite_and_options_override_both(read: Callable[...
     assert (case.backend, case.launches, case.iterations, case.seed) == ("tcp", 9, 5, 0)
 
 
-def test_a_suite_is_named_by_its_file_unless_it_names_itself(read: Callable[..., Suite]) -> None:
-    """The file's name stands in for a name that is not given."""
+def test_a_suite_is_named_by_its_file_unless_it_names_itself(read):
     assert read(MERGE).name == "my"
     assert read('name = "mine"\n' + MERGE).name == "mine"
 
 
-def test_a_workloads_own_defaults_are_weaker_than_what_is_said(read: Callable[..., Suite]) -> None:
-    """A ping-pong has many messages by default, and as many as the file says otherwise."""
+def test_a_workloads_own_defaults_are_weaker_than_what_is_said(read):
     pingpong = '[[case]]\nworkload = "pingpong"\n'
     assert read(pingpong).cases[0].iterations == 1000
     assert read("iterations = 7\n" + pingpong).cases[0].iterations == 7
 
 
-def test_parameters_are_complete_in_every_case(read: Callable[..., Suite]) -> None:
-    """A default that is written out and one that is not give the same case."""
+def test_parameters_are_complete_in_every_case(read):
     (short,), (long,) = (read(MERGE + text).cases for text in ("", 'params = {shuffle = "tasks"}'))
     assert short == long
     assert "rows" in short.params
 
 
-def test_integers_pass_for_floats_and_give_the_same_case(read: Callable[..., Suite]) -> None:
-    """``frac_match = 1`` and ``1.0`` are one case."""
+def test_integers_pass_for_floats_and_give_the_same_case(read):
     one, same = (read(f"{MERGE}params = {{frac_match = {text}}}").cases for text in ("1", "1.0"))
     assert one[0].id == same[0].id
 
 
-def test_the_shipped_suites_are_suites() -> None:
-    """Every suite that comes with commbench can be read."""
+def test_the_shipped_suites_are_suites():
     paths = sorted((Path(__file__).parents[2] / "suites").glob("*.toml"))
     assert paths
     for path in paths:
         assert read_suite(path).cases
 
 
-def test_the_docstring_has_every_key() -> None:
-    """The example in it can be read, and has all keys of a suite, a cluster and a case."""
+def test_the_docstring_has_every_key():
     text = textwrap.dedent((suite.__doc__ or "").partition("::\n")[2])
     content = tomllib.loads(text)
     suite.structure(content, suite.SuiteFile, "docstring")
@@ -200,8 +183,7 @@ def test_the_docstring_has_every_key() -> None:
     assert {*content["case"][0]} == in_case - in_suite
 
 
-def test_cases_survive_their_run_json(read: Callable[..., Suite]) -> None:
-    """A case's id is the same before and after it went through JSON, lists for tuples."""
+def test_cases_survive_their_run_json(read):
     (case,) = read('[[case]]\nworkload = "pingpong"\nparams = {sizes = [1, 2]}').cases
     content = json.loads(json.dumps(dataclasses.asdict(case)))
     again = dataclasses.replace(case, params=content["params"])
@@ -209,14 +191,12 @@ def test_cases_survive_their_run_json(read: Callable[..., Suite]) -> None:
 
 
 @pytest.mark.parametrize("names", [(), iter(())])
-def test_cases_need_a_backend(names: Any) -> None:
-    """Without a backend there is an error, not an empty list of cases."""
+def test_cases_need_a_backend(names):
     with pytest.raises(UsageError, match="backends is empty"):
         cases_for("merge", names, {}, ClusterSpec())
 
 
-def test_a_suite_without_cases_is_refused() -> None:
-    """An empty suite says how to add a case."""
+def test_a_suite_without_cases_is_refused():
     with pytest.raises(SuiteError, match=r"no case; add a \[\[case\]\]"):
         make_suite("empty", [])
 
@@ -233,8 +213,7 @@ suites = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
 
 
 @given(suites, st.integers(0, 2**32))
-def test_every_block_is_complete(suite: Suite, seed: int) -> None:
-    """A block has one launch of every case that has so many, at positions without a gap."""
+def test_every_block_is_complete(suite, seed):
     launches = plan(suite, seed)
     assert [launch.block for launch in launches] == sorted(launch.block for launch in launches)
     for block in range(max(case.launches for case in suite.cases)):
@@ -246,8 +225,7 @@ def test_every_block_is_complete(suite: Suite, seed: int) -> None:
 
 
 @given(suites, st.integers(0, 2**32))
-def test_every_case_has_its_launches(suite: Suite, seed: int) -> None:
-    """A case is launched as often as it says, with indices from 0 on."""
+def test_every_case_has_its_launches(suite, seed):
     launches = plan(suite, seed)
     for case in suite.cases:
         indices = [launch.index for launch in launches if launch.case.id == case.id]
@@ -255,21 +233,18 @@ def test_every_case_has_its_launches(suite: Suite, seed: int) -> None:
 
 
 @given(suites, st.integers(0, 2**32))
-def test_the_seed_alone_decides_the_order(suite: Suite, seed: int) -> None:
-    """The same seed gives the same plan again."""
+def test_the_seed_alone_decides_the_order(suite, seed):
     assert plan(suite, seed) == plan(suite, seed)
 
 
-def test_different_seeds_give_different_orders() -> None:
-    """Ten seeds give ten orders of thirty launches, and blocks of one plan differ."""
+def test_different_seeds_give_different_orders():
     suite = make_suite("s", [builders.case(params={"n": n}, launches=5) for n in range(6)])
     orders = [tuple(launch.case.id for launch in plan(suite, seed)) for seed in range(10)]
     assert len(set(orders)) == 10
     assert len({orders[0][begin : begin + 6] for begin in range(0, 30, 6)}) == 5
 
 
-def test_no_case_is_favoured_in_the_order() -> None:
-    """Over many seeds each case comes first about as often as each other."""
+def test_no_case_is_favoured_in_the_order():
     suite = make_suite("s", [builders.case(params={"n": n}, launches=1) for n in range(4)])
     first = Counter(plan(suite, seed)[0].case.id for seed in range(2000))
     # Binomial (2000, 1/4): four standard deviations are 77.
@@ -277,16 +252,14 @@ def test_no_case_is_favoured_in_the_order() -> None:
 
 
 @given(suites, st.data())
-def test_what_is_done_is_left_out(suite: Suite, data: st.DataObject) -> None:
-    """Each case lacks exactly the launches that it did not have, and never a negative number."""
+def test_what_is_done_is_left_out(suite, data):
     done = {case.id: data.draw(st.integers(0, 7)) for case in suite.cases}
     counts = Counter(launch.case.id for launch in plan(suite, 0, done={**done, "foreign": 3}))
     for case in suite.cases:
         assert counts[case.id] == max(0, case.launches - done[case.id])
 
 
-def test_shifted_launches_get_numbers_of_their_own() -> None:
-    """A resumed run goes on where the numbers of each case ended."""
+def test_shifted_launches_get_numbers_of_their_own():
     one, two = (builders.case(name, launches=2) for name in ("tcp", "ucx"))
     missing = plan(make_suite("s", [one, two]), 0, done={one.id: 1})
     shifted = shift(missing, {one.id: 5})
@@ -304,8 +277,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(keys, values, max_size=4))
-def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
-    """Whatever a file holds, it is structured or refused with the path of what is wrong."""
+def test_any_content_is_a_suite_or_an_error_of_ours(content):
     found, message = None, ""
     try:
         found = suite.structure(content, suite.SuiteFile, "my.toml")
@@ -321,11 +293,7 @@ def test_any_content_is_a_suite_or_an_error_of_ours(content: Any) -> None:
         ("eager", "unknown mode 'eager'"),
     ],
 )
-def test_a_pair_whose_mode_reports_can_t_know_is_refused(
-    monkeypatch: pytest.MonkeyPatch, mode: str, said: str
-) -> None:
-    """Its numbers would have the name of others."""
-
+def test_a_pair_whose_mode_reports_can_t_know_is_refused(monkeypatch, mode, said):
     class Rates(PingPong):
         """A ping-pong that always does the same, whatever its parameters say."""
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import builders
 import pandas as pd
@@ -21,9 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import load, model
-from commbench.analysis.run import Run
 from commbench.errors import ResultsError
-from commbench.model import Case, Record
 from commbench.store import parts, records
 from commbench.store.directory import RunStore, decode, encode, new_run_id, read_manifest
 
@@ -45,34 +42,29 @@ VALUES = {
 }
 
 
-def store_of(tmp_path: Path, found: list[Record] | None = None, **given: Any) -> RunStore:
-    """Return the store of a run that is still going on."""
+def store_of(tmp_path, found=None, **given):
     store = RunStore.create(tmp_path, builders.run([CASE], **given))
     append(store, *(found or []))
     return store
 
 
-def append(store: RunStore, *found: Record) -> None:
-    """Store records of all kinds and leave no file open."""
+def append(store, *found):
     builders.store_all(store, found)
     store.close()
 
 
-def seconds(run: Run) -> list[float]:
-    """Return the samples that were read."""
+def seconds(run):
     return run.samples["seconds"].tolist()
 
 
-def rows(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Return all that was read, as the fields of records."""
+def rows(run):
     return {
         kind: getattr(run, name).drop(columns=["workload", "backend"]).to_dict(orient="records")
         for kind, name in FRAMES.items()
     }
 
 
-def any_record(kind: type[Any]) -> st.SearchStrategy[Record]:
-    """Return any record of this kind."""
+def any_record(kind):
     fields = {name: VALUES[wanted] for name, wanted in records.FIELDS[kind.__name__].items()}
     return st.builds(kind, **fields)
 
@@ -81,8 +73,7 @@ def any_record(kind: type[Any]) -> st.SearchStrategy[Record]:
 
 
 @given(st.one_of([any_record(kind) for kind in KINDS]))
-def test_a_record_is_the_same_after_its_line(record: Record) -> None:
-    """Every value of every field survives, whatever the text and however many the digits."""
+def test_a_record_is_the_same_after_its_line(record):
     line = encode(record)
     assert "\n" not in line
     assert decode(line) == record
@@ -90,8 +81,7 @@ def test_a_record_is_the_same_after_its_line(record: Record) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_every_kind_of_record_is_read_back(finished: bool, tmp_path: Path) -> None:
-    """A run has a frame for each kind, with the record's fields and the names of its case."""
+def test_every_kind_of_record_is_read_back(finished, tmp_path):
     found = builders.every_kind(CASE)
     store = store_of(tmp_path, found)
     if finished:
@@ -104,13 +94,11 @@ def test_every_kind_of_record_is_read_back(finished: bool, tmp_path: Path) -> No
         assert (frame["workload"].tolist(), frame["backend"].tolist()) == (["merge"], ["tcp"])
 
 
-def test_every_kind_of_record_has_a_frame() -> None:
-    """A new kind of record is forgotten neither by the store nor by these tests."""
+def test_every_kind_of_record_has_a_frame():
     assert set(records.KINDS) == set(FRAMES) == {kind.__name__ for kind in model.Record.__args__}
 
 
-def test_an_empty_run_has_typed_frames(tmp_path: Path) -> None:
-    """A run without a record has the columns, and their types, of one with records."""
+def test_an_empty_run_has_typed_frames(tmp_path):
     (tmp_path / "full").mkdir()
     empty = load(store_of(tmp_path).path)
     full = load(store_of(tmp_path / "full", builders.every_kind(CASE)).path)
@@ -121,8 +109,7 @@ def test_an_empty_run_has_typed_frames(tmp_path: Path) -> None:
         assert len(getattr(empty, name)) == 0
 
 
-def test_a_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
-    """Another process sees each record at once, complete, as the kernel has it."""
+def test_a_record_is_on_disk_when_append_returns(tmp_path):
     store = store_of(tmp_path)
     for count in range(1, 4):
         store.append(builders.sample(CASE, float(count)))
@@ -130,8 +117,7 @@ def test_a_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_run_is_described_before_anything_is_measured(tmp_path: Path) -> None:
-    """A run that dies at once has left its suite, seed and environment."""
+def test_the_run_is_described_before_anything_is_measured(tmp_path):
     run = builders.run([CASE], environment={"cpu": {"model": "x"}}, seed=7, command="commbench …")
     RunStore.create(tmp_path, run)
     again = read_manifest(tmp_path / run.id)
@@ -142,23 +128,21 @@ def test_the_run_is_described_before_anything_is_measured(tmp_path: Path) -> Non
 # --- what a crash leaves ---------------------------------------------------------------------
 
 
-def test_a_file_cut_anywhere_keeps_every_earlier_record(tmp_path: Path) -> None:
-    """At whatever byte a file ends, the records before it are read, and the cut is told."""
+def test_a_file_cut_anywhere_keeps_every_earlier_record(tmp_path):
     written = [builders.sample(CASE, float(number)) for number in range(3)]
     lines = [encode(record).encode() + b"\n" for record in written]
     path, content = tmp_path / "some.jsonl", b"".join(lines)
     for size in range(len(content) + 1):
         path.write_bytes(content[:size])
         whole = sum(size >= len(b"".join(lines[:n])) for n in range(1, len(lines) + 1))
-        notes: list[str] = []
+        notes = []
         found = records.read(path, notes)
         assert found == [json.loads(line) for line in lines[:whole]]
         is_cut = size != len(b"".join(lines[:whole]))
         assert notes == ["some.jsonl ends in a line that was cut short; it is left out"] * is_cut
 
 
-def test_a_run_goes_on_after_a_cut_line(tmp_path: Path) -> None:
-    """The half line that a crash left swallows neither its predecessor nor its successor."""
+def test_a_run_goes_on_after_a_cut_line(tmp_path):
     store = store_of(tmp_path, builders.every_kind(CASE))
     path = store.path / "samples.jsonl"
     path.write_bytes(path.read_bytes() + b'{"record":"Sam')
@@ -177,15 +161,14 @@ class Killed(BaseException):
 @pytest.mark.parametrize("step", ["write_table", "replace", "unlink"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
-    step: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed at any step of merging parts, and resumed, a run has each record once."""
+    step, when, tmp_path, monkeypatch
+):
     store = store_of(tmp_path, builders.every_kind(CASE))
     append(store, *builders.every_kind(CASE))
     owner = pyarrow.parquet.ParquetWriter if step == "write_table" else Path
     real = getattr(owner, step)
 
-    def kill(*args: Any, **kwargs: Any) -> None:
+    def kill(*args, **kwargs):
         if when == "after":
             real(*args, **kwargs)
         raise Killed
@@ -213,8 +196,7 @@ def test_no_record_is_lost_or_counted_twice_by_a_crash_at_the_end(
         assert len(list((store.path / folder).iterdir())) == 1
 
 
-def test_a_resumed_run_adds_to_its_parts(tmp_path: Path) -> None:
-    """Each time that a run is resumed and ends, its tables grow by what was new."""
+def test_a_resumed_run_adds_to_its_parts(tmp_path):
     store = store_of(tmp_path)
     for count in range(1, 4):
         append(store, builders.transfer(CASE, 0.0, float(count)))
@@ -225,8 +207,7 @@ def test_a_resumed_run_adds_to_its_parts(tmp_path: Path) -> None:
         store = RunStore.reopen(store.path)
 
 
-def test_reading_leaves_arrows_memory_pool_as_it_was(tmp_path: Path) -> None:
-    """Whoever loads a run goes on with the allocator that they had."""
+def test_reading_leaves_arrows_memory_pool_as_it_was(tmp_path):
     import pyarrow as pa
 
     store = store_of(tmp_path, builders.every_kind(CASE))
@@ -240,8 +221,7 @@ def test_reading_leaves_arrows_memory_pool_as_it_was(tmp_path: Path) -> None:
 # --- what somebody else left -----------------------------------------------------------------
 
 
-def changed(of: Record, **changes: Any) -> bytes:
-    """Return the line of a record with other values, ``...`` for one that is not there."""
+def changed(of, **changes):
     fields = {"record": type(of).__name__, **vars(of), **changes}
     return json.dumps({key: value for key, value in fields.items() if value is not ...}).encode()
 
@@ -250,16 +230,13 @@ SAMPLE = builders.sample(CASE, 2.0)
 TRANSFER = builders.transfer(CASE, 0.0, 2.0)
 
 
-def part_of(store: RunStore) -> Path:
-    """Return the one part of the transfers of a run."""
+def part_of(store):
     (path,) = parts.closed(store.path, "TransferRecord")
     return path
 
 
-def bad_lines(good: Record, number: str, other: Record) -> dict[str, bytes]:
-    """Return lines that are no record of the kind of `good`, which has a float called `number`."""
-
-    def with_number(text: str) -> bytes:
+def bad_lines(good, number, other):
+    def with_number(text):
         return changed(good, **{number: 12345.5}).replace(b"12345.5", text.encode())
 
     line = encode(good).encode()
@@ -314,8 +291,7 @@ BAD_SAMPLES = {
 
 
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
-def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
-    """The records around it are read, and a note names the file and the line."""
+def test_a_bad_line_costs_itself_alone(line, tmp_path):
     store = store_of(tmp_path, [builders.sample(CASE, 1.0)])
     path = store.path / "samples.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n")
@@ -329,8 +305,7 @@ def test_a_bad_line_costs_itself_alone(line: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
-def test_a_bad_line_from_a_launch_is_a_value_error(line: bytes) -> None:
-    """The runner, which expects ValueError alone, survives whatever a child process writes."""
+def test_a_bad_line_from_a_launch_is_a_value_error(line):
     if line == encode(TRANSFER).encode():
         assert decode(line) == TRANSFER
         return
@@ -338,8 +313,7 @@ def test_a_bad_line_from_a_launch_is_a_value_error(line: bytes) -> None:
         decode(line)
 
 
-def test_a_bad_value_is_named(tmp_path: Path) -> None:
-    """The note says which field had which value."""
+def test_a_bad_value_is_named(tmp_path):
     store = store_of(tmp_path)
     (store.path / "samples.jsonl").write_bytes(changed(SAMPLE, seconds="abc") + b"\n")
     assert load(store.path).notes == (
@@ -348,20 +322,16 @@ def test_a_bad_value_is_named(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=80).filter(lambda line: b"\n" not in line))
-def test_any_bytes_in_between_are_survived(
-    tmp_path_factory: pytest.TempPathFactory, line: bytes
-) -> None:
-    """No line of bytes keeps the store from reading the lines around it."""
+def test_any_bytes_in_between_are_survived(tmp_path_factory, line):
     good = json.loads(encode(SAMPLE))
     path = tmp_path_factory.mktemp("scratch") / "samples.jsonl"
     path.write_bytes(b"\n".join([encode(SAMPLE).encode(), line, encode(SAMPLE).encode(), b""]))
-    notes: list[str] = []
+    notes = []
     assert records.read(path, notes) == [good, good]
     assert len(notes) == bool(line)
 
 
-def test_a_thousand_bad_lines_are_a_few_notes(tmp_path: Path) -> None:
-    """A file full of garbage does not flood the report, but its extent is told."""
+def test_a_thousand_bad_lines_are_a_few_notes(tmp_path):
     store = store_of(tmp_path, [SAMPLE])
     path = store.path / "samples.jsonl"
     path.write_bytes(path.read_bytes() + b"garbage\n" * 1000)
@@ -371,8 +341,7 @@ def test_a_thousand_bad_lines_are_a_few_notes(tmp_path: Path) -> None:
     assert run.notes[-1] == "samples.jsonl: 995 more lines are left out"
 
 
-def test_records_of_foreign_cases_are_left_out(tmp_path: Path) -> None:
-    """A record of a case that the run does not have is counted nowhere but in a note."""
+def test_records_of_foreign_cases_are_left_out(tmp_path):
     foreign = builders.case("ucx")
     store = store_of(tmp_path, builders.every_kind(CASE) + builders.every_kind(foreign))
     store.finish()
@@ -383,8 +352,7 @@ def test_records_of_foreign_cases_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["\udc80 raw byte", "\x1b[31m", "日本語", "a\u2028b", "\0"])
-def test_any_text_can_be_read_and_passed_on(text: str, tmp_path: Path) -> None:
-    """A message may hold what a log of any program may hold; what comes out is Unicode."""
+def test_any_text_can_be_read_and_passed_on(text, tmp_path):
     store = store_of(tmp_path, [builders.failure(CASE, text)])
     (message,) = load(store.path).failures["message"]
     assert message == text.replace("\udc80", "?")
@@ -411,10 +379,7 @@ def test_any_text_can_be_read_and_passed_on(text: str, tmp_path: Path) -> None:
         (b'{"schema_version": 2, "id": "x", "suite": null}', "damaged"),
     ],
 )
-def test_a_directory_that_holds_no_run_of_ours_is_refused(
-    content: bytes | None, reason: str, tmp_path: Path
-) -> None:
-    """An absent, foreign, damaged or older run.json is named, with why it can't be read."""
+def test_a_directory_that_holds_no_run_of_ours_is_refused(content, reason, tmp_path):
     if content is not None:
         (tmp_path / "run.json").write_bytes(content)
     for read in (load, RunStore.reopen):
@@ -424,15 +389,13 @@ def test_a_directory_that_holds_no_run_of_ours_is_refused(
 
 
 @pytest.mark.parametrize("path", ["absent", "file"])
-def test_what_is_no_directory_is_refused(path: str, tmp_path: Path) -> None:
-    """A run that does not exist, or is a file, is an error that names it."""
+def test_what_is_no_directory_is_refused(path, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=path):
         load(tmp_path / path)
 
 
-def leaves(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of everything inside of `content`."""
+def leaves(content, path=()):
     inner = content.items() if isinstance(content, dict) else enumerate(content)
     found = []
     for key, value in inner:
@@ -443,8 +406,7 @@ def leaves(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, [], {}, [1], {"a": 1}, float("nan")])
-def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> None:
-    """Whatever stands for a value in run.json, the answer is a run or a ResultsError."""
+def test_a_damaged_run_json_is_refused_or_read(value, tmp_path):
     case = builders.case(
         params={"rows": 1, "sizes": [1, 2]}, cluster=model.ClusterSpec(hosts=("a",))
     )
@@ -471,8 +433,7 @@ def test_a_damaged_run_json_is_refused_or_read(value: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PAR1" + b"\0" * 64 + b"PAR1"])
-def test_a_damaged_parquet_is_named(content: bytes, tmp_path: Path) -> None:
-    """A table that can't be read is an error with its path, not an empty table."""
+def test_a_damaged_parquet_is_named(content, tmp_path):
     store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
     store.finish()
     part_of(store).write_bytes(content)
@@ -481,8 +442,7 @@ def test_a_damaged_parquet_is_named(content: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["drop", "retype", "foreign"])
-def test_a_parquet_of_other_columns_is_named(change: str, tmp_path: Path) -> None:
-    """A table that lacks a column, or has text for numbers, is an error with its path."""
+def test_a_parquet_of_other_columns_is_named(change, tmp_path):
     store = store_of(tmp_path, [builders.transfer(CASE, 0, 1)])
     store.finish()
     path = part_of(store)
@@ -539,8 +499,7 @@ print(message)
 """
 
 
-def in_small_room(room: str, tmp_path: Path, make: str) -> subprocess.CompletedProcess[str]:
-    """Run ``FILL`` where `tmp_path` takes 300 kB."""
+def in_small_room(room, tmp_path, make):
     code = FILL.format(tests=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", code, str(tmp_path), make]
     if room == "a file's limit":
@@ -557,8 +516,7 @@ def in_small_room(room: str, tmp_path: Path, make: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def can_mount() -> bool:
-    """Return whether a private mount is possible here."""
+def can_mount():
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
@@ -570,10 +528,7 @@ NEEDS_MOUNT = pytest.mark.skipif(not can_mount(), reason="needs root and mount n
 
 @pytest.mark.parametrize("room", ["a file's limit", pytest.param("a full disk", marks=NEEDS_MOUNT)])
 @pytest.mark.parametrize("make", ["sample", "transfer"])
-def test_a_full_disk_is_told_and_costs_nothing_that_was_measured(
-    room: str, make: str, tmp_path: Path
-) -> None:
-    """The message names the path and how to go on; each record whose append returned is there."""
+def test_a_full_disk_is_told_and_costs_nothing_that_was_measured(room, make, tmp_path):
     done = in_small_room(room, tmp_path, make)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -582,10 +537,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_measured(
     assert f"/{'samples.jsonl' if make == 'sample' else 'transfers'}" in done.stdout
 
 
-def test_a_run_goes_on_when_there_is_room_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record that the disk refused is lost alone: the same store takes the next ones."""
+def test_a_run_goes_on_when_there_is_room_again(tmp_path, monkeypatch):
     store = store_of(tmp_path, [builders.sample(CASE, 1.0)])
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (store.path / "samples.jsonl").stat().st_size + 20
@@ -619,8 +571,7 @@ for make in (lambda: new_run_id("x", output),
 
 
 @NEEDS_MOUNT
-def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    """Where no run can be made, the message names the place and another way."""
+def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path):
     code = READ_ONLY.format(tests=str(Path(__file__).parents[1]))
     mount = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
     done = subprocess.run(
@@ -635,8 +586,7 @@ def test_a_read_only_directory_is_told_before_anything_is_measured(tmp_path: Pat
         assert "Read-only file system; choose another --output" in line
 
 
-def test_an_output_that_is_a_file_is_told(tmp_path: Path) -> None:
-    """A run can't be made inside of a file, and the message says where it was tried."""
+def test_an_output_that_is_a_file_is_told(tmp_path):
     output = tmp_path / "file"
     output.write_text("")
     for make in (lambda: new_run_id("x", output), lambda: store_of(output)):
@@ -644,16 +594,14 @@ def test_an_output_that_is_a_file_is_told(tmp_path: Path) -> None:
             make()
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """A report in whose place a directory stands is an error with its path."""
+def test_a_report_that_cannot_be_written_is_told(tmp_path):
     store = store_of(tmp_path)
     (store.path / "report.md").mkdir()
     with pytest.raises(ResultsError, match=r"can't write .*report\.md: Is a directory"):
         store.write_text("report.md", "x")
 
 
-def test_a_run_is_never_written_over(tmp_path: Path) -> None:
-    """Creating a run where one is already is refused, and the old one stays as it is."""
+def test_a_run_is_never_written_over(tmp_path):
     store = store_of(tmp_path, [SAMPLE])
     with pytest.raises(ResultsError, match=r"holds a run already.*--resume"):
         store_of(tmp_path, seed=99)
@@ -664,8 +612,7 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_run_ids_never_collide(tmp_path: Path) -> None:
-    """Fifty runs that begin in the same second, in many threads, have fifty directories."""
+def test_run_ids_never_collide(tmp_path):
     with ThreadPoolExecutor(16) as pool:
         ids = list(pool.map(lambda _: new_run_id("smoke", tmp_path), range(50)))
     assert len(set(ids)) == 50
@@ -676,8 +623,7 @@ def test_run_ids_never_collide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../../up", "/etc/x", "a/b", "a b\nc", "\0", "", "." * 300, "日本"]
 )
-def test_a_suites_name_cannot_lead_out_of_the_output(name: str, tmp_path: Path) -> None:
-    """Whatever the suite is called, its run is a directory right in the output."""
+def test_a_suites_name_cannot_lead_out_of_the_output(name, tmp_path):
     output = tmp_path / "deep" / "results"
     found = new_run_id(name, output)
     assert (output / found).resolve().parent == output.resolve()
@@ -686,9 +632,8 @@ def test_a_suites_name_cannot_lead_out_of_the_output(name: str, tmp_path: Path) 
     assert load(store.path).manifest.id == found
 
 
-def test_two_cases_of_one_backend_are_kept_apart(tmp_path: Path) -> None:
-    """Records find the names of their own case, not of another with the same backend."""
-    cases: list[Case] = [builders.case(workload=name) for name in ("merge", "svd")]
+def test_two_cases_of_one_backend_are_kept_apart(tmp_path):
+    cases = [builders.case(workload=name) for name in ("merge", "svd")]
     store = RunStore.create(tmp_path, builders.run(cases))
     for number, case in enumerate(cases):
         append(store, builders.sample(case, float(number)))

@@ -24,7 +24,6 @@ class WrongError(Exception):
 
 @pytest.fixture
 def recorder(tmp_path):
-    """Return a recorder and the end of the pipe from which its records are read."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     with os.fdopen(read_end, "rb", buffering=0) as end:
@@ -34,30 +33,25 @@ def recorder(tmp_path):
 
 
 def arrived(end):
-    """Return the records that have come through the pipe so far."""
     return [decode(line) for line in (end.read(1 << 20) or b"").splitlines()]
 
 
 def transfers(count):
-    """Return a batch of transfers, which are numbered."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
     return Batch.from_columns(model.TransferRecord, **fields)
 
 
 def numbers(run):
-    """Return the numbers of the transfers in closed parts."""
     return [record.nbytes for record in all_records(run)]
 
 
 def test_a_record_has_left_when_the_call_returns(recorder):
-    """It is in the pipe at once."""
     emit, end = recorder
     emit(builders.sample(CASE, 1.0))
     assert arrived(end) == [builders.sample(CASE, 1.0)]
 
 
 def test_a_batch_has_left_before_the_next_record(recorder, tmp_path):
-    """So has a single record of a kind of which there are many; the last leave at the end."""
     emit, end = recorder
     emit(transfers(2))
     emit(builders.transfer(CASE, 0, 1, 7))
@@ -71,7 +65,6 @@ def test_a_batch_has_left_before_the_next_record(recorder, tmp_path):
 
 
 def test_a_region_leaves_as_a_whole(recorder, tmp_path):
-    """Before the end of the block nothing can be read; then all of it can, parts first."""
     emit, end = recorder
     with emit.region() as keep:
         keep(builders.sample(CASE, 1.0))
@@ -84,7 +77,6 @@ def test_a_region_leaves_as_a_whole(recorder, tmp_path):
 
 
 def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
-    """Its parts say that they failed; what comes later is not held up."""
     emit, end = recorder
 
     def fail():
@@ -104,7 +96,6 @@ def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_region_in_memory_is_all_or_nothing(fails):
-    """Who measures without a runner has it as one with a runner."""
     emit = InMemory()
     try:
         with emit.region() as keep:
@@ -120,7 +111,6 @@ def test_a_region_in_memory_is_all_or_nothing(fails):
 
 
 def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
-    """What another thread has to say leaves at once."""
     emit, end = recorder
     with emit.region() as keep:
         keep(transfers(3))
@@ -131,7 +121,6 @@ def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
 
 
 def test_lines_stay_whole_when_threads_write_at_once(recorder):
-    """More than a pipe takes leaves while it is read, and nothing comes in the middle of a line."""
     emit, end = recorder
     os.set_blocking(end.fileno(), True)
     found = []
@@ -156,7 +145,6 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
 
 
 def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
-    """The region's parts fail, the message says what is kept and how to go on."""
     emit, end = recorder
     (tmp_path / "transfers").write_text("no folder")
 
@@ -172,7 +160,6 @@ def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
 
 
 def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
-    """The failure that says so leaves the launch, and what can be read is sound."""
     emit, end = recorder
     emit(transfers(2))
     emit(builders.sample(CASE, 1.0))

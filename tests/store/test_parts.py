@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
-from typing import Any
 
 import builders
 import pyarrow.parquet as pq
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from test_directory import any_record
 
 from commbench.errors import ResultsError
-from commbench.model import Record, TransferRecord, WireBytes
+from commbench.model import TransferRecord, WireBytes
 from commbench.store import parts
 from commbench.store.parts import Batch, Parts, all_records, closed, merge
 from commbench.store.records import BULK, DEFAULTS, KINDS
@@ -24,25 +22,21 @@ CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 1.0)
 
 
-def batch(*numbers: int) -> Batch:
-    """Return transfers of that many bytes."""
+def batch(*numbers):
     return Batch.from_columns(TransferRecord, **{**vars(TRANSFER), "nbytes": list(numbers)})
 
 
-def numbers(run: Path) -> list[int]:
-    """Return the bytes of the transfers that can be read."""
+def numbers(run):
     return [record.nbytes for record in all_records(run) if isinstance(record, TransferRecord)]
 
 
-def names(run: Path) -> list[str]:
-    """Return the names of all parts of the transfers, without their times."""
+def names(run):
     found = sorted(path.name for path in (run / "transfers").iterdir())
     return [re.sub(r"-\d{9,}", "", name) for name in found]
 
 
 @given(st.one_of([any_record(KINDS[kind]) for kind in BULK]))
-def test_a_batch_gives_every_record_back(record: Record) -> None:
-    """Every value of every field survives, as one value for all and as a list."""
+def test_a_batch_gives_every_record_back(record):
     kind = type(record)
     as_lists = {name: [value] * 2 for name, value in vars(record).items()}
     one, *others = vars(record)
@@ -60,14 +54,14 @@ def test_a_batch_gives_every_record_back(record: Record) -> None:
         ("src", ["0", None]), ("src", ["0", 1]), ("src", ["0", "1", "2"]), ("src", ["0"]),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_refused(column: str, value: list[Any]) -> None:
+def test_a_value_that_does_not_fit_is_refused(column, value):
     """What a worker sends must not make a part that can't be read."""
     columns = {**vars(TRANSFER), "nbytes": [1, 2], column: value}
     with pytest.raises((ValueError, AttributeError)):
         Batch.from_columns(TransferRecord, **columns).table()
 
 
-def test_any_text_becomes_unicode() -> None:
+def test_any_text_becomes_unicode():
     """Half of a surrogate pair, which a name may have, is no text to other programs."""
     (record,) = Batch.from_columns(
         WireBytes, **{**vars(builders.wire(CASE, 1)), "dst": ["\udc80"]}
@@ -75,8 +69,7 @@ def test_any_text_becomes_unicode() -> None:
     assert record.dst == "?"
 
 
-def test_only_closed_parts_are_read(tmp_path: Path) -> None:
-    """What is open may be wrong, and what failed is."""
+def test_only_closed_parts_are_read(tmp_path):
     being_written, wrong, right = (Parts(tmp_path, name) for name in ("open", "wrong", "right"))
     for number, each in enumerate((being_written, wrong, right)):
         each.add(batch(number))
@@ -88,10 +81,7 @@ def test_only_closed_parts_are_read(tmp_path: Path) -> None:
     assert names(tmp_path) == ["open.open.parquet", "right.parquet", "wrong.failed.parquet"]
 
 
-def test_a_part_is_written_when_rows_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So memory is bounded; all parts of a region are closed together."""
+def test_a_part_is_written_when_rows_are_many(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "FLUSH_ROWS", 3)
     region = Parts(tmp_path, "a")
     for number in range(5):
@@ -102,17 +92,13 @@ def test_a_part_is_written_when_rows_are_many(
     assert len(names(tmp_path)) == 3
 
 
-def test_a_part_is_written_when_the_last_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is on disk survives this process, whoever looks at it later."""
+def test_a_part_is_written_when_the_last_is_old(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "FLUSH_SECONDS", -1.0)
     Parts(tmp_path, "a").add(batch(1))
     assert names(tmp_path) == ["a.open.parquet"]
 
 
-def test_parts_never_replace_each_other(tmp_path: Path) -> None:
-    """A launch that has the index of an earlier one leaves its parts alone, merged or open."""
+def test_parts_never_replace_each_other(tmp_path):
     for number in range(4):
         region = Parts(tmp_path, "a")
         region.add(batch(number))
@@ -124,8 +110,7 @@ def test_parts_never_replace_each_other(tmp_path: Path) -> None:
         assert sorted(numbers(tmp_path)) == [*range(number + 1)]
 
 
-def test_merging_keeps_what_is_not_closed(tmp_path: Path) -> None:
-    """Closed parts become one, the others stay as they are."""
+def test_merging_keeps_what_is_not_closed(tmp_path):
     for number, end in enumerate(("close", "fail", "flush", "close", "close")):
         region = Parts(tmp_path, f"p{number}")
         region.add(batch(number))
@@ -137,8 +122,7 @@ def test_merging_keeps_what_is_not_closed(tmp_path: Path) -> None:
     assert len(closed(tmp_path, "TransferRecord")) == 1
 
 
-def test_merging_leaves_a_damaged_part_to_be_named(tmp_path: Path) -> None:
-    """Who reads the run is shown which part can't be read; nothing of the others is lost."""
+def test_merging_leaves_a_damaged_part_to_be_named(tmp_path):
     for name in "ab":
         region = Parts(tmp_path, name)
         region.add(batch(1))
@@ -151,10 +135,7 @@ def test_merging_leaves_a_damaged_part_to_be_named(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 2
 
 
-def test_a_column_added_later_has_its_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts of an older version are read; one that lacks any other column is damaged."""
+def test_a_column_added_later_has_its_default(tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "TransferRecord", {"channel": "gather"})
     with_it, without = (Parts(tmp_path, name) for name in ("a", "b"))
     for each in (with_it, without):

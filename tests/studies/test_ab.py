@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import processes
 import pytest
@@ -55,10 +54,9 @@ if seed == 1:
 
 
 def python(
-    folder: Path, name: str, factor: float = 1.0, *, special: str = "", rows: int = 1,
-    many: bool = False,
-) -> Path:  # fmt: skip
-    """Return a made-up Python in whose environment everything takes `factor` times as long."""
+    folder, name, factor = 1.0, *, special = "", rows = 1,
+    many = False,
+):  # fmt: skip
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
     file = folder / f"python-{name}"
     file.write_text(
@@ -77,8 +75,7 @@ def python(
     return file
 
 
-def ab(folder: Path, base: Path, head: Path, *arguments: Any, launches: int = 6) -> Any:
-    """Run ``commbench ab`` in this process."""
+def ab(folder, base, head, *arguments, launches=6):
     given = ["--base", base, "--head", head, "--launches", launches, "--output", folder / "results"]
     given += [*arguments] or ["merge"]
     result = CliRunner().invoke(main, ["ab", *map(str, given)], env={"COLUMNS": "160"})
@@ -86,13 +83,11 @@ def ab(folder: Path, base: Path, head: Path, *arguments: Any, launches: int = 6)
     return result
 
 
-def log(folder: Path) -> list[Any]:
-    """Return side, seed and arguments of each run within the blocks, in their order."""
+def log(folder):
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 
 
-def test_a_slower_environment_is_status_3(tmp_path: Path) -> None:
-    """A tenth is found in blocks that differ by half, since sides are compared within blocks."""
+def test_a_slower_environment_is_status_3(tmp_path):
     base, head = python(tmp_path, "base"), python(tmp_path, "head", 1.1)
     result = ab(tmp_path, base, head, "merge", "--rows", "1")
     assert result.exit_code == 3, result.output
@@ -108,8 +103,7 @@ def test_a_slower_environment_is_status_3(tmp_path: Path) -> None:
     assert found["verdict"] == "inconclusive"
 
 
-def test_what_is_no_slower_is_status_0(tmp_path: Path) -> None:
-    """Equal environments are the same, and a least effect says what counts."""
+def test_what_is_no_slower_is_status_0(tmp_path):
     base, head = python(tmp_path, "base"), python(tmp_path, "head", 1.1)
     result = ab(tmp_path, base, head, "--min-effect", "20%", "--format", "json", "merge")
     assert result.exit_code == 0, result.output
@@ -117,8 +111,7 @@ def test_what_is_no_slower_is_status_0(tmp_path: Path) -> None:
     assert (found["verdict"], found["test"]) == ("same", "Wilcoxon signed-rank")
 
 
-def test_every_block_has_both_sides_in_shuffled_order(tmp_path: Path) -> None:
-    """Each block is one run of each side, with one seed; which comes first is left to chance."""
+def test_every_block_has_both_sides_in_shuffled_order(tmp_path):
     base, head = python(tmp_path, "base"), python(tmp_path, "head")
     ab(tmp_path, base, head, "--seed", "40", "merge", "--backends", "tcp", launches=5)
     blocks = [log(tmp_path)[2 * n : 2 * n + 2] for n in range(5)]
@@ -128,8 +121,7 @@ def test_every_block_has_both_sides_in_shuffled_order(tmp_path: Path) -> None:
     assert len(Counter(block[0][0] for block in blocks)) == 2
 
 
-def test_the_runs_are_like_any_other(tmp_path: Path) -> None:
-    """All records of all blocks are kept, under the block's number; no folder of blocks is left."""
+def test_the_runs_are_like_any_other(tmp_path):
     base, head = (python(tmp_path, name, many=True) for name in ("base", "head"))
     result = ab(tmp_path, base, head, launches=2)
     path = Path(result.stdout.splitlines()[-1])
@@ -146,8 +138,7 @@ def test_the_runs_are_like_any_other(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["report", str(path)]).exit_code == 0
 
 
-def test_a_launch_that_failed_is_status_1(tmp_path: Path) -> None:
-    """The other blocks count, the failure is told, and its logs are kept."""
+def test_a_launch_that_failed_is_status_1(tmp_path):
     base, head = python(tmp_path, "base"), python(tmp_path, "head", special=FAILS)
     result = ab(tmp_path, base, head, launches=2)
     assert result.exit_code == 1
@@ -157,8 +148,7 @@ def test_a_launch_that_failed_is_status_1(tmp_path: Path) -> None:
     assert (path / "logs" / "block-1" / "launch.log").read_text() == "why"
 
 
-def test_an_environment_that_can_t_measure_ends_it(tmp_path: Path) -> None:
-    """What its commbench said is told, with the interpreter, and the exit status is 2."""
+def test_an_environment_that_can_t_measure_ends_it(tmp_path):
     bad = "sys.exit('Error: unknown workload')"
     result = ab(tmp_path, python(tmp_path, "base"), python(tmp_path, "head", special=bad))
     assert result.exit_code == 2
@@ -166,8 +156,7 @@ def test_an_environment_that_can_t_measure_ends_it(tmp_path: Path) -> None:
     assert "unknown workload" in result.stderr
 
 
-def test_cases_that_differ_are_not_compared(tmp_path: Path) -> None:
-    """Where the two measure something else, it is named, and both runs are there to be forced."""
+def test_cases_that_differ_are_not_compared(tmp_path):
     base, head = python(tmp_path, "base"), python(tmp_path, "head", rows=2)
     result = ab(tmp_path, base, head, launches=1)
     assert result.exit_code == 2
@@ -194,10 +183,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
-def test_an_experiment_that_makes_no_sense_is_told(
-    tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    """What was wrong is one message before anything is measured."""
+def test_an_experiment_that_makes_no_sense_is_told(tmp_path, arguments, words):
     both = ["--base", sys.executable, "--head", sys.executable, "--output", str(tmp_path / "out")]
     result = CliRunner().invoke(main, ["ab", *both, *arguments])
     assert result.exit_code == 2
@@ -205,16 +191,14 @@ def test_an_experiment_that_makes_no_sense_is_told(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_can_t_be_made_is_told(tmp_path: Path) -> None:
-    """A disk that takes no results is status 1."""
+def test_an_output_that_can_t_be_made_is_told(tmp_path):
     (tmp_path / "results").write_text("")
     result = ab(tmp_path, python(tmp_path, "base"), python(tmp_path, "head"))
     assert result.exit_code == 1
     assert f"can't write to {tmp_path}/results" in result.stderr
 
 
-def test_ctrl_c_ends_what_is_running_and_keeps_the_rest(tmp_path: Path, tag: processes.Tag) -> None:
-    """An interrupt is passed on, nothing keeps running, and the blocks before it can be read."""
+def test_ctrl_c_ends_what_is_running_and_keeps_the_rest(tmp_path, tag):
     waits = "if seed == 2:\n    Path({!r}).touch()\n    time.sleep(600)".format(
         str(tmp_path / "waits")
     )

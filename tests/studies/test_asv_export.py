@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
@@ -16,15 +15,13 @@ from click.testing import CliRunner
 
 from commbench import load, stats
 from commbench.cli.main import main
-from commbench.model import Case
 
 MERGES = tuple(builders.case(name, params={"rows": 1}) for name in ("tcp", "ucx"))
 PINGPONG = builders.case(workload="pingpong", params={"sizes": (1, 8), "layers": ("comm",)})
 MEDIANS = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
 
 
-def commbench(*arguments: Any) -> Any:
-    """Run the command line in this process."""
+def commbench(*arguments):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert "Traceback" not in result.output
     return result
@@ -33,7 +30,7 @@ def commbench(*arguments: Any) -> Any:
 class Project:
     """A git repository of a project with some commits, and asv's configuration beside it."""
 
-    def __init__(self, folder: Path, n_commits: int = 3) -> None:
+    def __init__(self, folder, n_commits=3):
         self.repository, self.results = folder / "project", folder / "asv-results"
         self.html, self.runs = folder / "html", folder / "runs"
         self.config = folder / "asv.conf.json"
@@ -51,15 +48,13 @@ class Project:
             )
         )  # fmt: skip
 
-    def git(self, *arguments: str, **environ: str) -> str:
-        """Return what git prints."""
+    def git(self, *arguments, **environ):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
         return subprocess.check_output(
             command, cwd=self.repository, text=True, env={**os.environ, **environ}
         ).strip()
 
-    def commit(self, number: int) -> str:
-        """Commit a change, an hour after the one before, and return the commit."""
+    def commit(self, number):
         (self.repository / "file").write_text(str(number))
         self.git("add", "file")
         date = f"2025-01-01T{number:02d}:00:00+00:00"
@@ -68,8 +63,7 @@ class Project:
         )
         return self.git("rev-parse", "HEAD")
 
-    def provenance(self, commit: str | None, *, dirty: bool = False) -> dict[str, Any]:
-        """Return what a run that was started in the checkout of `commit` says of itself."""
+    def provenance(self, commit, *, dirty=False):
         checkout = {"commit": commit, "dirty": dirty} if commit else None
         return {
             "host": {"name": "node1", "kernel": "Linux 6.1 #1 SMP", "architecture": "x86_64"},
@@ -78,10 +72,9 @@ class Project:
         }  # fmt: skip
 
     def run(
-        self, commit: str | None, factor: float = 1.0, cases: tuple[Case, ...] = MERGES,
-        *, dirty: bool = False,
-    ) -> Path:  # fmt: skip
-        """Return a run of `commit` in which everything takes `factor` times as long."""
+        self, commit, factor = 1.0, cases = MERGES,
+        *, dirty = False,
+    ):  # fmt: skip
         records = [
             record
             for case in cases
@@ -93,13 +86,11 @@ class Project:
             environment=self.provenance(commit, dirty=dirty),
         ).path  # fmt: skip
 
-    def export(self, run: Path, *arguments: Any) -> Any:
-        """Export a run to asv's results."""
+    def export(self, run, *arguments):
         where = ("--output", self.results, "--repository", self.repository)
         return commbench("export", run, "--to", "asv", *where, *arguments)
 
-    def asv(self, *arguments: str) -> str:
-        """Return what asv says."""
+    def asv(self, *arguments):
         command = [sys.executable, "-m", "asv", "--config", str(self.config), *arguments]
         ended = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
@@ -108,25 +99,21 @@ class Project:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    def graphs(self, benchmark: str) -> list[list[Any]]:
-        """Return the points of a benchmark's graph as ``asv publish`` has written them."""
+    def graphs(self, benchmark):
         (file,) = (
             file
             for file in (self.html / "graphs").rglob(f"{benchmark}.json")
             if "summary" not in file.parts
         )
-        points: list[list[Any]] = json.loads(file.read_text())
-        return points
+        return json.loads(file.read_text())
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """Return a project with three commits."""
+def project(tmp_path):
     return Project(tmp_path)
 
 
-def test_asv_publishes_the_same_medians(project: Project) -> None:
-    """What ``asv publish`` shows of each commit are the medians that the report has."""
+def test_asv_publishes_the_same_medians(project):
     runs = [project.run(c, 1 + n) for n, c in enumerate(project.commits)]
     for run in runs:
         assert project.export(run).exit_code == 0
@@ -147,15 +134,13 @@ def test_asv_publishes_the_same_medians(project: Project) -> None:
     assert index["params"]["ram"] == ["16384000"]
 
 
-def test_asv_shows_medians_and_quartiles(project: Project) -> None:
-    """``asv show`` prints the median with half the distance of the quartiles of the launches."""
+def test_asv_shows_medians_and_quartiles(project):
     project.export(project.run(project.commits[-1], cases=MERGES[:1]))
     said = project.asv("show", project.commits[-1])
     assert "1.25±0.1s" in said
 
 
-def test_a_step_is_attributed_to_its_commit(tmp_path: Path) -> None:
-    """Its own step detection names the commit from which on times are a third longer."""
+def test_a_step_is_attributed_to_its_commit(tmp_path):
     project = Project(tmp_path, n_commits=10)
     for number, commit in enumerate(project.commits):
         wobble = 1 + 0.01 * math.sin(number)
@@ -169,8 +154,7 @@ def test_a_step_is_attributed_to_its_commit(tmp_path: Path) -> None:
         assert [(jump[0], jump[1]) for jump in jumps] == [(None, 6)]
 
 
-def test_the_file_is_asvs(project: Project) -> None:
-    """Samples are the launches' medians; with eight of them there is an interval of 99 %."""
+def test_the_file_is_asvs(project):
     case = MERGES[0]
     records = builders.launches(case, [*MEDIANS, 1.6, 1.7])
     environment = project.provenance(project.commits[0])
@@ -189,8 +173,7 @@ def test_the_file_is_asvs(project: Project) -> None:
     assert cells["duration"] == 8 * 9.0
 
 
-def test_runs_of_one_commit_join(project: Project) -> None:
-    """What another run of the commit has measured is added; what both have is the later one's."""
+def test_runs_of_one_commit_join(project):
     commit = project.commits[0]
     project.export(project.run(commit))
     project.export(project.run(commit, 2.0, (MERGES[1], builders.case("mpi", params={"rows": 1}))))
@@ -201,8 +184,7 @@ def test_runs_of_one_commit_join(project: Project) -> None:
     assert len(json.loads((project.results / "benchmarks.json").read_text())) == 3
 
 
-def test_to_export_a_run_again_changes_nothing(project: Project) -> None:
-    """The files are the same to the last byte."""
+def test_to_export_a_run_again_changes_nothing(project):
     run = project.run(project.commits[0], cases=(*MERGES, PINGPONG))
     contents = []
     for _ in range(2):
@@ -213,8 +195,7 @@ def test_to_export_a_run_again_changes_nothing(project: Project) -> None:
     assert len(contents[0]) == 3
 
 
-def test_a_machine_that_asv_knows_keeps_its_description(project: Project) -> None:
-    """What stands in the results already is what the machine is called in the new ones."""
+def test_a_machine_that_asv_knows_keeps_its_description(project):
     folder = project.results / "node1"
     folder.mkdir(parents=True)
     told = {"machine": "node1", "os": "mine", "cpu": "B", "version": 1}
@@ -225,16 +206,14 @@ def test_a_machine_that_asv_knows_keeps_its_description(project: Project) -> Non
     assert content["params"] == {"machine": "node1", "os": "mine", "cpu": "B", "python": "3.11"}
 
 
-def test_asv_is_never_asked_for_the_machine(project: Project) -> None:
-    """A machine that was never registered with asv is described by the run's provenance."""
+def test_asv_is_never_asked_for_the_machine(project):
     assert not (project.repository / ".asv-machine.json").exists()
     assert project.export(project.run(project.commits[0])).exit_code == 0
     project.asv("publish", "--no-pull")
     assert not (project.repository / ".asv-machine.json").exists()
 
 
-def test_a_case_that_failed_is_told_and_left_out(project: Project) -> None:
-    """A case without a good launch has no point, and standard error says so."""
+def test_a_case_that_failed_is_told_and_left_out(project):
     good, bad = MERGES
     records = [
         *builders.launches(good, MEDIANS), builders.sample(bad, 1.0), builders.failure(bad),
@@ -250,8 +229,7 @@ def test_a_case_that_failed_is_told_and_left_out(project: Project) -> None:
     assert entry["params"][0] == ["'tcp'"]
 
 
-def test_uncommitted_changes_are_no_commits(project: Project) -> None:
-    """A run of a dirty tree is refused, with what to do; forced, it is exported."""
+def test_uncommitted_changes_are_no_commits(project):
     run = project.run(project.commits[0], dirty=True)
     result = project.export(run)
     assert result.exit_code == 2
@@ -262,8 +240,7 @@ def test_uncommitted_changes_are_no_commits(project: Project) -> None:
     assert project.export(run, "--force").exit_code == 0
 
 
-def test_the_commit_can_be_named(project: Project) -> None:
-    """A run that was started outside of a checkout belongs to the commit that its user names."""
+def test_the_commit_can_be_named(project):
     run = project.run(None)
     result = project.export(run)
     assert result.exit_code == 2
@@ -273,8 +250,7 @@ def test_the_commit_can_be_named(project: Project) -> None:
 
 
 @pytest.mark.parametrize("name", ["0" * 40, "no-such-branch", "--all"])
-def test_a_commit_that_the_repository_lacks_is_told(project: Project, name: str) -> None:
-    """It could not be shown: that is refused, with what to do."""
+def test_a_commit_that_the_repository_lacks_is_told(project, name):
     result = project.export(project.run(None), f"--commit={name}")
     assert result.exit_code == 2
     assert f"{project.repository} has no commit '{name}'" in result.stderr
@@ -283,8 +259,7 @@ def test_a_commit_that_the_repository_lacks_is_told(project: Project, name: str)
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "a/b", ".hidden", None])
-def test_a_machine_has_a_name_that_is_no_path(project: Project, name: str | None) -> None:
-    """A host's name from a results file leads nowhere but into the results."""
+def test_a_machine_has_a_name_that_is_no_path(project, name):
     run = project.run(project.commits[0])
     description = json.loads((run / "run.json").read_text())
     description["environment"]["host"]["name"] = name
@@ -297,8 +272,7 @@ def test_a_machine_has_a_name_that_is_no_path(project: Project, name: str | None
     assert (project.results / "ci-1" / "machine.json").exists()
 
 
-def test_somebody_elses_benchmark_is_not_overwritten(project: Project) -> None:
-    """A benchmark of that name with other parameters is told, with the file."""
+def test_somebody_elses_benchmark_is_not_overwritten(project):
     project.results.mkdir()
     entry = {
         "name": "workloads.track_merge",
@@ -314,8 +288,7 @@ def test_somebody_elses_benchmark_is_not_overwritten(project: Project) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_damaged_file_of_asvs_is_told(project: Project, content: str) -> None:
-    """It is named, and not replaced."""
+def test_a_damaged_file_of_asvs_is_told(project, content):
     project.results.mkdir()
     file = project.results / "benchmarks.json"
     file.write_text(content)

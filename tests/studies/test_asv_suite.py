@@ -10,13 +10,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
 
 from commbench import load
-from commbench.analysis.run import Run
 from commbench.harness.suite import read_suite
 from commbench.studies import asv
 
@@ -26,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class Checkout:
     """A git repository with the suite and its scripts, and a home in which asv knows nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.home = folder / "checkout", folder / "home"
         self.home.mkdir()
         shutil.copytree(ROOT / "suites", self.folder / "suites")
@@ -35,13 +33,11 @@ class Checkout:
         self.git("add", ".")
         self.git("commit", "--quiet", "-m", "one")
 
-    def git(self, *arguments: str) -> str:
-        """Return what git prints."""
+    def git(self, *arguments):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
         return subprocess.check_output(command, cwd=self.folder, text=True).strip()
 
-    def run(self, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run a script or module of Python's there, with nobody to answer its questions."""
+    def run(self, *command, **environ):
         return subprocess.run(
             [sys.executable, *command], cwd=self.folder, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
@@ -50,19 +46,17 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    """Return a checkout without changes."""
+def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def refused(ended: subprocess.CompletedProcess[str]) -> str:
-    """Return the one message of a script that ended with usage."""
+def refused(ended):
     assert (ended.returncode, ended.stdout) == (2, ""), ended
     assert "Traceback" not in ended.stderr
     return ended.stderr
 
 
-def test_a_dirty_tree_is_refused(checkout: Checkout) -> None:
+def test_a_dirty_tree_is_refused(checkout):
     """Its times would be taken for those of a commit that lacks the changes."""
     (checkout.folder / "asv.conf.json").write_text("{}")
     said = refused(checkout.run("suites/record_commit.py"))
@@ -72,23 +66,21 @@ def test_a_dirty_tree_is_refused(checkout: Checkout) -> None:
     assert "changes that HEAD doesn't have" in said
 
 
-def test_a_folder_without_history_is_told(checkout: Checkout) -> None:
-    """Outside of a git checkout there is no commit that the times could belong to."""
+def test_a_folder_without_history_is_told(checkout):
     shutil.rmtree(checkout.folder / ".git")
     environ = {"GIT_CEILING_DIRECTORIES": str(checkout.folder.parent)}
     said = refused(checkout.run("suites/record_commit.py", **environ))
     assert "is no git checkout" in said
 
 
-def test_a_commit_that_is_not_there_is_told(checkout: Checkout) -> None:
-    """Before any environment is made."""
+def test_a_commit_that_is_not_there_is_told(checkout):
     said = refused(checkout.run("suites/compare_commits.py", "no-such-branch"))
     assert "there is no commit 'no-such-branch' here" in said
     assert not (checkout.folder / "build").exists()
 
 
 @pytest.fixture(scope="module", name="workloads")
-def _workloads() -> Any:
+def _workloads():
     spec = importlib.util.spec_from_file_location("workloads", ROOT / "suites/asv/workloads.py")
     assert spec is not None
     assert spec.loader is not None
@@ -97,8 +89,7 @@ def _workloads() -> Any:
     return module
 
 
-def made_up(recorded: Any) -> Run:
-    """Return a run of the suite in which everything has been measured."""
+def made_up(recorded):
     cases = read_suite(ROOT / "suites/asv/suite.toml").cases
     records = [
         builders.sample(case, 1.0, layer=layer, payload_bytes=size or 7)
@@ -106,12 +97,10 @@ def made_up(recorded: Any) -> Run:
         for layer in case.params.get("layers", ["workload"])
         for size in case.params.get("sizes", [None])
     ]
-    run: Run = recorded(cases, builders.ended(records))
-    return run
+    return recorded(cases, builders.ended(records))
 
 
-def test_benchmarks_and_exports_have_the_same_names(workloads: Any, recorded: Any) -> None:
-    """What ``asv run`` measures and what is exported are the same benchmarks and parameters."""
+def test_benchmarks_and_exports_have_the_same_names(workloads, recorded):
     exported = asv.medians(made_up(recorded))
     assert len(exported) == 3
     for name, found in exported.items():
@@ -120,8 +109,7 @@ def test_benchmarks_and_exports_have_the_same_names(workloads: Any, recorded: An
         assert len(found) == math.prod(map(len, params))
 
 
-def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads: Any, recorded: Any) -> None:
-    """Medians of launches are samples; an absent backend is nan; a failed one is an error."""
+def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads, recorded):
     run = made_up(recorded)
     medians = asv.medians(run)
     (key, *_) = medians["workloads.track_merge"]
@@ -136,8 +124,7 @@ def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads: Any, recorde
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_asv_records_the_medians_of_the_run(checkout: Checkout) -> None:
-    """The file of the commit has the medians of the run that is left in ``results``."""
+def test_asv_records_the_medians_of_the_run(checkout):
     assert checkout.run("-m", "asv", "machine", "--yes", "--machine", "node1").returncode == 0
     options = {"COMMBENCH_ASV_OPTIONS": "--backends tcp --launches 2"}
     commit = checkout.git("rev-parse", "HEAD")
@@ -158,8 +145,7 @@ def test_asv_records_the_medians_of_the_run(checkout: Checkout) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_make_asv_records_the_commit(checkout: Checkout) -> None:
-    """One run of the suite becomes the commit's point; nobody is asked about the machine."""
+def test_make_asv_records_the_commit(checkout):
     options = ("--backends", "tcp", "--launches", "1", "--machine", "node1")
     ended = checkout.run("suites/record_commit.py", *options)
     assert ended.returncode == 0, ended
