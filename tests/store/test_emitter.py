@@ -1,4 +1,4 @@
-"""How records leave a launch: at once, or not before what they are about is known to be right."""
+"""Records leave a launch at once, or when their region has ended well."""
 
 from __future__ import annotations
 
@@ -41,42 +41,42 @@ def transfers(count):
     return Batch.from_columns(model.TransferRecord, **fields)
 
 
-def numbers(run):
+def sizes(run):
     return [record.nbytes for record in all_records(run)]
 
 
-def test_a_record_has_left_when_the_call_returns(recorder):
+def test_record_is_in_the_pipe_at_once(recorder):
     emit, end = recorder
     emit(builders.sample(CASE, 1.0))
     assert arrived(end) == [builders.sample(CASE, 1.0)]
 
 
-def test_a_batch_has_left_before_the_next_record(recorder, tmp_path):
+def test_batch_is_on_disk_before_the_next_record_leaves(recorder, tmp_path):
     emit, end = recorder
     emit(transfers(2))
     emit(builders.transfer(CASE, 0, 1, 7))
-    assert numbers(tmp_path) == []
+    assert sizes(tmp_path) == []
     emit(builders.sample(CASE, 1.0))
-    assert numbers(tmp_path) == [0, 1, 7]
+    assert sizes(tmp_path) == [0, 1, 7]
     assert arrived(end) == [builders.sample(CASE, 1.0)]
     emit(transfers(1))
     emit.close()
-    assert sorted(numbers(tmp_path)) == [0, 0, 1, 7]
+    assert sorted(sizes(tmp_path)) == [0, 0, 1, 7]
 
 
-def test_a_region_leaves_as_a_whole(recorder, tmp_path):
+def test_region_is_emitted_as_a_whole(recorder, tmp_path):
     emit, end = recorder
     with emit.region() as keep:
         keep(builders.sample(CASE, 1.0))
         keep(transfers(2))
         keep(builders.sample(CASE, 2.0))
         assert arrived(end) == []
-        assert numbers(tmp_path) == []
+        assert sizes(tmp_path) == []
     assert [record.seconds for record in arrived(end)] == [1.0, 2.0]
-    assert numbers(tmp_path) == [0, 1]
+    assert sizes(tmp_path) == [0, 1]
 
 
-def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
+def test_parts_of_a_failed_region_are_kept_as_failed(recorder, tmp_path):
     emit, end = recorder
 
     def fail():
@@ -89,13 +89,13 @@ def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
         fail()
     emit(builders.sample(CASE, 2.0))
     assert arrived(end) == [builders.sample(CASE, 2.0)]
-    assert numbers(tmp_path) == []
+    assert sizes(tmp_path) == []
     (part,) = (tmp_path / "transfers").iterdir()
     assert part.name.endswith(".failed.parquet")
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_region_in_memory_is_all_or_nothing(fails):
+def test_region_in_memory_is_all_or_nothing(fails):
     emit = InMemory()
     try:
         with emit.region() as keep:
@@ -110,7 +110,7 @@ def test_a_region_in_memory_is_all_or_nothing(fails):
     assert kinds == ([] if fails else ["Sample", "TransferRecord", "TransferRecord"])
 
 
-def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
+def test_failure_does_not_wait_for_the_end_of_a_region(recorder):
     emit, end = recorder
     with emit.region() as keep:
         keep(transfers(3))
@@ -123,11 +123,11 @@ def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
 def test_lines_stay_whole_when_threads_write_at_once(recorder):
     emit, end = recorder
     os.set_blocking(end.fileno(), True)
-    found = []
+    records = []
 
     def read():
         with os.fdopen(os.dup(end.fileno()), "rb") as whole:
-            found.extend(decode(next(whole)) for _ in range(2000 + 200))
+            records.extend(decode(next(whole)) for _ in range(2000 + 200))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -140,11 +140,11 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
         other.start()
     other.join()
     reader.join()
-    seconds = [record.seconds for record in found if isinstance(record, model.Sample)]
+    seconds = [record.seconds for record in records if isinstance(record, model.Sample)]
     assert seconds == [float(number) for number in range(2000)]
 
 
-def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
+def test_part_that_cannot_be_written_is_named(recorder, tmp_path):
     emit, end = recorder
     (tmp_path / "transfers").write_text("no folder")
 
@@ -159,7 +159,7 @@ def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
     assert closed(tmp_path, "TransferRecord") == []
 
 
-def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
+def test_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
     emit, end = recorder
     emit(transfers(2))
     emit(builders.sample(CASE, 1.0))
@@ -178,5 +178,5 @@ def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypat
     emit(builders.failure(CASE, "no room"))
     emit.close()
     assert arrived(end) == [builders.failure(CASE, "no room")]
-    assert numbers(tmp_path) == [0, 1]
+    assert sizes(tmp_path) == [0, 1]
     assert len(list((tmp_path / "transfers").iterdir())) == 1
