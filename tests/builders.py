@@ -118,7 +118,7 @@ def idle(case: Case, cpu_seconds: float = 0.1, *, seconds: float = 2.0, launch: 
 
 
 def load(case: Case, nbytes: int = 10**9, *, seconds: float = 1.0, launch: int = 0) -> Record:
-    """Return what was streamed beside the layer comm."""
+    """Return what was streamed during the layer comm."""
     return model.Load(case_id=case.id, launch=launch, layer="comm", nbytes=nbytes, seconds=seconds)
 
 
@@ -274,10 +274,10 @@ def every_kind(case: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(case, 1.5), region(case, "train"), transfer(case, 0.0, 0.5), wire(case, 7),
-        log_count(case, n_started=1),
-        task(case, 0.0, 0.25), transport(case), address(case), place(case), network(case, 9),
-        idle(case), load(case), core_use(case), spill(case), setting(case, "a", "b"), thread_time(case),
-        activity(case, "execute", "thread-cpu", 0.2), failure(case), end(case),
+        log_count(case, n_started=1), task(case, 0.0, 0.25), transport(case), address(case),
+        place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),
+        setting(case, "a", "b"), thread_time(case), failure(case), end(case),
+        activity(case, "execute", "thread-cpu", 0.2),
     ]  # fmt: skip
 
 

@@ -122,7 +122,7 @@ class Tag:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What to put into the environment of whatever the test starts."""
+        """The variables for the environment of what the test starts."""
         return {_TAG: self.value}
 
     def processes(self) -> list[Process]:
@@ -134,7 +134,7 @@ class Tag:
         return [process for process in self.processes() if runner.MARK in process.environ]
 
     def end(self) -> None:
-        """Kill whatever is left."""
+        """Kill what is left."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             for process in left:
@@ -244,7 +244,7 @@ def records(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 class CommandLine:
-    """Starts ``commbench`` with its own results and temporary folder, and ends what it started."""
+    """Starts ``commbench`` with temporary results, and ends what it started."""
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.output = folder / "results"
