@@ -14,12 +14,11 @@ import builders
 import commbench_fake
 import processes
 import pytest
-from processes import invoke, usage_error
+from processes import draw_only, invoke, usage_error
 
 from commbench.errors import VerificationError
 from commbench.harness import runner
 from commbench.machine import environment
-from commbench.model import registry
 
 
 def run(output, *arguments, workload="merge"):
@@ -28,11 +27,6 @@ def run(output, *arguments, workload="merge"):
 
 def report(path, *arguments):
     return json.loads(invoke("report", path, "--format", "json", *arguments).stdout)
-
-
-def draw_only(patch, *figures):
-    names = registry.names
-    patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
 
 
 @pytest.fixture(scope="module", autouse=True)

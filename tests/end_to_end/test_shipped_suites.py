@@ -9,7 +9,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from processes import invoke, usage_error
+from processes import draw_only, invoke, usage_error
 
 from commbench.harness import runner
 from commbench.harness.suite import read_suite
@@ -168,9 +168,7 @@ def test_docs_count_the_cases_without_gpu_and_infiniband():
 
 @pytest.fixture
 def published_figure_only(monkeypatch):
-    names = registry.names
-    figures = ["published"]
-    monkeypatch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
+    draw_only(monkeypatch, "published")
 
 
 @pytest.fixture
