@@ -1,4 +1,4 @@
-"""Two environments are measured in turns, and compared block by block."""
+"""``commbench ab``: two environments are measured in turns, and compared block by block."""
 
 from __future__ import annotations
 
@@ -7,89 +7,90 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
+import builders
 import processes
 import pytest
-from click.testing import CliRunner
+from processes import invoke, usage_error
 
 from commbench import load
-from commbench.cli.main import main
+from commbench.studies import ab as study
 
-# What stands for an environment's Python: its ``-m commbench.cli run`` makes up a run at once, in
-# which blocks differ by half, as on a machine that others use.
-PYTHON = """#!{python}
-import json, os, sys, time
-from pathlib import Path
-sys.path[:0] = {paths!r}
-import builders
-given = sys.argv[1:]
-assert given[:3] == ["-m", "commbench.cli", "run"], given
-assert os.environ["PYTHONSAFEPATH"] == "1" and "PYTHONPATH" not in os.environ
-def value(option):
-    return given[len(given) - 1 - given[::-1].index(option) + 1]
-seed = int(value("--seed"))
-with open({log!r}, "a") as log:
-    log.write(json.dumps([{name!r}, seed, given[3:-6]]) + "\\n")
-{special}
-case = builders.case("tcp", params={params!r}, launches=int(value("--launches")))
-records = builders.launches(case, [{factor} * (1 + 0.5 * (seed * 7919 % 10) / 10)])
-if {many}:
-    records += [builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5),
-                builders.wire(case, 1000), builders.transport(case)]
-git = {{"working_directory": {{"commit": "a"}}}}
-environment = {{"packages": {{"project": {name!r}}}, "git": git}}
-print(builders.written(Path(value("--output")), [case], records, environment=environment).path)
-"""
-FAILS = """
-if seed == 1:
-    case = builders.case("tcp", params={"rows": 1}, launches=1)
-    records = [builders.failure(case), builders.end(case, ok=False)]
-    store = builders.written(Path(value("--output")), [case], records)
-    (store.path / "logs").mkdir()
-    (store.path / "logs" / "launch.log").write_text("why")
-    sys.exit(1)
-"""
+GIT = {"working_directory": {"commit": "a"}}
 
 
-def python(
-    folder, name, factor = 1.0, *, special = "", rows = 1,
-    many = False,
-):  # fmt: skip
-    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
-    file = folder / f"python-{name}"
-    file.write_text(
-        PYTHON.format(
-            python=sys.executable,
-            paths=paths,
-            log=str(folder / "log"),
-            name=name,
-            factor=factor,
-            special=special,
-            many=many,
-            params={"rows": rows},
-        )
-    )
-    file.chmod(0o755)
-    return file
+def option(arguments, name):
+    return arguments[len(arguments) - arguments[::-1].index(name)]
 
 
-def ab(folder, base, head, *arguments, launches=6):
-    given = ["--base", base, "--head", head, "--launches", launches, "--output", folder / "results"]
-    given += [*arguments] or ["merge"]
-    result = CliRunner().invoke(main, ["ab", *map(str, given)], env={"COLUMNS": "160"})
-    assert "Traceback" not in result.output
-    return result
+class Experiment:
+    """``commbench ab`` with two environments whose runs are made up in this process.
+
+    The times of blocks differ by half, as on a machine that others use.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.log = folder, []
+        self.factors = {"base": 1.0, "head": 1.0}
+        self.rows = {"base": 1, "head": 1}
+        self.failing_block, self.bulk, self.error = None, False, ""
+        self.pythons = {side: folder / side for side in ("base", "head")}
+        for python in self.pythons.values():
+            python.touch(mode=0o755)
+
+    def __call__(self, *arguments, launches=6):
+        sides = [text for name, path in self.pythons.items() for text in (f"--{name}", path)]
+        common = ("--launches", launches, "--output", self.folder / "results")
+        return invoke("ab", *sides, *common, *(arguments or ["merge"]), columns=160)
+
+    def popen(self, command, *, stderr, env, **options):
+        """Take the role of ``subprocess.Popen``."""
+        python, *arguments = map(str, command)
+        assert arguments[:3] == ["-m", "commbench.cli", "run"]
+        assert env["PYTHONSAFEPATH"] == "1"
+        assert "PYTHONPATH" not in env
+        assert options["start_new_session"]
+        status = self.measure(Path(python).name, arguments, stderr)
+        return SimpleNamespace(wait=lambda: status)
+
+    def measure(self, side, arguments, stderr):
+        if self.error and side == "head":
+            stderr.write(self.error)
+            return 1
+        seed = int(option(arguments, "--seed"))
+        self.log.append((side, seed, arguments[3:-6]))
+        case = builders.case("tcp", params={"rows": self.rows[side]}, launches=1)
+        records = builders.launches(case, [self.factors[side] * (1 + 0.05 * (seed * 7919 % 10))])
+        if self.bulk:
+            records += [
+                builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5),
+                builders.wire(case, 1000), builders.transport(case),
+            ]  # fmt: skip
+        fails = side == "head" and seed == self.failing_block
+        if fails:
+            records = [builders.failure(case), builders.end(case, ok=False)]
+        environment = {"packages": {"project": side}, "git": GIT}
+        output = Path(option(arguments, "--output"))
+        run = builders.written(output, [case], records, environment=environment).path
+        if fails:
+            (run / "logs").mkdir()
+            (run / "logs" / "launch.log").write_text("why")
+        return int(fails)
 
 
-def log(folder):
-    return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+@pytest.fixture
+def ab(tmp_path, monkeypatch):
+    experiment = Experiment(tmp_path)
+    fake = SimpleNamespace(Popen=experiment.popen, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(study, "subprocess", fake)
+    return experiment
 
 
-def test_a_slower_environment_is_status_3(tmp_path):
-    base, head = python(tmp_path, "base"), python(tmp_path, "head", 1.1)
-    result = ab(tmp_path, base, head, "merge", "--rows", "1")
+def test_slower_environment_is_status_3(ab):
+    ab.factors["head"] = 1.1
+    result = ab("merge", "--rows", "1")
     assert result.exit_code == 3, result.output
     assert "1.10×" in result.stdout
     assert "Slower: 1 of 1." in result.stdout
@@ -97,34 +98,32 @@ def test_a_slower_environment_is_status_3(tmp_path):
     old, new = (load(path) for path in result.stdout.splitlines()[-2:])
     assert (old.manifest.id[-5:], new.manifest.id[-5:]) == ("-base", "-head")
     assert [len(run.ends) for run in (old, new)] == [6, 6]
-    # Apart from each other, the same runs tell nothing.
-    apart = ["compare", "--force", "--format", "json", str(old.path), str(new.path)]
-    (found,) = json.loads(CliRunner().invoke(main, apart).stdout)["comparisons"]
-    assert found["verdict"] == "inconclusive"
+    # Unpaired, the same runs show nothing: the blocks differ by more than the environments.
+    unpaired = invoke("compare", "--force", "--format", "json", old.path, new.path)
+    (comparison,) = json.loads(unpaired.stdout)["comparisons"]
+    assert comparison["verdict"] == "inconclusive"
 
 
-def test_what_is_no_slower_is_status_0(tmp_path):
-    base, head = python(tmp_path, "base"), python(tmp_path, "head", 1.1)
-    result = ab(tmp_path, base, head, "--min-effect", "20%", "--format", "json", "merge")
+def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
+    ab.factors["head"] = 1.1
+    result = ab("--min-effect", "20%", "--format", "json", "merge")
     assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)["comparisons"]
-    assert (found["verdict"], found["test"]) == ("same", "Wilcoxon signed-rank")
+    (comparison,) = json.loads(result.stdout)["comparisons"]
+    assert (comparison["verdict"], comparison["test"]) == ("same", "Wilcoxon signed-rank")
 
 
-def test_every_block_has_both_sides_in_shuffled_order(tmp_path):
-    base, head = python(tmp_path, "base"), python(tmp_path, "head")
-    ab(tmp_path, base, head, "--seed", "40", "merge", "--backends", "tcp", launches=5)
-    blocks = [log(tmp_path)[2 * n : 2 * n + 2] for n in range(5)]
+def test_every_block_has_both_sides_in_random_order(ab):
+    ab("--seed", "40", "merge", "--backends", "tcp", launches=5)
+    blocks = [ab.log[2 * n : 2 * n + 2] for n in range(5)]
     assert [{side for side, _, _ in block} for block in blocks] == [{"base", "head"}] * 5
     assert [{seed for _, seed, _ in block} for block in blocks] == [{40 + n} for n in range(5)]
-    assert all(given == ["merge", "--backends", "tcp"] for block in blocks for *_, given in block)
-    assert len(Counter(block[0][0] for block in blocks)) == 2
+    assert all(given == ["merge", "--backends", "tcp"] for *_, given in ab.log)
+    assert {block[0][0] for block in blocks} == {"base", "head"}
 
 
-def test_the_runs_are_like_any_other(tmp_path):
-    base, head = (python(tmp_path, name, many=True) for name in ("base", "head"))
-    result = ab(tmp_path, base, head, launches=2)
-    path = Path(result.stdout.splitlines()[-1])
+def test_blocks_are_launches_of_a_run(ab, tmp_path):
+    ab.bulk = True
+    path = Path(ab(launches=2).stdout.splitlines()[-1])
     run = load(path)
     assert run.notes == ()
     assert run.ends["block"].tolist() == run.ends["launch"].tolist() == [0, 1]
@@ -132,15 +131,15 @@ def test_the_runs_are_like_any_other(tmp_path):
         assert frame["launch"].tolist() == [0, 1]
     assert run.suite.cases[0].launches == 2
     assert run.manifest.command.split()[0] == "commbench"
-    # Whose commit the current folder has says nothing of either side.
+    # The commit of the working directory may be that of neither side.
     assert run.manifest.environment["git"]["working_directory"] is None
     assert len(list((tmp_path / "results").iterdir())) == 2
-    assert CliRunner().invoke(main, ["report", str(path)]).exit_code == 0
+    assert invoke("report", path).exit_code == 0
 
 
-def test_a_launch_that_failed_is_status_1(tmp_path):
-    base, head = python(tmp_path, "base"), python(tmp_path, "head", special=FAILS)
-    result = ab(tmp_path, base, head, launches=2)
+def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
+    ab.failing_block = 1
+    result = ab(launches=2)
     assert result.exit_code == 1
     assert result.stderr.count("a launch FAILED") == 1
     path = Path(result.stdout.splitlines()[-1])
@@ -148,71 +147,76 @@ def test_a_launch_that_failed_is_status_1(tmp_path):
     assert (path / "logs" / "block-1" / "launch.log").read_text() == "why"
 
 
-def test_an_environment_that_can_t_measure_ends_it(tmp_path):
-    bad = "sys.exit('Error: unknown workload')"
-    result = ab(tmp_path, python(tmp_path, "base"), python(tmp_path, "head", special=bad))
+def test_environment_that_cannot_measure_ends_the_comparison(ab, tmp_path):
+    ab.error = "Error: unknown workload"
+    result = ab()
     assert result.exit_code == 2
-    assert f"the commbench of --head {tmp_path}/python-head can't measure this" in result.stderr
+    assert f"the commbench of --head {tmp_path}/head can't measure this" in result.stderr
     assert "unknown workload" in result.stderr
 
 
-def test_cases_that_differ_are_not_compared(tmp_path):
-    base, head = python(tmp_path, "base"), python(tmp_path, "head", rows=2)
-    result = ab(tmp_path, base, head, launches=1)
+def test_cases_that_differ_are_not_compared(ab, tmp_path):
+    ab.rows["head"] = 2
+    result = ab(launches=1)
     assert result.exit_code == 2
     assert "merge over tcp: params.rows: 1 against 2" in result.stderr
     assert "commbench compare --force " in result.stderr
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
-BAD = {
-    "no python": (("--base", "nowhere/python", "merge"), "--base nowhere/python is no Python"),
-    "nothing to run": ((), "Missing argument 'WORKLOAD|SUITE.toml"),
-    "resume": (
-        ("merge", "--resume", "x"),
-        "--resume is not for the runs within an A/B; leave it out",
-    ),
-    "launches": (
-        ("merge", "--launches=3"),
-        "--launches is not for the runs within an A/B; write it",
-    ),
-    "rigorous": (("merge", "--rigorous"), "--rigorous is not for the runs within an A/B"),
-    "effect": (("--min-effect", "-1", "merge"), "--min-effect is -1; it must be 0 or more"),
-    "none": (("--launches", "0", "merge"), "--launches"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
-def test_an_experiment_that_makes_no_sense_is_told(tmp_path, arguments, words):
-    both = ["--base", sys.executable, "--head", sys.executable, "--output", str(tmp_path / "out")]
-    result = CliRunner().invoke(main, ["ab", *both, *arguments])
-    assert result.exit_code == 2
-    assert words in result.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--base nowhere/python merge", "--base nowhere/python is no Python"),
+        ("", "Missing argument 'WORKLOAD|SUITE.toml"),
+        ("merge --resume x", "--resume is not for the runs within an A/B; leave it out"),
+        ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
+        ("merge --rigorous", "--rigorous is not for the runs within an A/B"),
+        ("--min-effect -1 merge", "--min-effect is -1; it must be 0 or more"),
+        ("--launches 0 merge", "--launches"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path, arguments, message):
+    both = ("--base", sys.executable, "--head", sys.executable, "--output", tmp_path / "out")
+    assert message in usage_error(invoke("ab", *both, *arguments.split()))
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_can_t_be_made_is_told(tmp_path):
+def test_output_that_cannot_be_made_is_status_1(ab, tmp_path):
     (tmp_path / "results").write_text("")
-    result = ab(tmp_path, python(tmp_path, "base"), python(tmp_path, "head"))
+    result = ab()
     assert result.exit_code == 1
     assert f"can't write to {tmp_path}/results" in result.stderr
 
 
-def test_ctrl_c_ends_what_is_running_and_keeps_the_rest(tmp_path, tag):
-    waits = "if seed == 2:\n    Path({!r}).touch()\n    time.sleep(600)".format(
-        str(tmp_path / "waits")
-    )
-    base, head = (python(tmp_path, name, special=waits) for name in ("base", "head"))
+PYTHON = f"""#!{sys.executable}
+import sys, time
+from pathlib import Path
+sys.path[:0] = {[str(Path(builders.__file__).parents[n]) for n in (0, 1)]!r}
+import builders
+values = dict(zip(sys.argv[-6::2], sys.argv[-5::2]))
+if values["--seed"] == "1":
+    Path({{waits!r}}).touch()
+    time.sleep(600)
+case = builders.case(launches=1)
+builders.written(Path(values["--output"]), [case], builders.launches(case, [1.0]))
+"""
+
+
+def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(tmp_path, tag):
+    waits, python = tmp_path / "waits", tmp_path / "python"
+    python.write_text(PYTHON.format(waits=str(waits)))
+    python.chmod(0o755)
     command = [
-        sys.executable, "-m", "commbench.cli", "ab", "--base", base, "--head", head,
+        sys.executable, "-m", "commbench.cli", "ab", "--base", python, "--head", python,
         "--output", tmp_path / "results", "merge",
     ]  # fmt: skip
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
-    processes.until((tmp_path / "waits").exists, "the third block")
+    processes.until(waits.exists, "the second block")
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=processes.PATIENCE_SECONDS)
-    assert child.returncode == 130, said
+    _, stderr = child.communicate(timeout=processes.PATIENCE_SECONDS)
+    assert child.returncode == 130, stderr
     assert tag.processes() == []
-    assert "interrupted; what was measured is kept: " in said
+    assert "interrupted; what was measured is kept: " in stderr
     runs = [load(path) for path in (tmp_path / "results").iterdir()]
-    assert sorted(len(run.ends) for run in runs) == [2, 2]
+    assert [len(run.ends) for run in runs] == [1, 1]
