@@ -1,4 +1,4 @@
-"""A project's history: a slowdown is found, and found in the commit that brought it.
+"""A project's history: a slowdown is attributed to the commit that brought it.
 
 The project is a workload: a ping-pong at the layer comm with a delay before each message. A commit
 makes the delay longer, so that a message takes 30 % more time.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from repositories import Repository
 
 ROOT = Path(__file__).parents[2]
 N_EQUAL = 12
@@ -30,7 +31,7 @@ from commbench.workloads.pingpong import PingPong
 DELAY_S = {delay_s}
 
 class Lane(PingPong):
-    """A ping-pong whose messages take their time."""
+    """A ping-pong whose messages are delayed."""
     name = "lane"
     summary = "the workload of a made-up project"
 
@@ -43,46 +44,24 @@ FAST_S, SLOW_S = 0.1, 0.131
 MEASURED = ["lane", "--sizes", "64KiB", "--iterations", "12", "--warmups", "2"]
 
 
-class Project:
-    """A repository whose commits are measured one after another, as on every push."""
+class Project(Repository):
+    """A project whose commits are measured one after another, as on every push."""
 
     def __init__(self, folder):
-        self.folder, self.repository = folder, folder / "project"
-        self.results, self.html = folder / "asv-results", folder / "html"
-        processes.plug_in(self.repository, "lane", "", workloads={"lane": "Lane"})
-        self.git("init", "--quiet", "--initial-branch", "main")
-        self.commits = []
-        (folder / "asv.conf.json").write_text(
-            json.dumps(
-                {
-                    "version": 1, "project": "lane", "repo": str(self.repository),
-                    "branches": ["main"], "results_dir": str(self.results),
-                    "html_dir": str(self.html), "environment_type": "existing",
-                    "regressions_thresholds": {".*": 0.1},
-                }
-            )
-        )  # fmt: skip
+        super().__init__(folder, "lane")
+        self.folder = folder
+        processes.plug_in(self.path, "lane", "", workloads={"lane": "Lane"})
+        self.configure_asv(regressions_thresholds={".*": 0.1})
 
-    def git(self, *arguments, **environ):
-        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *map(str, arguments)]
-        return subprocess.check_output(
-            command, cwd=self.repository, text=True, env={**os.environ, **environ}
-        ).strip()
-
-    def commit(self, delay_s):
-        number = len(self.commits)
-        source = LANE.format(delay_s=delay_s)
-        (self.repository / "lane.py").write_text(f"# change {number}\n{source}")
-        self.git("add", ".")
-        date = f"2025-01-01T{number:02d}:00:00+00:00"
-        self.git("commit", "--quiet", "-m", number, GIT_AUTHOR_DATE=date, GIT_COMMITTER_DATE=date)
-        self.commits.append(self.git("rev-parse", "HEAD"))
-        return self.commits[-1]
+    def change(self, delay_s):
+        """Commit the workload with such a delay."""
+        source = f"# change {len(self.commits)}\n" + LANE.format(delay_s=delay_s)
+        return self.commit(**{"lane.py": source})
 
     def commbench(self, *arguments, expected=0):
         ended = subprocess.run(
-            [sys.executable, "-m", "commbench.cli", *map(str, arguments)], cwd=self.repository,
-            env={**os.environ, "PYTHONPATH": str(self.repository), "PYTHONDONTWRITEBYTECODE": "1"},
+            [sys.executable, "-m", "commbench.cli", *map(str, arguments)], cwd=self.path,
+            env={**os.environ, "PYTHONPATH": str(self.path), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.returncode == expected, ended.stdout + ended.stderr
@@ -96,16 +75,13 @@ class Project:
         (row,) = json.loads(Path(file).read_text())["results"].values()
         return float(row[0][0])
 
-    def regressions(self):
-        command = ["asv", "--config", self.folder / "asv.conf.json", "publish", "--no-pull"]
+    def steps(self):
+        """Return the steps that asv detects: the commit, and the times before and after."""
+        command = ["asv", "--config", self.config, "publish", "--no-pull"]
         subprocess.check_output([sys.executable, "-m", *map(str, command)])
-        index = json.loads((self.html / "index.json").read_text())
-        found = json.loads((self.html / "regressions.json").read_text())["regressions"]
-        return [
-            (index["revision_to_hash"][str(jump[1])], jump[2], jump[3])
-            for *_, jumps in found
-            for jump in jumps
-        ]
+        revisions = json.loads((self.html / "index.json").read_text())["revision_to_hash"]
+        jumps = [jump for *_, jumps in self.regressions() for jump in jumps]
+        return [(revisions[str(jump[1])], jump[2], jump[3]) for jump in jumps]
 
     def environment(self, commit):
         worktree = self.folder / commit[:12]
@@ -121,31 +97,31 @@ class Project:
         sides = ("--base", self.environment(base), "--head", self.environment(head))
         options = ("--launches", "6", "--min-effect", "10%", "--format", "json")
         where = ("--output", self.folder / "runs")
-        said = self.commbench("ab", *sides, *options, *where, *MEASURED, expected=expected)
-        (found,) = json.loads(said)["comparisons"]
-        return found
+        report = self.commbench("ab", *sides, *options, *where, *MEASURED, expected=expected)
+        (comparison,) = json.loads(report)["comparisons"]
+        return comparison
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path):
+def test_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path):
     project = Project(tmp_path)
     equal, after = [], []
     for _ in range(N_EQUAL):
-        project.commit(FAST_S)
+        project.change(FAST_S)
         equal.append(project.record())
     print("equal commits:", " ".join(f"{median * 1e3:.1f} ms" for median in equal), flush=True)
-    assert project.regressions() == []
-    slow = project.commit(SLOW_S)
+    assert project.steps() == []
+    slow = project.change(SLOW_S)
     after.append(project.record())
     for _ in range(N_AFTER):
-        project.commit(SLOW_S)
+        project.change(SLOW_S)
         after.append(project.record())
     print("slow commits:", " ".join(f"{median * 1e3:.1f} ms" for median in after))
     print(f"medians: {statistics.median(after) / statistics.median(equal):.2f} times as long")
-    found = project.regressions()
-    print("asv found:", found)
-    assert [commit for commit, _, _ in found] == [slow]
+    steps = project.steps()
+    print("steps:", steps)
+    assert [commit for commit, _, _ in steps] == [slow]
 
 
 @pytest.mark.slow
@@ -155,10 +131,9 @@ def test_a_slowdown_of_30_percent_is_attributed_to_its_commit(tmp_path):
     [(SLOW_S, 3, {"slower"}), (FAST_S, 0, {"same", "inconclusive"})],
     ids=["slower", "equal"],
 )
-def test_a_slow_commit_fails_the_gate(tmp_path, delay_s, status, verdicts):
+def test_slow_commit_fails_the_gate(tmp_path, delay_s, status, verdicts):
     project = Project(tmp_path)
-    parent, child = project.commit(FAST_S), project.commit(delay_s)
-    found = project.ab(parent, child, expected=status)
-    print(f"A/B: {found['ratio']:.2f} times [{found['ci_low']:.2f}, {found['ci_high']:.2f}], "
-          f"p={found['p_value']:.3f}, {found['verdict']}")  # fmt: skip
-    assert found["verdict"] in verdicts
+    parent, child = project.change(FAST_S), project.change(delay_s)
+    comparison = project.ab(parent, child, expected=status)
+    print("A/B:", comparison)
+    assert comparison["verdict"] in verdicts

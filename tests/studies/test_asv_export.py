@@ -1,4 +1,4 @@
-"""asv reads what is exported to it, and nothing is recorded for a commit that it isn't of."""
+"""asv reads the exported medians, each at the commit that was measured."""
 
 from __future__ import annotations
 
@@ -11,90 +11,50 @@ from pathlib import Path
 
 import builders
 import pytest
-from click.testing import CliRunner
+from processes import invoke, usage_error
+from repositories import Repository
 
 from commbench import load, stats
-from commbench.cli.main import main
 
 MERGES = tuple(builders.case(name, params={"rows": 1}) for name in ("tcp", "ucx"))
 PINGPONG = builders.case(workload="pingpong", params={"sizes": (1, 8), "layers": ("comm",)})
 MEDIANS = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
 
 
-def commbench(*arguments):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert "Traceback" not in result.output
-    return result
-
-
-class Project:
-    """A git repository of a project with some commits, and asv's configuration beside it."""
+class Project(Repository):
+    """A project with some commits, and runs that were measured in its checkout."""
 
     def __init__(self, folder, n_commits=3):
-        self.repository, self.results = folder / "project", folder / "asv-results"
-        self.html, self.runs = folder / "html", folder / "runs"
-        self.config = folder / "asv.conf.json"
-        self.repository.mkdir()
-        self.git("init", "--quiet", "--initial-branch", "main")
-        self.commits = [self.commit(number) for number in range(n_commits)]
-        self.config.write_text(
-            json.dumps(
-                {
-                    "version": 1, "project": "project", "repo": str(self.repository),
-                    "branches": ["main"], "results_dir": str(self.results),
-                    "html_dir": str(self.html), "environment_type": "existing",
-                    "benchmark_dir": str(folder / "none"),
-                }
-            )
-        )  # fmt: skip
+        super().__init__(folder)
+        self.runs = folder / "runs"
+        for number in range(n_commits):
+            self.commit(file=str(number))
+        self.configure_asv(benchmark_dir=str(folder / "none"))
 
-    def git(self, *arguments, **environ):
-        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-        return subprocess.check_output(
-            command, cwd=self.repository, text=True, env={**os.environ, **environ}
-        ).strip()
-
-    def commit(self, number):
-        (self.repository / "file").write_text(str(number))
-        self.git("add", "file")
-        date = f"2025-01-01T{number:02d}:00:00+00:00"
-        self.git(
-            "commit", "--quiet", "-m", str(number), GIT_AUTHOR_DATE=date, GIT_COMMITTER_DATE=date
-        )
-        return self.git("rev-parse", "HEAD")
-
-    def provenance(self, commit, *, dirty=False):
+    def run(self, commit, factor=1.0, cases=MERGES, *, records=None, dirty=False):
+        """Return a run of `commit` in which everything takes `factor` times as long."""
         checkout = {"commit": commit, "dirty": dirty} if commit else None
-        return {
+        environment = {
             "host": {"name": "node1", "kernel": "Linux 6.1 #1 SMP", "architecture": "x86_64"},
             "cpu": {"model": "A", "logical_cores": 4}, "memory": {"total_bytes": 16_384_000},
             "python": "CPython 3.11.7", "git": {"commbench": None, "working_directory": checkout},
         }  # fmt: skip
-
-    def run(
-        self, commit, factor = 1.0, cases = MERGES,
-        *, dirty = False,
-    ):  # fmt: skip
-        records = [
-            record
-            for case in cases
-            for record in builders.launches(case, [factor * median for median in MEDIANS])
-        ]
-        number = len(list(self.runs.iterdir())) if self.runs.exists() else 0
-        return builders.written(
-            self.runs, cases, records, id=f"run-{number}",
-            environment=self.provenance(commit, dirty=dirty),
-        ).path  # fmt: skip
+        if records is None:
+            medians = [factor * median for median in MEDIANS]
+            records = [record for case in cases for record in builders.launches(case, medians)]
+        run_id = f"run-{len(list(self.runs.glob('*')))}"
+        store = builders.written(self.runs, cases, records, id=run_id, environment=environment)
+        return store.path
 
     def export(self, run, *arguments):
-        where = ("--output", self.results, "--repository", self.repository)
-        return commbench("export", run, "--to", "asv", *where, *arguments)
+        where = ("--output", self.results, "--repository", self.path)
+        return invoke("export", run, "--to", "asv", *where, *arguments)
 
     def asv(self, *arguments):
         command = [sys.executable, "-m", "asv", "--config", str(self.config), *arguments]
         ended = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
-            check=False, env={**os.environ, "HOME": str(self.repository)},
+            check=False, env={**os.environ, "HOME": str(self.path)},
         )  # fmt: skip
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
@@ -117,8 +77,7 @@ def test_asv_publishes_the_same_medians(project):
     runs = [project.run(c, 1 + n) for n, c in enumerate(project.commits)]
     for run in runs:
         assert project.export(run).exit_code == 0
-    said = project.asv("publish", "--no-pull")
-    assert "Couldn't find" not in said
+    assert "Couldn't find" not in project.asv("publish", "--no-pull")
     points = project.graphs("workloads.track_merge")
     assert [revision for revision, _ in points] == [0, 1, 2]
     for run, (_, values) in zip(runs, points, strict=True):
@@ -136,31 +95,26 @@ def test_asv_publishes_the_same_medians(project):
 
 def test_asv_shows_medians_and_quartiles(project):
     project.export(project.run(project.commits[-1], cases=MERGES[:1]))
-    said = project.asv("show", project.commits[-1])
-    assert "1.25±0.1s" in said
+    assert "1.25±0.1s" in project.asv("show", project.commits[-1])
 
 
-def test_a_step_is_attributed_to_its_commit(tmp_path):
+def test_step_is_attributed_to_its_commit(tmp_path):
     project = Project(tmp_path, n_commits=10)
     for number, commit in enumerate(project.commits):
         wobble = 1 + 0.01 * math.sin(number)
         project.export(project.run(commit, wobble * (1.3 if number >= 6 else 1.0)))
     project.asv("publish", "--no-pull")
-    found = json.loads((project.html / "regressions.json").read_text())["regressions"]
-    assert [name.partition(",")[0] for name, *_ in found] == [
-        "workloads.track_merge('tcp'", "workloads.track_merge('ucx'",
-    ]  # fmt: skip
-    for *_, jumps in found:
+    names = [name.partition(",")[0] for name, *_ in project.regressions()]
+    assert names == ["workloads.track_merge('tcp'", "workloads.track_merge('ucx'"]
+    for *_, jumps in project.regressions():
         assert [(jump[0], jump[1]) for jump in jumps] == [(None, 6)]
 
 
-def test_the_file_is_asvs(project):
+def test_file_has_medians_of_launches_and_their_interval(project):
     case = MERGES[0]
     records = builders.launches(case, [*MEDIANS, 1.6, 1.7])
-    environment = project.provenance(project.commits[0])
-    run = builders.written(project.runs, (case,), records, environment=environment).path
-    result = project.export(run)
-    file = Path(result.stdout.strip())
+    run = project.run(project.commits[0], cases=(case,), records=records)
+    file = Path(project.export(run).stdout.strip())
     assert file == project.results / "node1" / f"{project.commits[0][:8]}-commbench-py3.11.json"
     content = json.loads(file.read_text())
     assert (content["version"], content["commit_hash"]) == (2, project.commits[0])
@@ -173,7 +127,7 @@ def test_the_file_is_asvs(project):
     assert cells["duration"] == 8 * 9.0
 
 
-def test_runs_of_one_commit_join(project):
+def test_runs_of_one_commit_are_joined(project):
     commit = project.commits[0]
     project.export(project.run(commit))
     project.export(project.run(commit, 2.0, (MERGES[1], builders.case("mpi", params={"rows": 1}))))
@@ -184,7 +138,7 @@ def test_runs_of_one_commit_join(project):
     assert len(json.loads((project.results / "benchmarks.json").read_text())) == 3
 
 
-def test_to_export_a_run_again_changes_nothing(project):
+def test_exporting_a_run_again_changes_nothing(project):
     run = project.run(project.commits[0], cases=(*MERGES, PINGPONG))
     contents = []
     for _ in range(2):
@@ -195,104 +149,89 @@ def test_to_export_a_run_again_changes_nothing(project):
     assert len(contents[0]) == 3
 
 
-def test_a_machine_that_asv_knows_keeps_its_description(project):
+def test_known_machine_keeps_its_description(project):
     folder = project.results / "node1"
     folder.mkdir(parents=True)
-    told = {"machine": "node1", "os": "mine", "cpu": "B", "version": 1}
-    (folder / "machine.json").write_text(json.dumps(told))
+    known = {"machine": "node1", "os": "mine", "cpu": "B", "version": 1}
+    (folder / "machine.json").write_text(json.dumps(known))
     result = project.export(project.run(project.commits[0]))
-    assert json.loads((folder / "machine.json").read_text()) == told
+    assert json.loads((folder / "machine.json").read_text()) == known
     content = json.loads(Path(result.stdout.strip()).read_text())
     assert content["params"] == {"machine": "node1", "os": "mine", "cpu": "B", "python": "3.11"}
 
 
-def test_asv_is_never_asked_for_the_machine(project):
-    assert not (project.repository / ".asv-machine.json").exists()
+def test_export_does_not_register_the_machine_with_asv(project):
+    assert not (project.path / ".asv-machine.json").exists()
     assert project.export(project.run(project.commits[0])).exit_code == 0
     project.asv("publish", "--no-pull")
-    assert not (project.repository / ".asv-machine.json").exists()
+    assert not (project.path / ".asv-machine.json").exists()
 
 
-def test_a_case_that_failed_is_told_and_left_out(project):
+def test_failed_case_is_left_out_and_named(project):
     good, bad = MERGES
     records = [
         *builders.launches(good, MEDIANS), builders.sample(bad, 1.0), builders.failure(bad),
         builders.end(bad, ok=False),
     ]  # fmt: skip
-    environment = project.provenance(project.commits[0])
-    run = builders.written(project.runs, MERGES, records, environment=environment).path
-    result = project.export(run)
+    result = project.export(project.run(project.commits[0], records=records))
     assert result.exit_code == 0
     assert result.stderr == "left out: merge over ucx: none of its launches ended well\n"
-    listed = json.loads((project.results / "benchmarks.json").read_text())
-    entry = listed["workloads.track_merge"]
-    assert entry["params"][0] == ["'tcp'"]
+    benchmarks = json.loads((project.results / "benchmarks.json").read_text())
+    assert benchmarks["workloads.track_merge"]["params"][0] == ["'tcp'"]
 
 
-def test_uncommitted_changes_are_no_commits(project):
+def test_uncommitted_changes_are_refused(project):
     run = project.run(project.commits[0], dirty=True)
-    result = project.export(run)
-    assert result.exit_code == 2
-    assert f"changes that are not in {project.commits[0][:12]}" in result.stderr
-    assert "Commit them and measure again" in result.stderr
+    error = usage_error(project.export(run))
+    assert f"changes that are not in {project.commits[0][:12]}" in error
+    assert "Commit them and measure again" in error
     assert not project.results.exists()
     assert project.export(run, "--commit", project.commits[0]).exit_code == 2
     assert project.export(run, "--force").exit_code == 0
 
 
-def test_the_commit_can_be_named(project):
+def test_commit_of_a_run_outside_of_a_checkout_is_named_by_the_user(project):
     run = project.run(None)
-    result = project.export(run)
-    assert result.exit_code == 2
-    assert "it was not started in a git checkout. Name the commit: --commit" in result.stderr
+    error = usage_error(project.export(run))
+    assert "it was not started in a git checkout. Name the commit: --commit" in error
     result = project.export(run, "--commit", "main~1")
     assert Path(result.stdout.strip()).name.startswith(project.commits[1][:8])
 
 
 @pytest.mark.parametrize("name", ["0" * 40, "no-such-branch", "--all"])
-def test_a_commit_that_the_repository_lacks_is_told(project, name):
-    result = project.export(project.run(None), f"--commit={name}")
-    assert result.exit_code == 2
-    assert f"{project.repository} has no commit '{name}'" in result.stderr
-    assert "--repository" in result.stderr
+def test_commit_that_the_repository_lacks_is_refused(project, name):
+    error = usage_error(project.export(project.run(None), f"--commit={name}"))
+    assert f"{project.path} has no commit '{name}'" in error
+    assert "--repository" in error
     assert not project.results.exists()
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "a/b", ".hidden", None])
-def test_a_machine_has_a_name_that_is_no_path(project, name):
+def test_machine_name_that_is_a_path_is_refused(project, name):
     run = project.run(project.commits[0])
     description = json.loads((run / "run.json").read_text())
     description["environment"]["host"]["name"] = name
     (run / "run.json").write_text(json.dumps(description))
-    result = project.export(run)
-    assert result.exit_code == 2
-    assert "name the machine in letters, digits, '.' and '-': --machine NAME" in result.stderr
+    error = usage_error(project.export(run))
+    assert "name the machine in letters, digits, '.' and '-': --machine NAME" in error
     assert not project.results.exists()
     assert project.export(run, "--machine", "ci-1").exit_code == 0
     assert (project.results / "ci-1" / "machine.json").exists()
 
 
-def test_somebody_elses_benchmark_is_not_overwritten(project):
+def test_another_benchmark_of_that_name_is_not_overwritten(project):
     project.results.mkdir()
-    entry = {
-        "name": "workloads.track_merge",
-        "param_names": ["n"],
-        "params": [["1"]],
-        "version": "1",
-    }
-    file = project.results / "benchmarks.json"
-    file.write_text(json.dumps({"version": 2, entry["name"]: entry}))
-    result = project.export(project.run(project.commits[0]))
-    assert result.exit_code == 2
-    assert f"{file} has another benchmark workloads.track_merge: its param_names" in result.stderr
+    name, file = "workloads.track_merge", project.results / "benchmarks.json"
+    entry = {"name": name, "param_names": ["n"], "params": [["1"]], "version": "1"}
+    file.write_text(json.dumps({"version": 2, name: entry}))
+    error = usage_error(project.export(project.run(project.commits[0])))
+    assert f"{file} has another benchmark {name}: its param_names" in error
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_damaged_file_of_asvs_is_told(project, content):
+def test_damaged_file_of_asv_is_named_and_kept(project, content):
     project.results.mkdir()
     file = project.results / "benchmarks.json"
     file.write_text(content)
-    result = project.export(project.run(project.commits[0]))
-    assert result.exit_code == 2
-    assert str(file) in result.stderr
+    assert str(file) in usage_error(project.export(project.run(project.commits[0])))
     assert file.read_text() == content

@@ -1,4 +1,4 @@
-"""``make asv`` records what it says: this commit, on a machine that asv knows."""
+"""``make asv`` records this commit on a machine that asv knows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import builders
 import pytest
+from repositories import Repository
 
 from commbench import load
 from commbench.harness.suite import read_suite
@@ -21,25 +22,20 @@ from commbench.studies import asv
 ROOT = Path(__file__).parents[2]
 
 
-class Checkout:
+class Checkout(Repository):
     """A git repository with the suite and its scripts, and a home in which asv knows nothing."""
 
     def __init__(self, folder):
-        self.folder, self.home = folder / "checkout", folder / "home"
+        super().__init__(folder)
+        self.home = folder / "home"
         self.home.mkdir()
-        shutil.copytree(ROOT / "suites", self.folder / "suites")
-        shutil.copy(ROOT / "asv.conf.json", self.folder)
-        self.git("init", "--quiet", "--initial-branch", "main")
-        self.git("add", ".")
-        self.git("commit", "--quiet", "-m", "one")
-
-    def git(self, *arguments):
-        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-        return subprocess.check_output(command, cwd=self.folder, text=True).strip()
+        shutil.copytree(ROOT / "suites", self.path / "suites")
+        shutil.copy(ROOT / "asv.conf.json", self.path)
+        self.commit()
 
     def run(self, *command, **environ):
         return subprocess.run(
-            [sys.executable, *command], cwd=self.folder, stdin=subprocess.DEVNULL,
+            [sys.executable, *command], cwd=self.path, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
             env={**os.environ, "HOME": str(self.home), **environ},
         )  # fmt: skip
@@ -56,27 +52,27 @@ def refused(ended):
     return ended.stderr
 
 
-def test_a_dirty_tree_is_refused(checkout):
+def test_uncommitted_changes_are_not_recorded(checkout):
     """Its times would be taken for those of a commit that lacks the changes."""
-    (checkout.folder / "asv.conf.json").write_text("{}")
-    said = refused(checkout.run("suites/record_commit.py"))
-    assert f"changes that are not in {checkout.git('rev-parse', 'HEAD')[:12]}" in said
-    assert "--force" in said
-    said = refused(checkout.run("suites/compare_commits.py", "HEAD"))
-    assert "changes that HEAD doesn't have" in said
+    (checkout.path / "asv.conf.json").write_text("{}")
+    error = refused(checkout.run("suites/record_commit.py"))
+    assert f"changes that are not in {checkout.commits[0][:12]}" in error
+    assert "--force" in error
+    error = refused(checkout.run("suites/compare_commits.py", "HEAD"))
+    assert "changes that HEAD doesn't have" in error
 
 
-def test_a_folder_without_history_is_told(checkout):
-    shutil.rmtree(checkout.folder / ".git")
-    environ = {"GIT_CEILING_DIRECTORIES": str(checkout.folder.parent)}
-    said = refused(checkout.run("suites/record_commit.py", **environ))
-    assert "is no git checkout" in said
+def test_folder_without_history_is_refused(checkout):
+    shutil.rmtree(checkout.path / ".git")
+    environ = {"GIT_CEILING_DIRECTORIES": str(checkout.path.parent)}
+    error = refused(checkout.run("suites/record_commit.py", **environ))
+    assert "is no git checkout" in error
 
 
-def test_a_commit_that_is_not_there_is_told(checkout):
-    said = refused(checkout.run("suites/compare_commits.py", "no-such-branch"))
-    assert "there is no commit 'no-such-branch' here" in said
-    assert not (checkout.folder / "build").exists()
+def test_unknown_commit_is_refused_before_an_environment_is_made(checkout):
+    error = refused(checkout.run("suites/compare_commits.py", "no-such-branch"))
+    assert "there is no commit 'no-such-branch' here" in error
+    assert not (checkout.path / "build").exists()
 
 
 @pytest.fixture(scope="module", name="workloads")
@@ -89,7 +85,7 @@ def _workloads():
     return module
 
 
-def made_up(recorded):
+def measured(recorded):
     cases = read_suite(ROOT / "suites/asv/suite.toml").cases
     records = [
         builders.sample(case, 1.0, layer=layer, payload_bytes=size or 7)
@@ -101,25 +97,25 @@ def made_up(recorded):
 
 
 def test_benchmarks_and_exports_have_the_same_names(workloads, recorded):
-    exported = asv.medians(made_up(recorded))
+    exported = asv.medians(measured(recorded))
     assert len(exported) == 3
-    for name, found in exported.items():
+    for name, medians in exported.items():
         params = getattr(workloads, name.removeprefix("workloads.")).params
-        assert [set(axis) for axis in zip(*found, strict=True)] == [set(axis) for axis in params]
-        assert len(found) == math.prod(map(len, params))
+        assert [set(axis) for axis in zip(*medians, strict=True)] == [set(axis) for axis in params]
+        assert len(medians) == math.prod(map(len, params))
 
 
-def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads, recorded):
-    run = made_up(recorded)
+def test_benchmark_has_samples_nan_if_absent_or_an_error(workloads, recorded):
+    run = measured(recorded)
     medians = asv.medians(run)
     (key, *_) = medians["workloads.track_merge"]
-    measured = {"run": "run", "medians": medians, "attempted": set()}
-    assert workloads.track_merge(measured, *key) == {"samples": [1.0], "number": 1}
+    results = {"run": "run", "medians": medians, "attempted": set()}
+    assert workloads.track_merge(results, *key) == {"samples": [1.0], "number": 1}
     absent = ("ucx:ib", *key[1:])
-    assert math.isnan(workloads.track_merge(measured, *absent))
-    measured["attempted"] = {("workloads.track_merge", "ucx:ib")}
+    assert math.isnan(workloads.track_merge(results, *absent))
+    results["attempted"] = {("workloads.track_merge", "ucx:ib")}
     with pytest.raises(RuntimeError, match=r"no launch ended well; see run/report.md"):
-        workloads.track_merge(measured, *absent)
+        workloads.track_merge(results, *absent)
 
 
 @pytest.mark.slow
@@ -127,19 +123,19 @@ def test_a_benchmark_has_samples_is_absent_or_has_failed(workloads, recorded):
 def test_asv_records_the_medians_of_the_run(checkout):
     assert checkout.run("-m", "asv", "machine", "--yes", "--machine", "node1").returncode == 0
     options = {"COMMBENCH_ASV_OPTIONS": "--backends tcp --launches 2"}
-    commit = checkout.git("rev-parse", "HEAD")
+    (commit,) = checkout.commits
     command = ["-m", "asv", "run", "--environment", "existing:same", "--set-commit-hash", commit]
     command += ["--machine", "node1", "--record-samples", "--bench", "track_merge"]
     ended = checkout.run(*command, **options)
     assert ended.returncode == 0, ended
-    (path,) = (folder for folder in (checkout.folder / "results").iterdir() if folder.name != "asv")
+    (path,) = (folder for folder in (checkout.path / "results").iterdir() if folder.name != "asv")
     medians = asv.medians(load(path))
-    (file,) = (checkout.folder / "results" / "asv" / "node1").glob(f"{commit[:8]}-*.json")
+    (file,) = (checkout.path / "results" / "asv" / "node1").glob(f"{commit[:8]}-*.json")
     content = json.loads(file.read_text())
     (row,) = content["results"].values()
     cells = dict(zip(content["result_columns"], row, strict=False))
-    found = [samples for samples in cells["samples"] if samples]
-    assert found == list(medians["workloads.track_merge"].values())
+    recorded = [samples for samples in cells["samples"] if samples]
+    assert recorded == list(medians["workloads.track_merge"].values())
     assert cells["version"] == asv.VERSION
 
 
@@ -150,6 +146,6 @@ def test_make_asv_records_the_commit(checkout):
     ended = checkout.run("suites/record_commit.py", *options)
     assert ended.returncode == 0, ended
     file = Path(ended.stdout.splitlines()[-1])
-    commit = checkout.git("rev-parse", "HEAD")
+    (commit,) = checkout.commits
     assert json.loads(file.read_text())["commit_hash"] == commit
     assert checkout.run("-m", "asv", "publish", "--no-pull").returncode == 0
