@@ -1,4 +1,4 @@
-"""A suite is understood or refused with a path; a plan is blocks of cases in random order."""
+"""A suite is read or refused with the path of a key; a plan has blocks of cases in random order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
 from commbench.harness.suite import cases_for, make_suite, plan, read_suite, shift
-from commbench.model import Case, ClusterSpec, Suite, registry
+from commbench.model import ClusterSpec, registry
 from commbench.workloads.pingpong import PingPong
 
 MERGE = '[[case]]\nworkload = "merge"\n'
@@ -81,6 +81,10 @@ BAD = {
     ),
     "list for a choice": (MERGE + 'params = {shuffle = ["p2p"]}', "expected one of", "shuffle"),
     "not a number": (MERGE + "params = {frac_match = nan}", "finite", "frac_match"),
+    "several problems": (
+        "nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3', "'nope'",
+        ".case[0].launches", ".case[1].workload",
+    ),
     "the same case twice": (MERGE + MERGE, "merge over tcp", "twice"),
     "the same backend in two spellings": (
         MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",
@@ -90,6 +94,8 @@ BAD = {
 
 @pytest.fixture
 def read(tmp_path):
+    """Return a function that reads a suite with this content."""
+
     def read(content, **overrides):
         path = tmp_path / "my.toml"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -99,7 +105,7 @@ def read(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "parts"), [(c, p) for c, *p in BAD.values()], ids=BAD.keys())
-def test_a_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
+def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
     with pytest.raises(SuiteError) as caught:
         read(content)
     for part in parts:
@@ -108,26 +114,19 @@ def test_a_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
         assert "my.toml" in str(caught.value)
 
 
-def test_every_problem_of_a_file_is_told_at_once(read):
-    with pytest.raises(SuiteError) as caught:
-        read("nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3')
-    for part in ("'nope'", ".case[0].launches", ".case[1].workload"):
-        assert part in str(caught.value)
-
-
 @pytest.mark.parametrize("content", ["x = ", "a = 1\na = 2", b"name = '\xff'", b"\x00", "[[case"])
-def test_what_is_no_toml_is_refused(content, read):
+def test_broken_toml_is_refused(content, read):
     with pytest.raises(SuiteError, match=r"can't read the suite .*my\.toml"):
         read(content)
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "."])
-def test_what_is_no_file_is_refused(name, tmp_path):
+def test_path_without_a_file_is_refused(name, tmp_path):
     with pytest.raises(SuiteError, match="can't read the suite"):
         read_suite(tmp_path / name)
 
 
-def test_a_case_overrides_the_suite_and_options_override_both(read):
+def test_case_overrides_the_suite_and_options_override_both(read):
     content = (
         'backends = ["tcp"]\nlaunches = 2\niterations = 5\n[cluster]\nn_workers = 3\n'
         '[cluster.env]\nA = "1"\n'
@@ -141,36 +140,36 @@ def test_a_case_overrides_the_suite_and_options_override_both(read):
     assert (case.backend, case.launches, case.iterations, case.seed) == ("tcp", 9, 5, 0)
 
 
-def test_a_suite_is_named_by_its_file_unless_it_names_itself(read):
+def test_suite_has_its_name_or_that_of_its_file(read):
     assert read(MERGE).name == "my"
     assert read('name = "mine"\n' + MERGE).name == "mine"
 
 
-def test_a_workloads_own_defaults_are_weaker_than_what_is_said(read):
+def test_suite_overrides_the_defaults_of_a_workload(read):
     pingpong = '[[case]]\nworkload = "pingpong"\n'
     assert read(pingpong).cases[0].iterations == 1000
     assert read("iterations = 7\n" + pingpong).cases[0].iterations == 7
 
 
-def test_parameters_are_complete_in_every_case(read):
+def test_case_has_default_parameters(read):
     (short,), (long,) = (read(MERGE + text).cases for text in ("", 'params = {shuffle = "tasks"}'))
     assert short == long
     assert "rows" in short.params
 
 
-def test_integers_pass_for_floats_and_give_the_same_case(read):
+def test_integer_for_a_float_gives_the_same_case(read):
     one, same = (read(f"{MERGE}params = {{frac_match = {text}}}").cases for text in ("1", "1.0"))
     assert one[0].id == same[0].id
 
 
-def test_the_shipped_suites_are_suites():
+def test_shipped_suites_can_be_read():
     paths = sorted((Path(__file__).parents[2] / "suites").glob("*.toml"))
     assert paths
     for path in paths:
         assert read_suite(path).cases
 
 
-def test_the_docstring_has_every_key():
+def test_docstring_has_every_key():
     text = textwrap.dedent((suite.__doc__ or "").partition("::\n")[2])
     content = tomllib.loads(text)
     suite.structure(content, suite.SuiteFile, "docstring")
@@ -183,7 +182,7 @@ def test_the_docstring_has_every_key():
     assert {*content["case"][0]} == in_case - in_suite
 
 
-def test_cases_survive_their_run_json(read):
+def test_case_id_survives_json(read):
     (case,) = read('[[case]]\nworkload = "pingpong"\nparams = {sizes = [1, 2]}').cases
     content = json.loads(json.dumps(dataclasses.asdict(case)))
     again = dataclasses.replace(case, params=content["params"])
@@ -191,75 +190,64 @@ def test_cases_survive_their_run_json(read):
 
 
 @pytest.mark.parametrize("names", [(), iter(())])
-def test_cases_need_a_backend(names):
+def test_cases_without_a_backend_are_refused(names):
     with pytest.raises(UsageError, match="backends is empty"):
         cases_for("merge", names, {}, ClusterSpec())
 
 
-def test_a_suite_without_cases_is_refused():
-    with pytest.raises(SuiteError, match=r"no case; add a \[\[case\]\]"):
-        make_suite("empty", [])
-
-
-suites = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
-    lambda counts: Suite(
-        name="s",
-        cases=tuple(
-            Case(workload="merge", backend="tcp", params={"n": number}, launches=launches)
-            for number, launches in enumerate(counts)
-        ),
+def suite_with(launches):
+    """Return a suite with a case for each number of launches."""
+    return make_suite(
+        "s", [builders.case(params={"n": n}, launches=count) for n, count in enumerate(launches)]
     )
-)
+
+
+suites = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(suite_with)
 
 
 @given(suites, st.integers(0, 2**32))
-def test_every_block_is_complete(suite, seed):
+def test_block_has_a_launch_of_every_case(suite, seed):
     launches = plan(suite, seed)
+    assert launches == plan(suite, seed)
     assert [launch.block for launch in launches] == sorted(launch.block for launch in launches)
     for block in range(max(case.launches for case in suite.cases)):
-        here = [launch for launch in launches if launch.block == block]
+        in_block = [launch for launch in launches if launch.block == block]
         expected = {case.id for case in suite.cases if case.launches > block}
-        assert {launch.case.id for launch in here} == expected
-        assert len(here) == len(expected)
-        assert [launch.position for launch in here] == list(range(len(here)))
+        assert {launch.case.id for launch in in_block} == expected
+        assert [launch.position for launch in in_block] == list(range(len(expected)))
 
 
 @given(suites, st.integers(0, 2**32))
-def test_every_case_has_its_launches(suite, seed):
+def test_launches_of_a_case_are_numbered_in_order(suite, seed):
     launches = plan(suite, seed)
     for case in suite.cases:
         indices = [launch.index for launch in launches if launch.case.id == case.id]
         assert indices == list(range(case.launches))
 
 
-@given(suites, st.integers(0, 2**32))
-def test_the_seed_alone_decides_the_order(suite, seed):
-    assert plan(suite, seed) == plan(suite, seed)
-
-
-def test_different_seeds_give_different_orders():
-    suite = make_suite("s", [builders.case(params={"n": n}, launches=5) for n in range(6)])
+def test_seeds_and_blocks_have_different_orders():
+    suite = suite_with([5] * 6)
     orders = [tuple(launch.case.id for launch in plan(suite, seed)) for seed in range(10)]
     assert len(set(orders)) == 10
     assert len({orders[0][begin : begin + 6] for begin in range(0, 30, 6)}) == 5
 
 
-def test_no_case_is_favoured_in_the_order():
-    suite = make_suite("s", [builders.case(params={"n": n}, launches=1) for n in range(4)])
+def test_every_case_is_first_equally_often():
+    suite = suite_with([1] * 4)
     first = Counter(plan(suite, seed)[0].case.id for seed in range(2000))
     # Binomial (2000, 1/4): four standard deviations are 77.
     assert all(abs(first[case.id] - 500) < 78 for case in suite.cases)
 
 
 @given(suites, st.data())
-def test_what_is_done_is_left_out(suite, data):
+def test_launches_that_are_done_are_not_planned(suite, data):
     done = {case.id: data.draw(st.integers(0, 7)) for case in suite.cases}
     counts = Counter(launch.case.id for launch in plan(suite, 0, done={**done, "foreign": 3}))
     for case in suite.cases:
         assert counts[case.id] == max(0, case.launches - done[case.id])
 
 
-def test_shifted_launches_get_numbers_of_their_own():
+def test_shifted_launches_have_new_numbers():
     one, two = (builders.case(name, launches=2) for name in ("tcp", "ucx"))
     missing = plan(make_suite("s", [one, two]), 0, done={one.id: 1})
     shifted = shift(missing, {one.id: 5})
@@ -272,28 +260,28 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
-    max_leaves=12,
+    max_leaves=8,
 )
 
 
 @given(st.dictionaries(keys, values, max_size=4))
-def test_any_content_is_a_suite_or_an_error_of_ours(content):
-    found, message = None, ""
+def test_any_content_is_a_suite_or_refused(content):
+    structured, message = None, ""
     try:
-        found = suite.structure(content, suite.SuiteFile, "my.toml")
+        structured = suite.structure(content, suite.SuiteFile, "my.toml")
     except SuiteError as error:
         message = str(error)
-    assert isinstance(found, suite.SuiteFile) != ("my.toml" in message)
+    assert isinstance(structured, suite.SuiteFile) != ("my.toml" in message)
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
+    ("mode", "message"),
     [
         ("message-rate", "has the mode message-rate, and reports would take it for latency"),
         ("eager", "unknown mode 'eager'"),
     ],
 )
-def test_a_pair_whose_mode_reports_can_t_know_is_refused(monkeypatch, mode, said):
+def test_pair_workload_with_a_mode_of_another_metric_is_refused(monkeypatch, mode, message):
     class Rates(PingPong):
         """A ping-pong that always does the same, whatever its parameters say."""
 
@@ -302,5 +290,5 @@ def test_a_pair_whose_mode_reports_can_t_know_is_refused(monkeypatch, mode, said
     monkeypatch.setattr(
         registry, "load", lambda kind, name: Rates if name == "rates" else load(kind, name)
     )
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         cases_for("rates", ["tcp"], {}, ClusterSpec())
