@@ -13,7 +13,7 @@ class Repository:
     """A git repository with commits an hour apart, and asv's results next to it."""
 
     def __init__(self, folder: Path, name: str = "project") -> None:
-        self.path, self.commits = folder / name, list[str]()
+        self.path, self.commits = folder / name, []
         self.results, self.html = folder / "asv-results", folder / "html"
         self.config = folder / "asv.conf.json"
         self.path.mkdir(exist_ok=True)

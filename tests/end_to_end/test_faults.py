@@ -441,16 +441,6 @@ def test_full_disk_is_status_1_and_keeps_the_records(mounted):
     assert_nothing_left(line)
 
 
-def test_disk_without_room_for_the_logs_is_status_1(mounted):
-    line = mounted("1m,nr_inodes=4")
-    ended = line.run("merge", "--backends", "fake", "--launches", "1")
-    error = error_line(ended)
-    assert ended.status == 1
-    assert "No space left on device" in error
-    assert "--resume" in error
-    assert_nothing_left(line)
-
-
 def test_read_only_output_is_refused_before_anything_starts(mounted):
     line = mounted("1m,ro")
     running = line.start("run", *MERGE)

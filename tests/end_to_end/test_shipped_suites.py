@@ -227,19 +227,6 @@ def test_absent_hardware_is_reported_for_each_backend(tmp_path, bare):
     assert error.count("ucx:ib is") == 1
 
 
-@pytest.mark.parametrize(
-    ("figure", "rest"),
-    [
-        ("rapids_blog.message_1GB", "3 of 5 cases, over tcp, ucx:tcp, ucx:shm"),
-        ("ucx_dgx_blog.transpose", "3 of 6 cases, over tcp, ucx, ucx:shm"),
-        ("ucx_dgx_blog.svd", "3 of 4 cases, over tcp, ucx, ucx:shm"),
-    ],
-)
-def test_cases_that_can_be_measured_are_counted(figure, rest, tmp_path, bare):
-    error = usage_error(run(figure, tmp_path / "results"))
-    assert f"To go on with {rest}: --skip-unavailable" in error
-
-
 def test_unavailable_backend_is_skipped_once_for_all_cases(tmp_path, bare, simulated):
     arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
     result = run("mpi4dask.merge_ri2", tmp_path, *arguments)
