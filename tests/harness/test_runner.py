@@ -1,4 +1,4 @@
-"""A launch is a process group with a deadline: whatever it does, the plan goes on without it."""
+"""A launch is a process group with a deadline; if it fails, the plan goes on without it."""
 
 from __future__ import annotations
 

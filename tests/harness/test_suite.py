@@ -276,7 +276,7 @@ def test_any_content_is_a_suite_or_refused(content):
 )
 def test_pair_workload_with_a_mode_of_another_metric_is_refused(monkeypatch, mode, message):
     class Rates(PingPong):
-        """A ping-pong that always does the same, whatever its parameters say."""
+        """A ping-pong with a mode that no parameter sets."""
 
     monkeypatch.setattr(Rates, "mode", mode)
     load = registry.load

@@ -1,4 +1,4 @@
-"""A run on disk: complete as far as it went, readable whatever became of it, never overwritten."""
+"""A run on disk: complete up to its end or its crash, and never overwritten."""
 
 from __future__ import annotations
 

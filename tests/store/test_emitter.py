@@ -18,12 +18,9 @@ from commbench.store.records import decode
 CASE = builders.case()
 
 
-class WrongError(Exception):
-    """What ends a block in these tests."""
-
-
 @pytest.fixture
 def recorder(tmp_path):
+    """Return a recorder, and the end of the pipe from which its records are read."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     with os.fdopen(read_end, "rb", buffering=0) as end:
@@ -33,12 +30,25 @@ def recorder(tmp_path):
 
 
 def arrived(end):
+    """Return the records that have come through the pipe so far."""
     return [decode(line) for line in (end.read(1 << 20) or b"").splitlines()]
 
 
 def transfers(count):
+    """Return a batch of transfers with the sizes 0, 1, and so on."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
     return Batch.from_columns(model.TransferRecord, **fields)
+
+
+def emit_region(emit, check=None, error=None):
+    """Emit a sample and two transfers in a region, `check` before its end, and raise `error`."""
+    with emit.region() as keep:
+        keep(builders.sample(CASE, 1.0))
+        keep(transfers(2))
+        if check is not None:
+            check()
+        if error is not None:
+            raise error
 
 
 def sizes(run):
@@ -66,27 +76,20 @@ def test_batch_is_on_disk_before_the_next_record_leaves(recorder, tmp_path):
 
 def test_region_is_emitted_as_a_whole(recorder, tmp_path):
     emit, end = recorder
-    with emit.region() as keep:
-        keep(builders.sample(CASE, 1.0))
-        keep(transfers(2))
-        keep(builders.sample(CASE, 2.0))
+
+    def check():
         assert arrived(end) == []
         assert sizes(tmp_path) == []
-    assert [record.seconds for record in arrived(end)] == [1.0, 2.0]
+
+    emit_region(emit, check)
+    assert arrived(end) == [builders.sample(CASE, 1.0)]
     assert sizes(tmp_path) == [0, 1]
 
 
 def test_parts_of_a_failed_region_are_kept_as_failed(recorder, tmp_path):
     emit, end = recorder
-
-    def fail():
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-            raise WrongError
-
-    with pytest.raises(WrongError):
-        fail()
+    with pytest.raises(ZeroDivisionError):
+        emit_region(emit, error=ZeroDivisionError())
     emit(builders.sample(CASE, 2.0))
     assert arrived(end) == [builders.sample(CASE, 2.0)]
     assert sizes(tmp_path) == []
@@ -94,20 +97,17 @@ def test_parts_of_a_failed_region_are_kept_as_failed(recorder, tmp_path):
     assert part.name.endswith(".failed.parquet")
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_region_in_memory_is_all_or_nothing(fails):
+def test_region_in_memory_is_all_or_nothing():
     emit = InMemory()
-    try:
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-            assert emit == []
-            if fails:
-                raise WrongError
-    except WrongError:
-        pass
-    kinds = [type(record).__name__ for record in emit]
-    assert kinds == ([] if fails else ["Sample", "TransferRecord", "TransferRecord"])
+    with pytest.raises(ZeroDivisionError):
+        emit_region(emit, error=ZeroDivisionError())
+    assert emit == []
+
+    def check():
+        assert emit == []
+
+    emit_region(emit, check)
+    assert [type(r).__name__ for r in emit] == ["Sample", "TransferRecord", "TransferRecord"]
 
 
 def test_failure_does_not_wait_for_the_end_of_a_region(recorder):
@@ -147,14 +147,8 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
 def test_part_that_cannot_be_written_is_named(recorder, tmp_path):
     emit, end = recorder
     (tmp_path / "transfers").write_text("no folder")
-
-    def refuse():
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-
     with pytest.raises(UnwritableError, match=r"can't write .*/transfers.*commbench run --resume"):
-        refuse()
+        emit_region(emit)
     assert arrived(end) == []
     assert closed(tmp_path, "TransferRecord") == []
 
