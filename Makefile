@@ -50,7 +50,7 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
 	  hypothesis pytest pytest-timeout pytest-xdist
 	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 -W default::DeprecationWarning \
-	  tests/conformance tests/reports tests/stats tests/test_cli.py tests/test_store.py tests/store/test_tables.py \
+	  tests/conformance tests/reports tests/stats tests/cli/test_main.py tests/cli/test_run_command.py tests/store \
 	  --ignore tests/reports/figures
 
 test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be there

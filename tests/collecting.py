@@ -1,4 +1,4 @@
-"""Collect from a simulated cluster: from the workers' logs to parts on disk, and what it takes.
+"""Collect from a simulated cluster: from the workers' logs to parts on disk, and what it costs.
 
 The client runs in another process than the test, as in a launch.
 """
@@ -28,7 +28,7 @@ _FILE = Path(__file__).resolve()
 
 
 def collected(n_workers: int, n_entries: int, output: Path) -> dict[str, Any]:
-    """Collect `n_entries` of each of `n_workers` into a run in `output`; return what that took.
+    """Collect `n_entries` of each of `n_workers` into a run in `output`; return what it cost.
 
     Returns
     -------
@@ -90,13 +90,13 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
             keep(builders.wire(Case(workload="merge", backend="tcp"), 1))
         begin_bytes, n_records = _peak_bytes(), 0
         n_read, n_written, cpu_s = client.run_on_scheduler(simulated.told)
-        own_cpu_s, began = time.process_time(), time.monotonic()
+        client_cpu_s, began = time.process_time(), time.monotonic()
         with emit.region() as keep:
             for record in traffic.fetches(counting, names, **where):
                 keep(record)
                 n_records += len(record.columns["src"]) if isinstance(record, Batch) else 0
             ended = time.monotonic()
-        stored, own_cpu_s = time.monotonic(), time.process_time() - own_cpu_s
+        stored, client_cpu_s = time.monotonic(), time.process_time() - client_cpu_s
         n_read_after, n_written_after, cpu_after_s = client.run_on_scheduler(simulated.told)
         again = time.monotonic()
         nothing = list(traffic.fetches(client, names, **where))
@@ -106,7 +106,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
             "empty_s": time.monotonic() - again,
             "n_messages": counting.n_messages, "largest_bytes": counting.largest_bytes,
             "scheduler_bytes": n_read_after - n_read + n_written_after - n_written,
-            "scheduler_cpu_s": cpu_after_s - cpu_s, "client_cpu_s": own_cpu_s,
+            "scheduler_cpu_s": cpu_after_s - cpu_s, "client_cpu_s": client_cpu_s,
             "begin_bytes": begin_bytes, "peak_bytes": _peak_bytes(),
         }  # fmt: skip
 

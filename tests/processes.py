@@ -1,7 +1,7 @@
 """Run the command line as users do, look into it while it runs, and find what it left behind.
 
-A process belongs to a test where its environment carries the test's own tag: a launch's processes
-inherit it, whatever session or group they are in.
+A process belongs to a test if it has the test's tag in its environment, which all processes of a
+launch inherit.
 """
 
 from __future__ import annotations
@@ -39,10 +39,33 @@ _TAG = "COMMBENCH_TEST_TAG"
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
     """Return what `condition` returns as soon as it is true."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
         time.sleep(0.02)
-    return found
+    return value
+
+
+def invoke(*arguments: Any, columns: int = 80) -> Any:
+    """Run the command line in this process, and return click's result."""
+    environ = {"COLUMNS": str(columns)}
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
+    assert "Traceback" not in result.output
+    return result
+
+
+def usage_error(result: Any) -> str:
+    """Return the one message of a command that ended because of its usage."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    _, message = result.stderr.split("Error: ")
+    return str(message)
+
+
+def draw_only(patch: pytest.MonkeyPatch, *figures: str) -> None:
+    """Let runs and reports in this process have no figures but these, which saves seconds."""
+    names = registry.names
+    patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
 
 
 def cpu_seconds(command: Sequence[str | Path]) -> float:
@@ -87,15 +110,15 @@ class Process:
 
 def carrying(name: str, value: str) -> list[Process]:
     """Return the living processes, but this one, whose environment has `name` = `value`."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
             environ = dict(pair.partition("=")[::2] for pair in pairs)
             if environ.get(name) == value and int(folder.name) != os.getpid():
                 text = (folder / "cmdline").read_bytes().decode(errors="replace")
-                found.append(Process(int(folder.name), tuple(text.split("\0")), environ))
-    return found
+                processes.append(Process(int(folder.name), tuple(text.split("\0")), environ))
+    return processes
 
 
 def lives(pid: int) -> bool:
@@ -114,7 +137,7 @@ class Tag:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What to put into the environment of whatever the test starts."""
+        """The variables for the environment of what the test starts."""
         return {_TAG: self.value}
 
     def processes(self) -> list[Process]:
@@ -126,7 +149,7 @@ class Tag:
         return [process for process in self.processes() if runner.MARK in process.environ]
 
     def end(self) -> None:
-        """Kill whatever is left."""
+        """Kill what is left."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             for process in left:
@@ -184,20 +207,20 @@ class Running:
     def until_record(self, kind: str, launch: int | None = None) -> dict[str, Any]:
         """Wait for a record of that kind and return the first one."""
 
-        def found() -> list[dict[str, Any]]:
+        def matching() -> list[dict[str, Any]]:
             assert self.child.poll() is None, self.finish()
             return self.records(kind, launch)
 
-        first: dict[str, Any] = until(found, f"a {kind} of launch {launch}")[0]
+        first: dict[str, Any] = until(matching, f"a {kind} of launch {launch}")[0]
         return first
 
     def find(self, role: str) -> Process:
         """Wait for the one process with that role."""
 
-        def found() -> list[Process]:
+        def matching() -> list[Process]:
             return [process for process in self.tag.processes() if process.role == role]
 
-        process, *others = until(found, f"a process that is the {role}")
+        process, *others = until(matching, f"a process that is the {role}")
         assert not others, f"more than one {role}: {others}"
         self._groups.update(os.getpgid(p.pid) for p in self.tag.launched() if p.role == "launch")
         return process
@@ -244,7 +267,7 @@ def invoke(*arguments: Any, figures: Sequence[str] = ()) -> Result:
 
 
 class CommandLine:
-    """Starts ``commbench`` in an environment of the test's own, and ends what it started."""
+    """Starts ``commbench`` with temporary results, and ends what it started."""
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.output = folder / "results"
@@ -271,7 +294,7 @@ class CommandLine:
         """Return what ``commbench report RUN --format json`` prints."""
         arguments = ("report", str(run), "--format", "json")
         if (Path(run) / "run.json").exists():
-            result = CliRunner().invoke(main, arguments)
+            result = invoke(*arguments)
             assert result.exit_code == 0, result.output
             return json.loads(result.stdout)
         # It lies on a disk that only the command sees.
@@ -291,7 +314,7 @@ def command_line(folder: Path, prefix: Sequence[str] = ()) -> Iterator[CommandLi
 
 
 class PrivateMemory:
-    """A place with a ``/dev/shm`` and System V segments of its own, and with a small disk."""
+    """A namespace with another ``/dev/shm``, other System V segments, and a small disk."""
 
     def __init__(self, prefix: Sequence[str]) -> None:
         self.prefix = prefix

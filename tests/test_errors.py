@@ -1,4 +1,4 @@
-"""What commbench raises says what was wrong, what is known and what to do."""
+"""Errors say what is wrong, what is known and what to do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from commbench import errors
 from commbench.errors import CommbenchError, UnavailableError, UnknownNameError, UsageError
 
 
-def test_every_error_is_a_commbench_error() -> None:
-    """One except clause catches all that commbench raises on purpose."""
+def test_every_error_is_a_commbench_error():
     assert all(issubclass(getattr(errors, name), CommbenchError) for name in errors.__all__)
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    """The drawing lists every class at the depth that it has."""
+def test_docstring_has_the_tree_of_classes():
     drawn = {}
     for line in (errors.__doc__ or "").splitlines():
         head, _, rest = line.strip().rpartition("── ")
@@ -38,15 +36,11 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
         ("", ["tcp"], "unknown x ''; known: tcp"),
     ],
 )
-def test_an_unknown_name_lists_the_known_and_the_nearest(
-    name: str, known: list[str], message: str
-) -> None:
-    """A misspelt name is answered with the name that was meant, and all that there are."""
+def test_unknown_name_is_answered_with_the_known_and_the_nearest(name, known, message):
     assert str(UnknownNameError("x", name, iter(known))) == message
 
 
-def test_unavailability_keeps_reason_and_remedy_apart() -> None:
-    """A caller can show the reason and the remedy without taking the message apart."""
+def test_unavailability_has_reason_and_remedy():
     error = UnavailableError("backend ucx", "ucxx is missing", "pip install ucxx")
     assert (error.reason, error.remedy) == ("ucxx is missing", "pip install ucxx")
     assert isinstance(error, UsageError)
@@ -55,14 +49,13 @@ def test_unavailability_keeps_reason_and_remedy_apart() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        errors.VerificationError("expected 1, found 2"),
+        errors.VerificationError("expected 1, got 2"),
         UnknownNameError("workload", "merg", ["merge"]),
         UnavailableError("backend ucx", "ucxx is missing", "pip install ucxx"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_cross_process_boundaries(error: errors.CommbenchError) -> None:
-    """Errors survive pickling, as on their way from a worker."""
+def test_errors_can_be_pickled(error):
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

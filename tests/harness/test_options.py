@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import pytest
@@ -33,16 +32,16 @@ class Params:
 
 
 @pytest.fixture
-def read() -> Callable[..., Any]:
-    """Return a function that parses a command line and returns its values, or its complaint."""
+def read():
+    """Return a function that parses arguments and returns their values, or the output."""
 
-    def read(*arguments: str) -> Any:
-        found: dict[str, Any] = {}
+    def read(*arguments):
+        values = {}
         parameters = [*options.param_options(Params), *options.run_options()]
-        command = click.Command("x", params=parameters, callback=found.update)
+        command = click.Command("x", params=parameters, callback=values.update)
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code in (0, 2), result.output
-        return found if result.exit_code == 0 and found else result.output
+        return values if result.exit_code == 0 and values else result.output
 
     return read
 
@@ -65,15 +64,12 @@ def read() -> Callable[..., Any]:
         ((), "min_transfer", 1_000_000),
     ],
 )
-def test_an_option_has_the_type_of_its_field(
-    arguments: tuple[str, ...], name: str, value: Any, read: Callable[..., Any]
-) -> None:
-    """What is written becomes the parameter's type; what is not written stays open."""
+def test_option_has_the_type_of_its_field(arguments, name, value, read):
     assert read(*arguments)[name] == value
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--rows", "1e6"), "'1e6' is not a valid integer"),
         (("--how", "p3p"), "'p3p' is not one of 'tasks', 'p2p'"),
@@ -86,40 +82,33 @@ def test_an_option_has_the_type_of_its_field(
         (("--min-transfer", "-1"), "'-1' is not a number of bytes"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_option(
-    arguments: tuple[str, ...], says: str, read: Callable[..., Any]
-) -> None:
-    """The complaint names the option and what was written; nothing falls back to a default."""
+def test_bad_value_is_refused_with_its_option(arguments, message, read):
     output = read(*arguments)
-    assert says in output
+    assert message in output
     assert f"'{arguments[0]}'" in output
 
 
-def test_help_shows_every_default(read: Callable[..., Any]) -> None:
-    """Each option says what happens without it, long lists in short."""
+def test_help_has_the_defaults(read):
     text = " ".join(read("--help").split())
     for default in ("7", "0.5", "False", "p2p", "1,2", "0,1,2,3,…,49"):
         assert f"[default: {default}]" in text
 
 
 @pytest.mark.parametrize("name", registry.names("workload"))
-def test_every_workloads_parameters_are_options(name: str) -> None:
-    """Each field has an option of its name, with a help text and no clash with ours."""
+def test_parameters_of_every_workload_are_options(name):
     kind = registry.load("workload", name)
-    found = options.param_options(kind.Params)
-    assert [option.name for option in found] == [f.name for f in dataclasses.fields(kind.Params)]
-    assert all(option.help for option in found)
-    taken = {option.name for option in (*options.run_options(), *options.cluster_options(kind))}
-    assert taken.isdisjoint(option.name for option in found)
+    parameters = options.param_options(kind.Params)
+    names = [option.name for option in parameters]
+    assert names == [field.name for field in dataclasses.fields(kind.Params)]
+    assert all(option.help for option in parameters)
+    common = {option.name for option in (*options.run_options(), *options.cluster_options(kind))}
+    assert common.isdisjoint(names)
 
 
 @pytest.mark.parametrize(
     ("cupy", "gpus", "device"), [(True, 1, "gpu"), (True, 0, "cpu"), (False, 1, "cpu")]
 )
-def test_auto_is_gpu_only_where_it_can_be(
-    cupy: bool, gpus: int, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``--device auto`` needs a GPU and CuPy; what is named outright is taken as it is."""
+def test_auto_is_gpu_with_a_gpu_and_cupy(cupy, gpus, device, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if cupy else None)
     monkeypatch.setattr(environment, "gpus", lambda: [{"index": 0, "uuid": "GPU-0"}] * gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -128,8 +117,7 @@ def test_auto_is_gpu_only_where_it_can_be(
     assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
 
 
-def test_only_what_was_given_overrides() -> None:
-    """Zero is given, None is not; the timeout takes the name that cases have for it."""
+def test_options_that_are_not_given_override_nothing():
     given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout", "rigorous"))
     assert options.replication(given) == {}
     assert options.replication({**given, "warmups": 0, "timeout": 5.0}) == {

@@ -1,51 +1,42 @@
-"""A run is held against expected values, and whatever is unclear about them is told."""
+"""``commbench check`` compares a run with expected values."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import builders
 import pytest
-from click.testing import CliRunner
-
-from commbench.cli.main import main
-from commbench.model import Record
+from processes import invoke, usage_error
 
 CASES = (
     builders.case("tcp", params={"rows": 1, "shuffle": "tasks"}),
     builders.case("ucx", params={"rows": 1, "shuffle": "tasks"}),
     builders.case("tcp", "pingpong", params={"sizes": [1, 8], "layers": ["comm"]}),
 )
+NODE1 = {"host": {"name": "node1"}}
 REFERENCE = {
     "system": '"node1"', "workload": '"merge"', "backend": '"tcp"', "value": "2.0", "lower": "-0.1",
     "upper": "0.1", "unit": '"s"',
 }  # fmt: skip
 
 
-def commbench(*arguments: Any) -> Any:
-    """Run the command line in this process, as wide as it likes."""
-    environ = {"COLUMNS": "160"}
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
-    assert "Traceback" not in result.output
-    return result
+def check(run, *arguments):
+    return invoke("check", run, *arguments, columns=160)
 
 
 @pytest.fixture(scope="module", name="path")
-def _path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _path(tmp_path_factory):
     """Return a run: merges of 2 s (800 MB), a ping-pong of 1 and 8 ms; ucx never ended well."""
-    records: list[Record] = builders.launches(CASES[0], [2.0] * 6)
+    records = builders.launches(CASES[0], [2.0] * 6)
     records += [builders.sample(CASES[1], 1.0), builders.end(CASES[1], ok=False)]
     for launch in range(6):
         records += [builders.message(CASES[2], size / 1e3, size, launch=launch) for size in (1, 8)]
         records.append(builders.end(CASES[2], launch=launch))
-    return builders.written(
-        tmp_path_factory.mktemp("results"), CASES, records, environment={"host": {"name": "node1"}}
-    ).path
+    output = tmp_path_factory.mktemp("results")
+    return builders.written(output, CASES, records, environment=NODE1).path
 
 
-def references(folder: Path, *tables: dict[str, str]) -> Path:
+def references(folder, *tables):
     """Write a file of references; what a table leaves out is as in ``REFERENCE``."""
     file = folder / "refs.toml"
     text = [
@@ -76,76 +67,60 @@ def references(folder: Path, *tables: dict[str, str]) -> Path:
         ({"backend": '"ucx"'}, 3),
     ],
 )
-def test_a_value_is_good_within_its_tolerances(
-    table: dict[str, str], status: int, path: Path, tmp_path: Path
-) -> None:
-    """Bounds are shares of the reference and inclusive; an absent one allows anything."""
-    result = commbench("check", path, "--reference", references(tmp_path, table))
+def test_value_is_good_within_its_tolerances(table, status, path, tmp_path):
+    result = check(path, "--reference", references(tmp_path, table))
     assert result.exit_code == status, result.output
     assert ("1 checked, 1 failed" if status else "1 checked, 0 failed") in result.stdout
 
 
-def test_the_table_names_what_was_measured_and_allowed(path: Path, tmp_path: Path) -> None:
-    """Value, reference, limits and result of each, what is missing as such."""
+def test_table_has_values_limits_and_results(path, tmp_path):
     file = references(tmp_path, {}, {"value": "3"}, {"backend": '"ucx"'})
-    text = commbench("check", path, "--reference", file).stdout
-    assert [line.split()[-1] for line in text.splitlines() if line.startswith("time of")] == [
-        "ok", "FAILED", "MISSING",
-    ]  # fmt: skip
+    text = check(path, "--reference", file).stdout
+    results = [line.split()[-1] for line in text.splitlines() if line.startswith("time of")]
+    assert results == ["ok", "FAILED", "MISSING"]
     assert "1.8…2.2" in text
     assert "3 checked, 2 failed" in text
 
 
-def test_junit_has_a_test_case_per_reference(path: Path, tmp_path: Path) -> None:
-    """Continuous integration finds counts, names and the reason of each failure."""
+def test_junit_has_a_test_case_per_reference(path, tmp_path):
     file, xml = references(tmp_path, {}, {"backend": '"ucx"'}), tmp_path / "junit.xml"
-    assert commbench("check", path, "--reference", file, "--junit", xml).exit_code == 3
+    assert check(path, "--reference", file, "--junit", xml).exit_code == 3
     suite = ElementTree.fromstring(xml.read_text())
     assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "2", "1")
     good, bad = suite.findall("testcase")
     assert good.get("name") == "time of merge over tcp"
     assert good.find("failure") is None
-    assert bad.find("failure").get("message") == "none, allowed 1.8…2.2"  # type: ignore[union-attr]
+    assert bad.find("failure").get("message") == "none, allowed 1.8…2.2"
 
 
-def test_references_for_another_system_are_passed_over(path: Path, tmp_path: Path) -> None:
-    """They are not checked, and do not fail; that none is left is an error."""
+def test_references_for_another_system_are_not_checked(path, tmp_path):
     other = {"system": '"node2"', "value": "99"}
-    result = commbench("check", path, "--reference", references(tmp_path, {}, other))
+    result = check(path, "--reference", references(tmp_path, {}, other))
     assert result.exit_code == 0
     assert "1 checked" in result.stdout
-    result = commbench("check", path, "--reference", references(tmp_path, other))
-    assert result.exit_code == 2
-    assert "no reference is for the system 'node1'" in result.stderr
-    assert "known: node2" in result.stderr
+    error = usage_error(check(path, "--reference", references(tmp_path, other)))
+    assert "no reference is for the system 'node1'" in error
+    assert "known: node2" in error
 
 
-def test_a_written_file_accepts_the_run_that_it_came_from(path: Path, tmp_path: Path) -> None:
-    """Every number of the run that ended well is in the file, and the run passes."""
+def test_run_passes_the_references_written_from_it(path, tmp_path):
     file = tmp_path / "refs.toml"
-    result = commbench("check", path, "--write-reference", file)
+    result = check(path, "--write-reference", file)
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
     assert file.read_text().count("[[reference]]") == 3
-    result = commbench("check", path, "--reference", file)
+    result = check(path, "--reference", file)
     assert result.exit_code == 0, result.output
     assert "3 checked, 0 failed" in result.stdout
-    result = commbench("check", path, "--write-reference", file)
-    assert result.exit_code == 2
-    assert "exists" in result.stderr
+    assert "exists" in usage_error(check(path, "--write-reference", file))
 
 
-def test_a_written_file_does_not_accept_other_parameters(path: Path, tmp_path: Path) -> None:
-    """A run with other rows is not taken for the one that the numbers are of."""
+def test_written_references_do_not_match_other_parameters(path, tmp_path):
     file = tmp_path / "refs.toml"
-    commbench("check", path, "--write-reference", file)
+    check(path, "--write-reference", file)
     other = builders.case("tcp", params={"rows": 2, "shuffle": "tasks"})
-    run = builders.written(
-        tmp_path, [other], builders.launches(other, [2.0] * 6),
-        environment={"host": {"name": "node1"}},
-    )  # fmt: skip
-    result = commbench("check", run.path, "--reference", file)
-    assert result.exit_code == 2
-    assert "no case of" in result.stderr
+    records = builders.launches(other, [2.0] * 6)
+    run = builders.written(tmp_path, [other], records, environment=NODE1)
+    assert "no case of" in usage_error(check(run.path, "--reference", file))
 
 
 BAD = {
@@ -177,20 +152,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("problem", BAD.values(), ids=BAD)
-def test_a_reference_that_can_t_be_used_is_told(
-    problem: tuple[Any, ...], path: Path, tmp_path: Path
-) -> None:
-    """The file, what is wrong and what is known are one message with exit status 2."""
-    table, *words = problem
-    result = commbench("check", path, "--reference", references(tmp_path, table))
-    assert result.exit_code == 2, result.output
-    for word in words:
-        assert word in result.stderr
-    assert result.stdout == ""
+def test_bad_reference_is_refused(problem, path, tmp_path):
+    table, *messages = problem
+    error = usage_error(check(path, "--reference", references(tmp_path, table)))
+    for message in messages:
+        assert message in error
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("", "the key 'reference' is missing"),
         ("reference = []", "has no [[reference]] table"),
@@ -199,54 +169,39 @@ def test_a_reference_that_can_t_be_used_is_told(
         (None, "can't read the references"),
     ],
 )
-def test_a_file_without_references_is_told(
-    content: str | None, words: str, path: Path, tmp_path: Path
-) -> None:
-    """An empty, damaged or absent file never passes for a run that is good."""
+def test_file_without_references_is_refused(content, message, path, tmp_path):
     file = tmp_path / "refs.toml"
     if content is not None:
         file.write_text(content)
-    result = commbench("check", path, "--reference", file)
-    assert result.exit_code == 2
-    assert words in result.stderr
+    assert message in usage_error(check(path, "--reference", file))
 
 
-def test_a_size_that_was_not_measured_fails(path: Path, tmp_path: Path) -> None:
-    """An expected number that the run doesn't have is missing, not good."""
+def test_size_that_was_not_measured_fails(path, tmp_path):
     table = {"workload": '"pingpong"', "message_bytes": "16", "value": "8", "unit": '"ms"'}
-    result = commbench("check", path, "--reference", references(tmp_path, table))
+    result = check(path, "--reference", references(tmp_path, table))
     assert result.exit_code == 3
     assert "MISSING" in result.stdout
 
 
 @pytest.mark.parametrize("records", [[], [builders.end(CASES[0], ok=False)]])
-def test_a_run_of_failures_only_has_nothing_to_expect(
-    records: list[Record], tmp_path: Path
-) -> None:
-    """Its check fails, and no file of references is made of it."""
-    run = builders.written(
-        tmp_path, CASES[:1], records, environment={"host": {"name": "node1"}}
-    ).path
-    result = commbench("check", run, "--reference", references(tmp_path, {}))
+def test_run_without_a_good_launch_fails_and_gives_no_references(records, tmp_path):
+    run = builders.written(tmp_path, CASES[:1], records, environment=NODE1).path
+    result = check(run, "--reference", references(tmp_path, {}))
     assert result.exit_code == 3
-    result = commbench("check", run, "--write-reference", tmp_path / "new.toml")
-    assert result.exit_code == 2
-    assert "has no number to expect" in result.stderr
+    error = usage_error(check(run, "--write-reference", tmp_path / "new.toml"))
+    assert "has no number to expect" in error
     assert not (tmp_path / "new.toml").exists()
 
 
-def test_a_file_that_can_t_be_written_is_told(path: Path, tmp_path: Path) -> None:
-    """A disk that doesn't take the result is status 1, with the file's name."""
+def test_junit_file_that_cannot_be_written_is_status_1(path, tmp_path):
     file = tmp_path / "no" / "junit.xml"
     arguments = ("--reference", references(tmp_path, {}), "--junit", file)
-    result = commbench("check", path, *arguments)
+    result = check(path, *arguments)
     assert result.exit_code == 1
     assert str(file) in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("--reference", "a", "--write-reference", "b")])
-def test_one_of_reading_and_writing_is_asked_for(arguments: tuple[str, ...], path: Path) -> None:
-    """Neither or both is an error that names the two."""
-    result = commbench("check", path, *arguments)
-    assert result.exit_code == 2
-    assert "give either --reference FILE or --write-reference FILE" in result.stderr
+def test_either_reading_or_writing_is_asked_for(arguments, path):
+    error = usage_error(check(path, *arguments))
+    assert "give either --reference FILE or --write-reference FILE" in error

@@ -1,4 +1,4 @@
-"""How records leave a launch: at once, or not before what they are about is known to be right."""
+"""Records leave a launch at once, or when their region has ended well."""
 
 from __future__ import annotations
 
@@ -18,13 +18,9 @@ from commbench.store.records import decode
 CASE = builders.case()
 
 
-class WrongError(Exception):
-    """What ends a block in these tests."""
-
-
 @pytest.fixture
 def recorder(tmp_path):
-    """Return a recorder and the end of the pipe from which its records are read."""
+    """Return a recorder, and the end of the pipe from which its records are read."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     with os.fdopen(read_end, "rb", buffering=0) as end:
@@ -39,88 +35,82 @@ def arrived(end):
 
 
 def transfers(count):
-    """Return a batch of transfers, which are numbered."""
+    """Return a batch of transfers with the sizes 0, 1, and so on."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
     return Batch.from_columns(model.TransferRecord, **fields)
 
 
-def numbers(run):
-    """Return the numbers of the transfers in closed parts."""
-    return [record.nbytes for record in all_records(run)]
-
-
-def test_a_record_has_left_when_the_call_returns(recorder):
-    """It is in the pipe at once."""
-    emit, end = recorder
-    emit(builders.sample(CASE, 1.0))
-    assert arrived(end) == [builders.sample(CASE, 1.0)]
-
-
-def test_a_batch_has_left_before_the_next_record(recorder, tmp_path):
-    """So has a single record of a kind of which there are many; the last leave at the end."""
-    emit, end = recorder
-    emit(transfers(2))
-    emit(builders.transfer(CASE, 0, 1, 7))
-    assert numbers(tmp_path) == []
-    emit(builders.sample(CASE, 1.0))
-    assert numbers(tmp_path) == [0, 1, 7]
-    assert arrived(end) == [builders.sample(CASE, 1.0)]
-    emit(transfers(1))
-    emit.close()
-    assert sorted(numbers(tmp_path)) == [0, 0, 1, 7]
-
-
-def test_a_region_leaves_as_a_whole(recorder, tmp_path):
-    """Before the end of the block nothing can be read; then all of it can, parts first."""
-    emit, end = recorder
+def emit_region(emit, check=None, error=None):
+    """Emit a sample and two transfers in a region, `check` before its end, and raise `error`."""
     with emit.region() as keep:
         keep(builders.sample(CASE, 1.0))
         keep(transfers(2))
-        keep(builders.sample(CASE, 2.0))
-        assert arrived(end) == []
-        assert numbers(tmp_path) == []
-    assert [record.seconds for record in arrived(end)] == [1.0, 2.0]
-    assert numbers(tmp_path) == [0, 1]
+        if check is not None:
+            check()
+        if error is not None:
+            raise error
 
 
-def test_a_failed_region_is_kept_and_not_read(recorder, tmp_path):
-    """Its parts say that they failed; what comes later is not held up."""
+def sizes(run):
+    return [record.nbytes for record in all_records(run)]
+
+
+def test_record_is_in_the_pipe_at_once(recorder):
+    emit, end = recorder
+    emit(builders.sample(CASE, 1.0))
+    assert arrived(end) == [builders.sample(CASE, 1.0)]
+
+
+def test_batch_is_on_disk_before_the_next_record_leaves(recorder, tmp_path):
+    emit, end = recorder
+    emit(transfers(2))
+    emit(builders.transfer(CASE, 0, 1, 7))
+    assert sizes(tmp_path) == []
+    emit(builders.sample(CASE, 1.0))
+    assert sizes(tmp_path) == [0, 1, 7]
+    assert arrived(end) == [builders.sample(CASE, 1.0)]
+    emit(transfers(1))
+    emit.close()
+    assert sorted(sizes(tmp_path)) == [0, 0, 1, 7]
+
+
+def test_region_is_emitted_as_a_whole(recorder, tmp_path):
     emit, end = recorder
 
-    def fail():
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-            raise WrongError
+    def check():
+        assert arrived(end) == []
+        assert sizes(tmp_path) == []
 
-    with pytest.raises(WrongError):
-        fail()
+    emit_region(emit, check)
+    assert arrived(end) == [builders.sample(CASE, 1.0)]
+    assert sizes(tmp_path) == [0, 1]
+
+
+def test_parts_of_a_failed_region_are_kept_as_failed(recorder, tmp_path):
+    emit, end = recorder
+    with pytest.raises(ZeroDivisionError):
+        emit_region(emit, error=ZeroDivisionError())
     emit(builders.sample(CASE, 2.0))
     assert arrived(end) == [builders.sample(CASE, 2.0)]
-    assert numbers(tmp_path) == []
+    assert sizes(tmp_path) == []
     (part,) = (tmp_path / "transfers").iterdir()
     assert part.name.endswith(".failed.parquet")
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_region_in_memory_is_all_or_nothing(fails):
-    """Who measures without a runner has it as one with a runner."""
+def test_region_in_memory_is_all_or_nothing():
     emit = InMemory()
-    try:
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-            assert emit == []
-            if fails:
-                raise WrongError
-    except WrongError:
-        pass
-    kinds = [type(record).__name__ for record in emit]
-    assert kinds == ([] if fails else ["Sample", "TransferRecord", "TransferRecord"])
+    with pytest.raises(ZeroDivisionError):
+        emit_region(emit, error=ZeroDivisionError())
+    assert emit == []
+
+    def check():
+        assert emit == []
+
+    emit_region(emit, check)
+    assert [type(r).__name__ for r in emit] == ["Sample", "TransferRecord", "TransferRecord"]
 
 
-def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
-    """What another thread has to say leaves at once."""
+def test_failure_does_not_wait_for_the_end_of_a_region(recorder):
     emit, end = recorder
     with emit.region() as keep:
         keep(transfers(3))
@@ -131,14 +121,13 @@ def test_a_failure_does_not_wait_for_the_end_of_a_region(recorder):
 
 
 def test_lines_stay_whole_when_threads_write_at_once(recorder):
-    """More than a pipe takes leaves while it is read, and nothing comes in the middle of a line."""
     emit, end = recorder
     os.set_blocking(end.fileno(), True)
-    found = []
+    records = []
 
     def read():
         with os.fdopen(os.dup(end.fileno()), "rb") as whole:
-            found.extend(decode(next(whole)) for _ in range(2000 + 200))
+            records.extend(decode(next(whole)) for _ in range(2000 + 200))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -151,28 +140,20 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
         other.start()
     other.join()
     reader.join()
-    seconds = [record.seconds for record in found if isinstance(record, model.Sample)]
+    seconds = [record.seconds for record in records if isinstance(record, model.Sample)]
     assert seconds == [float(number) for number in range(2000)]
 
 
-def test_a_disk_that_refuses_a_part_is_named(recorder, tmp_path):
-    """The region's parts fail, the message says what is kept and how to go on."""
+def test_part_that_cannot_be_written_is_named(recorder, tmp_path):
     emit, end = recorder
     (tmp_path / "transfers").write_text("no folder")
-
-    def refuse():
-        with emit.region() as keep:
-            keep(builders.sample(CASE, 1.0))
-            keep(transfers(2))
-
     with pytest.raises(UnwritableError, match=r"can't write .*/transfers.*commbench run --resume"):
-        refuse()
+        emit_region(emit)
     assert arrived(end) == []
     assert closed(tmp_path, "TransferRecord") == []
 
 
-def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
-    """The failure that says so leaves the launch, and what can be read is sound."""
+def test_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypatch):
     emit, end = recorder
     emit(transfers(2))
     emit(builders.sample(CASE, 1.0))
@@ -191,5 +172,5 @@ def test_a_part_cut_by_a_full_disk_is_never_closed(recorder, tmp_path, monkeypat
     emit(builders.failure(CASE, "no room"))
     emit.close()
     assert arrived(end) == [builders.failure(CASE, "no room")]
-    assert numbers(tmp_path) == [0, 1]
+    assert sizes(tmp_path) == [0, 1]
     assert len(list((tmp_path / "transfers").iterdir())) == 1

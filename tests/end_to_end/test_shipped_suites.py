@@ -1,4 +1,4 @@
-"""The suites of the published figures ask for what was published, and run where it isn't there."""
+"""The suites in suites/ reproduce the published figures, also on machines without the hardware."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
+import builders
 import pytest
-from click.testing import CliRunner
+from processes import draw_only, invoke, usage_error
 
-from commbench.cli.main import main
+from commbench.harness import runner
 from commbench.harness.suite import read_suite
 from commbench.machine import environment
-from commbench.model import Case, Suite, published, registry
+from commbench.model import published, registry
 from commbench.workloads import device
 from commbench.workloads.base import Context
 
-FOLDER = Path(__file__).parents[1] / "suites"
+FOLDER = Path(__file__).parents[2] / "suites"
 SUITES = {
     "rapids_blog.merge_dgx1": "ucx-py-merge",
     "rapids_blog.message_1GB": "ucx-py-message-1gb",
@@ -31,33 +31,30 @@ SUITES = {
 }
 
 
-def suite(figure: str, **overrides: Any) -> Suite:
+def suite(figure, **overrides):
     """Return the suite that reproduces `figure`."""
     return read_suite(FOLDER / f"{SUITES[figure]}.toml", overrides)
 
 
-def arrays(suite: Suite) -> list[Case]:
-    """Return the cases of `suite` that compute x + x.T."""
+def transposes(suite):
     return [case for case in suite.cases if case.workload == "transpose-sum"]
 
 
-def payload(case: Case) -> int:
+def payload(case):
     """Return the bytes that the case's workload counts."""
     kind = registry.load("workload", case.workload)
     context = Context(n_workers=case.cluster.n_workers, device="cpu", seed=0)
     return int(kind(kind.Params(**case.params), context).payload_bytes)
 
 
-def test_every_published_figure_has_a_suite() -> None:
-    """There is one suite for each figure, and each says which."""
+def test_every_published_figure_has_a_suite():
     assert list(SUITES) == published.names()
     for figure in SUITES:
         assert suite(figure).reproduces == figure
 
 
 @pytest.mark.parametrize("figure", SUITES)
-def test_a_suite_measures_what_was_published(figure: str) -> None:
-    """Each published value has a case over its backends and with its workers, at full size."""
+def test_suite_has_a_case_for_each_published_value(figure):
     cases = suite(figure, scale=1).cases
     for value in published.published_figure(figure).values:
         for backend in filter(None, (value.backend, value.over)):
@@ -70,40 +67,37 @@ def test_a_suite_measures_what_was_published(figure: str) -> None:
             if value.message_bytes:
                 assert {*value.message_bytes} <= {*over[0].params["sizes"]}
             if value.layer:
-                found = {name for case in over for name in case.params.get("layers", ())}
-                assert value.layer in found
+                layers = {name for case in over for name in case.params.get("layers", ())}
+                assert value.layer in layers
 
 
-def test_the_transposes_are_those_of_the_paper_and_the_post() -> None:
-    """16K x 16K in 16 chunks on 2 to 6 workers; 40,000 x 40,000 in Dask's chunks of 128 MiB."""
+def test_transposes_have_the_published_sizes():
     import dask.array as da
 
     for case in suite("mpi4dask.transpose_ri2", scale=1).cases:
         assert case.params == {"size": 16_000, "chunk": 4_000, "operation": "persist"}
         assert case.cluster.threads_per_worker == 28
         assert payload(case) == 2_048_000_000
-    for case in arrays(suite("ucx_dgx_blog.transpose", scale=1)):
+    for case in transposes(suite("ucx_dgx_blog.transpose", scale=1)):
         assert case.params == {"size": 40_000, "chunk": 4_096, "operation": "sum"}
     (rows, _) = da.core.normalize_chunks("128 MiB", (40_000, 40_000), dtype="f8")
     assert rows[0] == 4_096
 
 
-def test_the_merges_have_the_papers_bytes_per_worker() -> None:
-    """3.2 GB a worker on RI2, up to 19.2 GB; 1.6 GB on Frontera, up to 51.2 GB."""
+def test_merges_have_the_published_bytes_per_worker():
     ri2 = suite("mpi4dask.merge_ri2", scale=1).cases
     assert {case.params["rows"] for case in ri2} == {100_000_000}
     assert {case.params["frac_match"] for case in ri2} == {0.3}
     assert {case.params["shuffle"] for case in ri2} == {"tasks"}
-    found = {case.cluster.n_workers: payload(case) for case in ri2}
-    assert found == {n: 3_200_000_000 * n for n in (2, 3, 4, 5, 6)}
+    payloads = {case.cluster.n_workers: payload(case) for case in ri2}
+    assert payloads == {n: 3_200_000_000 * n for n in (2, 3, 4, 5, 6)}
     frontera = [c for c in suite("mpi4dask.frontera", scale=1).cases if c.workload == "merge"]
-    found = {case.cluster.n_workers: payload(case) for case in frontera}
-    assert found == {n: 1_600_000_000 * n for n in (1, 2, 4, 8, 16, 32)}
+    payloads = {case.cluster.n_workers: payload(case) for case in frontera}
+    assert payloads == {n: 1_600_000_000 * n for n in (1, 2, 4, 8, 16, 32)}
     assert {case.cluster.threads_per_worker for case in frontera} == {8}
 
 
-def test_the_svd_and_the_messages_are_those_of_the_posts() -> None:
-    """1,000,000 x 1,000 in 100 chunks on 4 workers; messages of 1 GB; 8 workers for the merge."""
+def test_svd_and_messages_have_the_published_sizes():
     for case in suite("ucx_dgx_blog.svd", scale=1).cases:
         assert case.params == {"rows": 1_000_000, "columns": 1_000, "chunk_rows": 10_000}
         assert case.cluster.n_workers == 4
@@ -113,8 +107,7 @@ def test_the_svd_and_the_messages_are_those_of_the_posts() -> None:
 
 
 @pytest.mark.parametrize("figure", SUITES)
-def test_the_full_size_is_one_setting_away(figure: str) -> None:
-    """Every suite comes scaled down to a laptop, and 1 is the published size."""
+def test_default_scale_fits_a_laptop(figure):
     small, full = suite(figure), suite(figure, scale=1)
     assert small.scale < 1 == full.scale
     assert len(small.cases) <= len(full.cases)
@@ -131,22 +124,14 @@ def test_the_full_size_is_one_setting_away(figure: str) -> None:
 
 @pytest.mark.parametrize("scale", [0.001, 0.05, 0.5])
 @pytest.mark.parametrize("figure", SUITES)
-def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
-    """Each case has that share of its published bytes; ping-pongs that of the largest message."""
-    full = {
-        (
-            c.workload,
-            c.backend,
-            c.cluster.n_workers,
-            c.cluster.device,
-            str(c.params.get("layers")),
-        ): c
-        for c in suite(figure, scale=1).cases
-    }
-    for case in suite(figure, scale=scale).cases:
+def test_scale_is_a_share_of_the_bytes(figure, scale):
+    def key(case):
         layers = str(case.params.get("layers"))
-        cluster = case.cluster
-        other = full[case.workload, case.backend, cluster.n_workers, cluster.device, layers]
+        return case.workload, case.backend, case.cluster.n_workers, case.cluster.device, layers
+
+    full = {key(case): case for case in suite(figure, scale=1).cases}
+    for case in suite(figure, scale=scale).cases:
+        other = full[key(case)]
         if case.workload == "pingpong":
             largest = max(other.params["sizes"])
             assert 0.5 * scale <= max(case.params["sizes"]) / largest <= scale
@@ -154,50 +139,46 @@ def test_a_scale_is_a_share_of_the_bytes(figure: str, scale: float) -> None:
             assert payload(case) / payload(other) == pytest.approx(scale, rel=0.03)
 
 
-def test_scaled_arrays_keep_their_chunks() -> None:
-    """An x has 16 or 100 chunks at any scale, and the SVD's chunks stay taller than wide."""
+def test_scaled_arrays_keep_the_number_of_chunks():
     for scale in (0.001, 0.03, 0.7):
         for figure, n in (("mpi4dask.transpose_ri2", 4), ("ucx_dgx_blog.transpose", 10)):
-            for case in arrays(suite(figure, scale=scale)):
+            for case in transposes(suite(figure, scale=scale)):
                 assert math.ceil(case.params["size"] / case.params["chunk"]) == n
         for case in suite("ucx_dgx_blog.svd", scale=scale).cases:
             assert case.params["rows"] == 100 * case.params["chunk_rows"]
             assert case.params["chunk_rows"] == 10 * case.params["columns"]
 
 
-def run(figure: str, output: Path, *arguments: object) -> Any:
-    """Run the suite of `figure` with its results in `output`."""
+def run(figure, output, *arguments):
     path = FOLDER / f"{SUITES[figure]}.toml"
-    words = ["run", path, "--output", output, "--launches", 1, "--iterations", 1, *arguments]
-    return CliRunner().invoke(main, [str(word) for word in words])
+    once = ("--launches", 1, "--iterations", 1)
+    return invoke("run", path, "--output", output, *once, *arguments)
 
 
-def test_the_page_counts_the_cases() -> None:
-    """Of each suite it says how many cases there are, and how many need no GPU and InfiniBand."""
+def test_docs_count_the_cases_without_gpu_and_infiniband():
     page = (FOLDER.parent / "docs" / "suites.md").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^\| `([\w-]+)\.toml` .* \| (\d+ of \d+) \|$", page, re.MULTILINE))
-    found = {}
+    counts = {}
     for figure, name in SUITES.items():
         needs = [{*case.backend.replace(":", "+").split("+")} for case in suite(figure).cases]
         bare = [names for names in needs if not names & {"nvlink", "ib"}]
-        found[name] = f"{len(bare)} of {len(needs)}"
-    assert said == found
+        counts[name] = f"{len(bare)} of {len(needs)}"
+    in_docs = re.findall(r"^\| `([\w-]+)\.toml` .* \| (\d+ of \d+) \|$", page, re.MULTILINE)
+    assert dict(in_docs) == counts
 
 
 @pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw the figure of the publication alone."""
-    names = registry.names
-    monkeypatch.setattr(
-        registry, "names", lambda kind: ["published"] if kind == "plot" else names(kind)
-    )
+def published_figure_only(monkeypatch):
+    draw_only(monkeypatch, "published")
+
+
+@pytest.fixture
+def simulated(monkeypatch, published_figure_only):
+    """Simulate launches in this process."""
+    monkeypatch.setattr(runner, "run_plan", builders.simulate_plan)
 
 
 @pytest.mark.parametrize("figure", ["rapids_blog.merge_dgx1", "mpi4dask.frontera"])
-def test_a_suite_runs_and_its_run_knows_the_figure(
-    figure: str, tmp_path: Path, no_figures: None
-) -> None:
-    """The run's description, report and JSON say what was reproduced at which scale."""
+def test_run_of_a_suite_is_compared_with_the_published_figure(figure, tmp_path, simulated):
     result = run(figure, tmp_path, "--backends", "fake", "--scale", "0.1%", "--warmups", 0)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.iterdir()
@@ -206,21 +187,20 @@ def test_a_suite_runs_and_its_run_knows_the_figure(
     assert "at 0.1 % of its full size" in result.stdout
     title = published.published_figure(figure).title
     assert f"Compared with the published figure: {title}" in " ".join(result.stdout.split())
-    told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
-    assert (told["run"]["reproduces"], told["run"]["scale"]) == (figure, 0.001)
-    assert len(told["published"]) >= len(published.published_figure(figure).values)
-    assert not any(row["comparable"] for row in told["published"])
+    report = json.loads(invoke("report", path, "--format", "json").stdout)
+    assert (report["run"]["reproduces"], report["run"]["scale"]) == (figure, 0.001)
+    assert len(report["published"]) >= len(published.published_figure(figure).values)
+    assert not any(row["comparable"] for row in report["published"])
 
 
-def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
-    """Messages of 1 MB over tcp, by both layers, stand beside those of 1 GB over NVLink."""
+def test_messages_over_tcp_are_compared_with_nvlink(tmp_path, published_figure_only):
     arguments = ("--backends", "tcp", "--scale", "0.1%", "--warmups", 0)
     result = run("rapids_blog.message_1GB", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.iterdir()
     assert (path / "figures" / "published.png").stat().st_size > 10_000
-    told = json.loads(CliRunner().invoke(main, ["report", str(path), "--format", "json"]).stdout)
-    here = {(row["backend"], row["layer"]): row["here"] for row in told["published"]}
+    report = json.loads(invoke("report", path, "--format", "json").stdout)
+    here = {(row["backend"], row["layer"]): row["here"] for row in report["published"]}
     assert here["tcp", "coroutine"] > 1e6
     assert here["tcp", "comm"] > 1e6
     assert here["ucx:nvlink", ""] is None
@@ -228,46 +208,31 @@ def test_a_suite_runs_for_real(tmp_path: Path, no_figures: None) -> None:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def bare(monkeypatch):
     """Make this a machine without GPU and InfiniBand."""
     monkeypatch.setattr(environment, "gpus", lambda: [])
     monkeypatch.setattr(environment, "rdma_devices", lambda *_: [])
 
 
-def test_absent_hardware_is_told_case_by_case_with_what_can_run(tmp_path: Path, bare: None) -> None:
-    """The message names each backend, what it lacks, and what the rest is; nothing starts."""
-    result = run("rapids_blog.merge_dgx1", tmp_path / "results")
-    assert result.exit_code == 2
+def test_absent_hardware_is_reported_for_each_backend(tmp_path, bare):
+    error = usage_error(run("rapids_blog.merge_dgx1", tmp_path / "results"))
     assert not (tmp_path / "results").exists()
-    for words in (
+    for message in (
         "backend ucx:tcp+nvlink is unavailable: no NVIDIA GPU is visible",
         "backend ucx:ib is unavailable: no RDMA device is present",
         "backend ucx:nvlink+ib is unavailable: no NVIDIA GPU is visible",
         "To go on with 2 of 5 cases, over tcp, ucx:tcp: --skip-unavailable",
     ):
-        assert words in result.stderr
-    assert result.stderr.count("ucx:ib is") == 1
+        assert message in error
+    assert error.count("ucx:ib is") == 1
 
 
-@pytest.mark.parametrize(
-    ("figure", "rest"),
-    [
-        ("rapids_blog.message_1GB", "3 of 5 cases, over tcp, ucx:tcp, ucx:shm"),
-        ("ucx_dgx_blog.transpose", "3 of 6 cases, over tcp, ucx, ucx:shm"),
-        ("ucx_dgx_blog.svd", "3 of 4 cases, over tcp, ucx, ucx:shm"),
-    ],
-)
-def test_what_the_rest_is_depends_on_the_suite(
-    figure: str, rest: str, tmp_path: Path, bare: None
-) -> None:
-    """Without GPU and InfiniBand a suite names the cases that can be measured all the same."""
-    result = run(figure, tmp_path / "results")
-    assert result.exit_code == 2
-    assert f"To go on with {rest}: --skip-unavailable" in result.stderr
+def test_cases_that_can_be_measured_are_counted(tmp_path, bare):
+    error = usage_error(run("rapids_blog.message_1GB", tmp_path / "results"))
+    assert "To go on with 3 of 5 cases, over tcp, ucx:tcp, ucx:shm: --skip-unavailable" in error
 
 
-def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figures: None) -> None:
-    """With --skip-unavailable each backend that is left out is told once."""
+def test_unavailable_backend_is_skipped_once_for_all_cases(tmp_path, bare, simulated):
     arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
     result = run("mpi4dask.merge_ri2", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
@@ -276,28 +241,22 @@ def test_what_is_there_runs_without_the_rest(tmp_path: Path, bare: None, no_figu
     assert "not measured in this run" in " ".join(result.stdout.split())
 
 
-def test_gpu_memory_takes_a_gpu(tmp_path: Path, bare: None) -> None:
-    """A case that asks for GPU memory is refused where there is no GPU."""
+def test_case_in_gpu_memory_needs_a_gpu(tmp_path, bare):
     path = tmp_path / "gpu.toml"
     path.write_text('[cluster]\ndevice = "gpu"\n[[case]]\nworkload = "merge"\n')
-    result = CliRunner().invoke(main, ["run", str(path), "--output", str(tmp_path / "results")])
-    assert result.exit_code == 2
-    assert "device gpu is unavailable: no NVIDIA GPU is visible" in result.stderr
-    assert "Nothing else is left to measure" in result.stderr
+    error = usage_error(invoke("run", path, "--output", tmp_path / "results"))
+    assert "device gpu is unavailable: no NVIDIA GPU is visible" in error
+    assert "Nothing else is left to measure" in error
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "1.5", "200%", "much"])
-def test_a_bad_scale_is_told_before_anything_starts(scale: str, tmp_path: Path) -> None:
-    """No run begins at a scale that is none."""
+def test_bad_scale_is_refused(scale, tmp_path):
     result = run("mpi4dask.merge_ri2", tmp_path / "results", f"--scale={scale}")
-    assert result.exit_code == 2
-    assert "scale" in result.stderr
-    assert "Traceback" not in result.output
+    assert "scale" in usage_error(result)
     assert not (tmp_path / "results").exists()
 
 
-def test_auto_is_settled_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a GPU every value has a case in the memory that was published, at all layers."""
+def test_suite_measures_gpu_memory_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: "gpu")
     for figure in SUITES:
         for value in published.published_figure(figure).values:

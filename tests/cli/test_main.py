@@ -1,0 +1,79 @@
+"""What there is besides the commands themselves: names, help, version, and how it is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import processes
+import pytest
+from processes import invoke, usage_error
+
+from commbench import __version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run", "name a workload, a suite file or a run to --resume"),
+        ("run --resume nowhere", "nowhere holds no run"),
+        ("run merge --resume nowhere", "nowhere holds no run"),
+        ("report nowhere", "nowhere holds no run"),
+        ("report nowhere --format yaml", "unknown report 'yaml'"),
+        ("reprot", "unknown command 'reprot' (did you mean 'report'?)"),
+    ],
+)
+def test_command_without_a_valid_object_is_refused(arguments, message):
+    assert message in usage_error(invoke(*arguments.split()))
+
+
+def test_list_has_all_kinds_of_plugins():
+    result = invoke("list")
+    assert result.exit_code == 0
+    for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
+        assert name in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("workload", "option"),
+    [
+        ("all-to-all", "--sizes"), ("merge", "--frac-match"), ("pingpong", "--sizes"),
+        ("svd", "--rows"), ("transpose-sum", "--chunk"),
+    ],
+)  # fmt: skip
+def test_help_has_the_options_of_the_workload_and_of_every_run(workload, option):
+    result = invoke("run", workload, "--help")
+    assert result.exit_code == 0
+    for name in (option, "--backends", "--launches", "--resume"):
+        assert name in result.stdout
+
+
+def test_version_is_that_of_the_package():
+    assert __version__ in invoke("--version").stdout
+
+
+@pytest.mark.parametrize("command", [["-m", "commbench.cli"], ["-m", "dask", "commbench"]])
+def test_command_line_starts_as_a_module_and_from_dask(command):
+    ended = subprocess.run(
+        [sys.executable, *command, "run", "merge", "--help"],
+        capture_output=True, text=True, check=True, timeout=processes.PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert "--frac-match" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_orchestrator_imports_no_large_library_before_the_launches(tmp_path):
+    code = (
+        "import sys; from commbench.cli import main as cli; from commbench.harness import runner\n"
+        "def run_plan(plan, logs):\n"
+        "    heavy = {'dask', 'distributed', 'numpy', 'pandas', 'ucxx', 'mpi4py', 'matplotlib'}\n"
+        "    print('loaded:', sorted(heavy & set(sys.modules)), flush=True)\n"
+        "    sys.exit(0)\n"
+        "    yield\n"
+        "runner.run_plan = run_plan\n"
+        f"cli.main(['run', 'merge', '--backends', 'tcp,fake', '--output', {str(tmp_path)!r}])\n"
+    )
+    text = subprocess.check_output(
+        [sys.executable, "-c", code], text=True, timeout=processes.PATIENCE_SECONDS
+    )
+    assert text == "loaded: []\n"

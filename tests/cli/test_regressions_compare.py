@@ -1,0 +1,201 @@
+"""``commbench compare`` compares two runs case by case, or says why they can't be compared."""
+
+from __future__ import annotations
+
+import json
+
+import builders
+import pytest
+from processes import invoke, usage_error
+
+from commbench import load
+from commbench.model import ClusterSpec
+
+STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
+MACHINE = {
+    "host": {"name": "node1", "kernel": "Linux 6.1"},
+    "cpu": {"model": "A", "usable_cores": 4},
+    "memory": {"total_bytes": 16_000_000_000},
+    "python": "CPython 3.11.7",
+    "packages": {"commbench": "0.1", "dask": "2026.7.1", "ucxx": None},
+    "gpus": [{"name": "H100", "driver": "550"}],
+    "variables": {},
+}
+CASES = (builders.case("tcp", params={"rows": 1}), builders.case("ucx", params={"rows": 1}))
+
+
+def compare(*arguments):
+    return invoke("compare", *arguments, columns=160)
+
+
+def compared(*arguments):
+    """Return the status and the content of a comparison as JSON."""
+    result = compare(*arguments, "--format", "json")
+    return result.exit_code, json.loads(result.stdout)
+
+
+def write(folder, name, factor=1.0, cases=CASES, records=(), **change):
+    """Return a run in which every case takes `factor` times as long, with `records` before."""
+    medians = [factor * value for value in STEADY]
+    records = [*records, *(r for case in cases for r in builders.launches(case, medians))]
+    return builders.written(folder, cases, records, id=name, environment=MACHINE | change).path
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("old"), "old")
+
+
+def test_slower_cases_are_status_3(old, tmp_path):
+    result = compare(old, write(tmp_path, "new", 1.3))
+    assert result.exit_code == 3
+    assert result.stdout.count("slower") >= 2
+    assert "1.30×" in result.stdout
+    assert "Slower: 2 of 2." in result.stdout
+    assert "old" in result.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.7, "faster"), (1.0, "same")])
+def test_no_slower_case_is_status_0(factor, verdict, old, tmp_path):
+    new = write(tmp_path, "new", factor)
+    status, content = compared(old, new, "--min-effect", "10%")
+    assert status == 0
+    assert [c["verdict"] for c in content["comparisons"]] == [verdict] * 2
+    assert [c["candidate"] for c in content["comparisons"]] == ["tcp", "ucx"]
+    assert content["comparisons"][0]["min_effect"] == 0.1
+    assert (content["differences"], content["alone"]) == ([], [])
+
+
+def test_interval_of_a_run_compared_with_itself_has_a_width(old):
+    """Both sides are resampled independently."""
+    _, content = compared(old, old)
+    assert all(c["ci_low"] < 1 < c["ci_high"] for c in content["comparisons"])
+
+
+OTHER = {
+    "host.name: node1 against node2": {"host": {"name": "node2", "kernel": "Linux 6.1"}},
+    "host.kernel: Linux 6.1 against unknown": {"host": {"name": "node1"}},
+    "cpu.model: A against B": {"cpu": {"model": "B", "usable_cores": 4}},
+    "cpu.usable_cores: 4 against 2": {"cpu": {"model": "A", "usable_cores": 2}},
+    "memory.total_bytes: 16.0 GB against 8.00 GB": {"memory": {"total_bytes": 8_000_000_000}},
+    "python: CPython 3.11.7 against CPython 3.12.1": {"python": "CPython 3.12.1"},
+    "packages.dask: 2026.7.1 against 2026.8.0": {
+        "packages": {"commbench": "0.1", "dask": "2026.8.0"}
+    },
+    "packages.commbench: 0.1 against": {"packages": {"commbench": "0.2", "dask": "2026.7.1"}},
+    "driver 550": {"gpus": [{"name": "H100", "driver": "560"}]},
+    "variables.UCX_TLS: unknown against tcp": {"variables": {"UCX_TLS": "tcp"}},
+}
+
+
+@pytest.mark.parametrize(("message", "change"), OTHER.items(), ids=OTHER)
+def test_another_machine_or_version_is_refused(message, change, old, tmp_path):
+    error = usage_error(compare(old, write(tmp_path, "new", **change)))
+    assert message in error
+    assert "--force" in error
+
+
+def test_another_machine_is_compared_by_force(old, tmp_path):
+    new = write(tmp_path, "new", cpu={"model": "B", "usable_cores": 4})
+    status, content = compared(old, new, "--force")
+    assert status == 0
+    assert [difference["key"] for difference in content["differences"]] == ["cpu.model"]
+    assert "not the same: cpu.model" in compare(old, new, "--force").stdout
+
+
+def test_memory_may_differ_by_a_few_pages(old, tmp_path):
+    """What a kernel reserves differs between boots."""
+    new = write(tmp_path, "new", memory={"total_bytes": 16_000_010_000})
+    assert compare(old, new).exit_code == 0
+
+
+CHANGED = {
+    "merge over tcp: params.rows: 1 against 2": {"params": {"rows": 2}},
+    "merge over tcp: cluster.n_workers: 2 against 3": {"cluster": ClusterSpec(n_workers=3)},
+    "tcp: iterations: 3 against 9": {"iterations": 9},
+    "tcp: warmups: 1 against 0": {"warmups": 0},
+}
+
+
+@pytest.mark.parametrize(("message", "change"), CHANGED.items(), ids=CHANGED)
+def test_other_parameters_are_refused(message, change, tmp_path):
+    old = write(tmp_path, "old", cases=CASES[:1])
+    changed = builders.case("tcp", **{"params": {"rows": 1}} | change)
+    new = write(tmp_path, "new", cases=(changed,))
+    assert message in usage_error(compare(old, new))
+    _, forced = compared(old, new, "--force")
+    assert len(forced["comparisons"]) == 1
+
+
+def test_replication_may_differ(old, tmp_path):
+    case = builders.case("tcp", params={"rows": 1}, launches=9, seed=7, timeout_s=9.0)
+    assert compare(old, write(tmp_path, "new", cases=(case,))).exit_code == 0
+
+
+def test_case_of_one_run_alone_is_named(old, tmp_path):
+    result = compare(old, write(tmp_path, "new", cases=CASES[:1]))
+    assert result.exit_code == 0
+    assert "merge over ucx is in old alone" in result.stdout
+
+
+def test_runs_without_a_common_case_are_refused(tmp_path):
+    old, new = write(tmp_path, "old", cases=CASES[:1]), write(tmp_path, "new", cases=CASES[1:])
+    error = usage_error(compare(old, new))
+    assert "merge over tcp is in old alone; merge over ucx is in new alone" in error
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_run_without_a_good_launch_is_refused(force, old, tmp_path):
+    failed = [builders.failure(case) for case in CASES]
+    failed += [builders.end(case, ok=False) for case in CASES]
+    new = builders.written(tmp_path, CASES, failed, environment=MACHINE).path
+    error = usage_error(compare(old, new, *force))
+    assert "no launch of a case ended well in both" in error
+
+
+def test_too_few_launches_for_a_verdict_are_named(tmp_path):
+    """Holm's correction for many cases may leave no room for any verdict."""
+    case = builders.case("tcp", "pingpong")
+    records = [
+        record
+        for launch in range(6)
+        for record in [
+            *(builders.message(case, 1.0 + launch, 1 + size, launch=launch) for size in range(40)),
+            builders.end(case, launch=launch),
+        ]
+    ]
+    path = builders.written(tmp_path, (case,), records).path
+    text = " ".join(compare(path, path).stdout.split())
+    assert "6 launches can't tell 40 cases apart at 5 %, whatever their times: it takes 7" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", "nowhere"), "nowhere holds no run"),
+        (("nowhere", "nowhere", "--min-effect", "much"), "'much' is not a share"),
+        (("nowhere", "nowhere", "--min-effect", "-1"), "--min-effect is -1; it must be 0 or more"),
+        (("nowhere",), "Missing argument 'RUN_B'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    assert message in usage_error(compare(*arguments))
+
+
+def test_load_of_other_processes_is_a_warning(old, tmp_path):
+    """It may be the reason for a difference."""
+    loads = [builders.core_use(case, launch=n, others=0.4) for case in CASES for n in range(6)]
+    new = write(tmp_path, "new", 1.3, records=loads)
+    text = " ".join(compare(old, new).stdout.split())
+    assert "the second run: other processes used the cores in" in text
+    _, content = compared(old, new)
+    processes = [w for w in content["warnings"] if "other processes used the cores in" in w]
+    assert [warning.partition(":")[0] for warning in processes] == ["the second run"]
+
+
+def test_warnings_of_the_report_are_not_repeated(old, tmp_path):
+    """A run's report warns of transfers without a duration; a comparison is of times."""
+    transfers = [builders.transfer(case, 1.0, 1.0) for case in CASES]
+    new = write(tmp_path, "new", records=transfers)
+    assert any("they are in no bandwidth" in text for text in load(new).warnings)
+    assert "they are in no bandwidth" not in compare(old, new).stdout

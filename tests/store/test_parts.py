@@ -1,0 +1,124 @@
+"""Bulk records are written in parts, of which only the closed ones are read."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import builders
+import pyarrow.parquet as pq
+import pytest
+
+from commbench.errors import ResultsError
+from commbench.model import TransferRecord, WireBytes
+from commbench.store import parts
+from commbench.store.parts import Batch, Parts, all_records, closed, merge
+from commbench.store.records import DEFAULTS
+
+CASE = builders.case()
+TRANSFER = builders.transfer(CASE, 0.0, 1.0)
+
+
+def write(run, name, *sizes, end="close"):
+    """Write transfers of these sizes as a part, and end it: ``close``, ``fail`` or ``flush``."""
+    region = Parts(run, name)
+    region.add(Batch.from_columns(TransferRecord, **{**vars(TRANSFER), "nbytes": list(sizes)}))
+    getattr(region, end)()
+
+
+def sizes(run):
+    return [record.nbytes for record in all_records(run) if isinstance(record, TransferRecord)]
+
+
+def names(run):
+    """Return the names of all parts of the transfers, without their times."""
+    return sorted(re.sub(r"-\d{9,}", "", path.name) for path in (run / "transfers").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("start_s", [0.0, math.nan]), ("start_s", [0.0, math.inf]), ("start_s", ["soon", "later"]),
+        ("launch", [0, 2**63]), ("launch", [0, None]), ("launch", [0, "1"]), ("launch", [0, 1.5]),
+        ("src", ["0", None]), ("src", ["0", 1]), ("src", ["0", "1", "2"]), ("src", ["0"]),
+    ],
+)  # fmt: skip
+def test_value_of_another_type_is_refused(column, value):
+    """What a worker sends must not make a part that can't be read."""
+    columns = {**vars(TRANSFER), "nbytes": [1, 2], column: value}
+    with pytest.raises((ValueError, AttributeError)):
+        Batch.from_columns(TransferRecord, **columns).table()
+
+
+def test_surrogates_become_unicode():
+    columns = {**vars(builders.wire(CASE, 1)), "dst": ["\udc80"]}
+    (record,) = Batch.from_columns(WireBytes, **columns).records()
+    assert record.dst == "?"
+
+
+def test_only_closed_parts_are_read(tmp_path):
+    for size, end in enumerate(("flush", "fail", "close")):
+        write(tmp_path, end, size, end=end)
+    assert sizes(tmp_path) == [2]
+    assert names(tmp_path) == ["close.parquet", "fail.failed.parquet", "flush.open.parquet"]
+
+
+def test_part_is_written_when_it_has_many_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "FLUSH_ROWS", 3)
+    region = Parts(tmp_path, "a")
+    for size in range(5):
+        columns = {**vars(TRANSFER), "nbytes": [size, size]}
+        region.add(Batch.from_columns(TransferRecord, **columns))
+    assert names(tmp_path) == ["a.open.parquet"] * 2
+    region.close()
+    assert sorted(sizes(tmp_path)) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert len(names(tmp_path)) == 3
+
+
+def test_part_is_written_when_the_last_one_is_old(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "FLUSH_SECONDS", -1.0)
+    Parts(tmp_path, "a").add(Batch.from_columns(TransferRecord, **vars(TRANSFER) | {"nbytes": [1]}))
+    assert names(tmp_path) == ["a.open.parquet"]
+
+
+def test_parts_of_the_same_name_do_not_replace_each_other(tmp_path):
+    """A resumed run may have a launch with the index of an earlier one."""
+    for size in range(4):
+        write(tmp_path, "a", size)
+        merge(tmp_path, "TransferRecord")
+        write(tmp_path, "a", -1, end="flush")
+        assert sorted(sizes(tmp_path)) == [*range(size + 1)]
+
+
+def test_merging_leaves_open_and_failed_parts(tmp_path):
+    for size, end in enumerate(("close", "fail", "flush", "close", "close")):
+        write(tmp_path, f"p{size}", size, end=end)
+    for _ in range(2):
+        merge(tmp_path, "TransferRecord")
+        assert sizes(tmp_path) == [0, 3, 4]
+        assert names(tmp_path) == ["merged-1.parquet", "p1.failed.parquet", "p2.open.parquet"]
+
+
+def test_merging_leaves_all_parts_if_one_is_damaged(tmp_path):
+    for name in "ab":
+        write(tmp_path, name, 1)
+    (damaged,) = (tmp_path / "transfers").glob("b-*")
+    damaged.write_bytes(b"PAR1 of old")
+    merge(tmp_path, "TransferRecord")
+    assert names(tmp_path) == ["a.parquet", "b.parquet"]
+    assert len(closed(tmp_path, "TransferRecord")) == 2
+
+
+def test_column_added_later_has_its_default(tmp_path, monkeypatch):
+    monkeypatch.setitem(DEFAULTS, "TransferRecord", {"channel": "gather"})
+    for name in "ab":
+        write(tmp_path, name, 1, 2)
+    (part,) = (tmp_path / "transfers").glob("b*.parquet")
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns("channel"), part)
+    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
+    merge(tmp_path, "TransferRecord")
+    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
+    pq.write_table(table.drop_columns("src"), tmp_path / "transfers" / "c.parquet")
+    with pytest.raises(ResultsError, match="src"):
+        list(all_records(tmp_path))

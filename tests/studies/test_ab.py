@@ -1,0 +1,222 @@
+"""``commbench ab``: two environments are measured in turns, and compared block by block."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import builders
+import processes
+import pytest
+from processes import invoke, usage_error
+
+from commbench import load
+from commbench.studies import ab as study
+
+GIT = {"working_directory": {"commit": "a"}}
+
+
+def option(arguments, name):
+    return arguments[len(arguments) - arguments[::-1].index(name)]
+
+
+class Experiment:
+    """``commbench ab`` with two environments whose runs are made up in this process.
+
+    The times of blocks differ by half, as on a machine that others use.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.log = folder, []
+        self.factors = {"base": 1.0, "head": 1.0}
+        self.rows = {"base": 1, "head": 1}
+        self.failing_block, self.bulk, self.error = None, False, ""
+        self.pythons = {side: folder / side for side in ("base", "head")}
+        for python in self.pythons.values():
+            python.touch(mode=0o755)
+
+    def __call__(self, *arguments, launches=6):
+        sides = [text for name, path in self.pythons.items() for text in (f"--{name}", path)]
+        common = ("--launches", launches, "--output", self.folder / "results")
+        return invoke("ab", *sides, *common, *(arguments or ["merge"]), columns=160)
+
+    def popen(self, command, *, stderr, env, **options):
+        """Take the role of ``subprocess.Popen``."""
+        python, *arguments = map(str, command)
+        assert arguments[:3] == ["-m", "commbench.cli", "run"]
+        assert env["PYTHONSAFEPATH"] == "1"
+        assert "PYTHONPATH" not in env
+        assert options["start_new_session"]
+        status = self.measure(Path(python).name, arguments, stderr)
+        return SimpleNamespace(wait=lambda: status)
+
+    def measure(self, side, arguments, stderr):
+        if self.error and side == "head":
+            stderr.write(self.error)
+            return 1
+        seed = int(option(arguments, "--seed"))
+        self.log.append((side, seed, arguments[3:-6]))
+        case = builders.case("tcp", params={"rows": self.rows[side]}, launches=1)
+        records = builders.launches(case, [self.factors[side] * (1 + 0.05 * (seed * 7919 % 10))])
+        if self.bulk:
+            records += [
+                builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5),
+                builders.wire(case, 1000), builders.transport(case),
+            ]  # fmt: skip
+        fails = side == "head" and seed == self.failing_block
+        if fails:
+            records = [builders.failure(case), builders.end(case, ok=False)]
+        environment = {"packages": {"project": side}, "git": GIT}
+        output = Path(option(arguments, "--output"))
+        run = builders.written(output, [case], records, environment=environment).path
+        if fails:
+            (run / "logs").mkdir()
+            (run / "logs" / "launch.log").write_text("why")
+        return int(fails)
+
+
+@pytest.fixture
+def ab(tmp_path, monkeypatch):
+    experiment = Experiment(tmp_path)
+    fake = SimpleNamespace(Popen=experiment.popen, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(study, "subprocess", fake)
+    return experiment
+
+
+def test_slower_environment_is_status_3(ab):
+    ab.factors["head"] = 1.1
+    result = ab("merge", "--rows", "1")
+    assert result.exit_code == 3, result.output
+    assert "1.10×" in result.stdout
+    assert "Slower: 1 of 1." in result.stdout
+    assert "not the same: packages.project: base against head" in result.stdout
+    old, new = (load(path) for path in result.stdout.splitlines()[-2:])
+    assert (old.manifest.id[-5:], new.manifest.id[-5:]) == ("-base", "-head")
+    assert [len(run.ends) for run in (old, new)] == [6, 6]
+    # Unpaired, the same runs show nothing: the blocks differ by more than the environments.
+    unpaired = invoke("compare", "--force", "--format", "json", old.path, new.path)
+    (comparison,) = json.loads(unpaired.stdout)["comparisons"]
+    assert comparison["verdict"] == "inconclusive"
+
+
+def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
+    ab.factors["head"] = 1.1
+    result = ab("--min-effect", "20%", "--format", "json", "merge")
+    assert result.exit_code == 0, result.output
+    (comparison,) = json.loads(result.stdout)["comparisons"]
+    assert (comparison["verdict"], comparison["test"]) == ("same", "Wilcoxon signed-rank")
+
+
+def test_every_block_has_both_sides_in_random_order(ab):
+    ab("--seed", "40", "merge", "--backends", "tcp", launches=5)
+    blocks = [ab.log[2 * n : 2 * n + 2] for n in range(5)]
+    assert [{side for side, _, _ in block} for block in blocks] == [{"base", "head"}] * 5
+    assert [{seed for _, seed, _ in block} for block in blocks] == [{40 + n} for n in range(5)]
+    assert all(given == ["merge", "--backends", "tcp"] for *_, given in ab.log)
+    assert {block[0][0] for block in blocks} == {"base", "head"}
+
+
+def test_blocks_are_launches_of_a_run(ab, tmp_path):
+    ab.bulk = True
+    path = Path(ab(launches=2).stdout.splitlines()[-1])
+    run = load(path)
+    assert run.notes == ()
+    assert run.ends["block"].tolist() == run.ends["launch"].tolist() == [0, 1]
+    for frame in (run.transfers, run.tasks, run.wire, run.transports):
+        assert frame["launch"].tolist() == [0, 1]
+    assert run.suite.cases[0].launches == 2
+    assert run.manifest.command.split()[0] == "commbench"
+    # The commit of the working directory may be that of neither side.
+    assert run.manifest.environment["git"]["working_directory"] is None
+    assert len(list((tmp_path / "results").iterdir())) == 2
+    assert invoke("report", path).exit_code == 0
+
+
+def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
+    ab.failing_block = 1
+    result = ab(launches=2)
+    assert result.exit_code == 1
+    assert result.stderr.count("a launch FAILED") == 1
+    path = Path(result.stdout.splitlines()[-1])
+    assert len(load(path).failures) == 1
+    assert (path / "logs" / "block-1" / "launch.log").read_text() == "why"
+
+
+def test_environment_that_cannot_measure_ends_the_comparison(ab, tmp_path):
+    ab.error = "Error: unknown workload"
+    result = ab()
+    assert result.exit_code == 2
+    assert f"the commbench of --head {tmp_path}/head can't measure this" in result.stderr
+    assert "unknown workload" in result.stderr
+
+
+def test_cases_that_differ_are_not_compared(ab, tmp_path):
+    ab.rows["head"] = 2
+    result = ab(launches=1)
+    assert result.exit_code == 2
+    assert "merge over tcp: params.rows: 1 against 2" in result.stderr
+    assert "commbench compare --force " in result.stderr
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--base nowhere/python merge", "--base nowhere/python is no Python"),
+        ("", "Missing argument 'WORKLOAD|SUITE.toml"),
+        ("merge --resume x", "--resume is not for the runs within an A/B; leave it out"),
+        ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
+        ("merge --rigorous", "--rigorous is not for the runs within an A/B"),
+        ("--min-effect -1 merge", "--min-effect is -1; it must be 0 or more"),
+        ("--launches 0 merge", "--launches"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path, arguments, message):
+    both = ("--base", sys.executable, "--head", sys.executable, "--output", tmp_path / "out")
+    assert message in usage_error(invoke("ab", *both, *arguments.split()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_output_that_cannot_be_made_is_status_1(ab, tmp_path):
+    (tmp_path / "results").write_text("")
+    result = ab()
+    assert result.exit_code == 1
+    assert f"can't write to {tmp_path}/results" in result.stderr
+
+
+PYTHON = f"""#!{sys.executable}
+import sys, time
+from pathlib import Path
+sys.path[:0] = {[str(Path(builders.__file__).parents[n]) for n in (0, 1)]!r}
+import builders
+values = dict(zip(sys.argv[-6::2], sys.argv[-5::2]))
+if values["--seed"] == "1":
+    Path({{waits!r}}).touch()
+    time.sleep(600)
+case = builders.case(launches=1)
+builders.written(Path(values["--output"]), [case], builders.launches(case, [1.0]))
+"""
+
+
+def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(tmp_path, tag):
+    waits, python = tmp_path / "waits", tmp_path / "python"
+    python.write_text(PYTHON.format(waits=str(waits)))
+    python.chmod(0o755)
+    command = [
+        sys.executable, "-m", "commbench.cli", "ab", "--base", python, "--head", python,
+        "--output", tmp_path / "results", "merge",
+    ]  # fmt: skip
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+    processes.until(waits.exists, "the second block")
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=processes.PATIENCE_SECONDS)
+    assert child.returncode == 130, stderr
+    assert tag.processes() == []
+    assert "interrupted; what was measured is kept: " in stderr
+    runs = [load(path) for path in (tmp_path / "results").iterdir()]
+    assert [len(run.ends) for run in runs] == [1, 1]

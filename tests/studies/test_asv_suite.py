@@ -1,0 +1,151 @@
+"""``make asv`` records this commit on a machine that asv knows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import builders
+import pytest
+from repositories import Repository
+
+from commbench import load
+from commbench.harness.suite import read_suite
+from commbench.studies import asv
+
+ROOT = Path(__file__).parents[2]
+
+
+class Checkout(Repository):
+    """A git repository with the suite and its scripts, and a home in which asv knows nothing."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.home = folder / "home"
+        self.home.mkdir()
+        shutil.copytree(ROOT / "suites", self.path / "suites")
+        shutil.copy(ROOT / "asv.conf.json", self.path)
+        self.commit()
+
+    def run(self, *command, **environ):
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.path, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "HOME": str(self.home), **environ},
+        )  # fmt: skip
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def refused(ended):
+    assert (ended.returncode, ended.stdout) == (2, ""), ended
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_uncommitted_changes_are_not_recorded(checkout):
+    """Its times would be taken for those of a commit that lacks the changes."""
+    (checkout.path / "asv.conf.json").write_text("{}")
+    error = refused(checkout.run("suites/record_commit.py"))
+    assert f"changes that are not in {checkout.commits[0][:12]}" in error
+    assert "--force" in error
+    error = refused(checkout.run("suites/compare_commits.py", "HEAD"))
+    assert "changes that HEAD doesn't have" in error
+
+
+def test_folder_without_history_is_refused(checkout):
+    shutil.rmtree(checkout.path / ".git")
+    environ = {"GIT_CEILING_DIRECTORIES": str(checkout.path.parent)}
+    error = refused(checkout.run("suites/record_commit.py", **environ))
+    assert "is no git checkout" in error
+
+
+def test_unknown_commit_is_refused_before_an_environment_is_made(checkout):
+    error = refused(checkout.run("suites/compare_commits.py", "no-such-branch"))
+    assert "there is no commit 'no-such-branch' here" in error
+    assert not (checkout.path / "build").exists()
+
+
+@pytest.fixture(scope="module", name="workloads")
+def _workloads():
+    spec = importlib.util.spec_from_file_location("workloads", ROOT / "suites/asv/workloads.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(recorded):
+    cases = read_suite(ROOT / "suites/asv/suite.toml").cases
+    records = [
+        builders.sample(case, 1.0, layer=layer, payload_bytes=size or 7)
+        for case in cases
+        for layer in case.params.get("layers", ["workload"])
+        for size in case.params.get("sizes", [None])
+    ]
+    return recorded(cases, builders.ended(records))
+
+
+def test_benchmarks_and_exports_have_the_same_names(workloads, recorded):
+    exported = asv.medians(measured(recorded))
+    assert len(exported) == 3
+    for name, medians in exported.items():
+        params = getattr(workloads, name.removeprefix("workloads.")).params
+        assert [set(axis) for axis in zip(*medians, strict=True)] == [set(axis) for axis in params]
+        assert len(medians) == math.prod(map(len, params))
+
+
+def test_benchmark_has_samples_nan_if_absent_or_an_error(workloads, recorded):
+    run = measured(recorded)
+    medians = asv.medians(run)
+    (key, *_) = medians["workloads.track_merge"]
+    results = {"run": "run", "medians": medians, "attempted": set()}
+    assert workloads.track_merge(results, *key) == {"samples": [1.0], "number": 1}
+    absent = ("ucx:ib", *key[1:])
+    assert math.isnan(workloads.track_merge(results, *absent))
+    results["attempted"] = {("workloads.track_merge", "ucx:ib")}
+    with pytest.raises(RuntimeError, match=r"no launch ended well; see run/report.md"):
+        workloads.track_merge(results, *absent)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_asv_records_the_medians_of_the_run(checkout):
+    assert checkout.run("-m", "asv", "machine", "--yes", "--machine", "node1").returncode == 0
+    options = {"COMMBENCH_ASV_OPTIONS": "--backends tcp --launches 2"}
+    (commit,) = checkout.commits
+    command = ["-m", "asv", "run", "--environment", "existing:same", "--set-commit-hash", commit]
+    command += ["--machine", "node1", "--record-samples", "--bench", "track_merge"]
+    ended = checkout.run(*command, **options)
+    assert ended.returncode == 0, ended
+    (path,) = (folder for folder in (checkout.path / "results").iterdir() if folder.name != "asv")
+    medians = asv.medians(load(path))
+    (file,) = (checkout.path / "results" / "asv" / "node1").glob(f"{commit[:8]}-*.json")
+    content = json.loads(file.read_text())
+    (row,) = content["results"].values()
+    cells = dict(zip(content["result_columns"], row, strict=False))
+    recorded = [samples for samples in cells["samples"] if samples]
+    assert recorded == list(medians["workloads.track_merge"].values())
+    assert cells["version"] == asv.VERSION
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_make_asv_records_the_commit(checkout):
+    options = ("--backends", "tcp", "--launches", "1", "--machine", "node1")
+    ended = checkout.run("suites/record_commit.py", *options)
+    assert ended.returncode == 0, ended
+    file = Path(ended.stdout.splitlines()[-1])
+    (commit,) = checkout.commits
+    assert json.loads(file.read_text())["commit_hash"] == commit
+    assert checkout.run("-m", "asv", "publish", "--no-pull").returncode == 0
