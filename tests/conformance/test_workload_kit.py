@@ -215,6 +215,12 @@ def small(kind):
     return {"sizes": (4096,)} if issubclass(kind, AllToAll | PingPong) else {}
 
 
+@pytest.fixture(scope="module")
+def client(cluster):
+    """Return the client of two workers."""
+    return cluster.client
+
+
 @pytest.fixture
 def install(monkeypatch):
     """Return a function that makes a class of this module the workload ``mine``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import processes
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 HEAVY = ("numpy", "pandas", "dask", "distributed", "matplotlib", "pyarrow", "scipy")
 LIGHT = (["--help"], ["--version"], ["list"], ["run", "--help"], ["report", "--help"])

@@ -141,7 +141,7 @@ def threads() -> list[list[int]]:
 def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker, with all of its threads, stays on its CPUs, and sees its GPU and NIC."""
     # The workers import the functions of this module.
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", str(tmp_path))
     placement = (

@@ -158,7 +158,7 @@ def test_c_that_does_not_compile_is_told(tmp_path):
 # --- within 10 % of what people measure by hand -----------------------------------------------
 
 ROUNDS = 15
-BARE = Path(__file__).parents[1] / "bare" / "mpi_loop.c"
+BARE = Path(__file__).parents[2] / "bare" / "mpi_loop.c"
 
 
 def ratio(ours, by_hand):
