@@ -34,7 +34,6 @@ def log(tmp_path, monkeypatch):
 
 
 def test_lanes_are_those_of_the_peer_s_distance(log):
-    """A peer on this host has the lanes that UCX logged for this host, and no others."""
     log(LINE.format("self", "self/memory") + LINE.format("intra-node", "sysv/memory cma/memory")
         + LINE.format("inter-node", "tcp/eth0"))  # fmt: skip
     used = backends.parse("mpi").transport(comm())
@@ -44,13 +43,11 @@ def test_lanes_are_those_of_the_peer_s_distance(log):
 
 
 def test_tcp_on_one_host_contradicts():
-    """Mpi that moves its bytes over the loopback interface is told of."""
     assert "tcp/lo" in backends.parse("mpi").contradiction("tcp/lo")
     assert backends.parse("mpi").contradiction("sysv/memory+cma/memory") == ""
 
 
 def test_an_mpi_that_does_not_tell_is_not_guessed(monkeypatch):
-    """Where there is no evidence of the path, none is made up."""
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
     used = backends.parse("mpi").transport(comm(mode="world", library="Open MPI 5.0.11"))
     assert used.name == "mpi"
@@ -58,13 +55,11 @@ def test_an_mpi_that_does_not_tell_is_not_guessed(monkeypatch):
 
 
 def test_options_are_refused():
-    """The error says how the modes are chosen."""
     with pytest.raises(UsageError, match="--launcher local or mpirun"):
         backends.parse("mpi:world")
 
 
 def test_missing_packages_are_told(monkeypatch):
-    """Without mpi4py, and with it but without an MPI, the remedy is a command."""
     monkeypatch.setattr(mpi, "package_version", Mock(return_value=None))
     monkeypatch.setattr("ctypes.util.find_library", Mock(return_value=None))
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=object()))
@@ -78,7 +73,6 @@ def test_missing_packages_are_told(monkeypatch):
 
 @pytest.mark.parametrize("name", ["tcp", "mpi"])
 def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
-    """Where the time is up in the middle of a round, the next size begins all the same."""
     params = {"sizes": (1, 2_000_000, 3, 70), "layers": ("coroutine",), "seconds_per_size": 1e-6}
     case = Case(workload="pingpong", backend=name, params=params, iterations=54, warmups=25,
                 timeout_s=240.0)  # fmt: skip
@@ -93,7 +87,6 @@ def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["tcp", "ucx:shm+polling", "mpi"])
 def test_both_layers_of_a_real_launch(name, tmp_path):
-    """Every message of both layers is measured, verified and told with its transport."""
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     params = {"sizes": (1, 100_000), "layers": ("coroutine", "comm"), "seconds_per_size": 60.0}

@@ -65,7 +65,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
 
 @given(st.lists(st.sampled_from(OPTIONS), min_size=1, max_size=6))
 def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None:
-    """Order and repetition of transports don't make another backend."""
     name = parse(f"ucx:{'+'.join(options)}").name
     assert name == "ucx:" + "+".join(option for option in OPTIONS if option in options)
     assert parse(name).name == name
@@ -73,7 +72,6 @@ def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None
 
 @pytest.mark.parametrize("name", ["tcp", "ucx", "ucx:shm", "fake", "fake:slow"])
 def test_a_name_is_its_own_name(name: str) -> None:
-    """Parsing gives back the name, white space around it or not."""
     assert parse(name).name == parse(f"  {name}\n").name == name
 
 
@@ -97,20 +95,17 @@ def test_a_name_is_its_own_name(name: str) -> None:
     ],
 )
 def test_a_name_that_is_none_is_refused_with_the_known_ones(name: str, message: str) -> None:
-    """The message says which part is wrong and what would be right."""
     with pytest.raises(UsageError, match=message):
         parse(name)
 
 
 def test_an_unknown_backend_is_an_unknown_name() -> None:
-    """Callers can tell a wrong name from a wrong option."""
     with pytest.raises(UnknownNameError):
         parse("nonsense")
 
 
 @pytest.mark.parametrize("name", registry.names("backend"))
 def test_every_backend_keeps_to_the_protocol(name: str) -> None:
-    """What a backend says of itself has the types that the harness relies on."""
     backend = parse(name)
     assert isinstance(backend, Backend)
     assert (backend.name, backend.head) == (name, name)
@@ -148,17 +143,12 @@ SETTINGS = {
 def test_the_name_decides_the_environment(
     place: tuple[str, str], variables: dict[str, str]
 ) -> None:
-    """Each combination sets exactly its transports, and logs; plain ucx sets no transport.
-
-    On GPUs, distributed-ucxx makes the CUDA context before UCX begins.
-    """
     name, device = place
     context = {"DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT": "True"} if device == "gpu" else {}
     assert parse(name).environment(device, SCRATCH) == LOG | variables | context
 
 
 def test_every_list_of_transports_has_a_listener() -> None:
-    """No combination leaves out tcp, on which connections begin, or names one twice."""
     for count in range(1, 5):
         for options in permutations(OPTIONS, count):
             for device in ("cpu", "gpu"):
@@ -169,7 +159,6 @@ def test_every_list_of_transports_has_a_listener() -> None:
 
 
 def test_tcp_sets_nothing() -> None:
-    """The baseline is what every Dask user has."""
     assert parse("tcp").environment("gpu", SCRATCH) == {}
     assert parse("tcp").settings() == "nothing: Dask's default"
 
@@ -183,7 +172,6 @@ def test_tcp_sets_nothing() -> None:
     ],
 )
 def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
-    """The line says what a shell would have to set."""
     assert parse(name).settings() == settings
 
 
@@ -223,7 +211,6 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
 def test_bytes_on_another_transport_contradict_the_name(
     name: str, transport: str, says: str
 ) -> None:
-    """A name is contradicted exactly where its bytes travel on something that it doesn't say."""
     found = parse(name).contradiction(transport)
     assert bool(found) == bool(says)
     assert says in found
@@ -250,7 +237,6 @@ def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_fastest_lane_names_the_transport(
     lanes: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all lanes of an endpoint the fastest family's is named, and all are the evidence."""
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
     found = UcxBackend.transport(endpoint(lanes, monkeypatch))
     assert found.name == name
@@ -260,7 +246,6 @@ def test_the_fastest_lane_names_the_transport(
 def test_ucx_s_own_log_is_part_of_the_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last line of this process's log about that transport is quoted, if there is one."""
     import os
 
     log = tmp_path / f"ucx-{os.getpid()}.log"
@@ -285,7 +270,6 @@ def test_ucx_s_own_log_is_part_of_the_evidence(
 def test_tcp_names_the_interface_of_its_socket(
     local: str, peer: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host talks with itself over lo, with others over the interface that has its address."""
     addresses = {"lo": "127.0.0.1", "eth0": "fd00::1", "ib0": "10.0.0.1"}
     monkeypatch.setattr(
         psutil,
@@ -303,7 +287,6 @@ def test_tcp_names_the_interface_of_its_socket(
 
 @pytest.mark.parametrize("name", ["ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib"])
 def test_a_machine_with_everything_lacks_nothing(name: str, machine: Callable[..., None]) -> None:
-    """GPU, RDMA and packages are there: every combination can be measured."""
     machine()
     assert parse(name).unavailable("gpu") is None
 
@@ -324,7 +307,6 @@ def test_what_is_missing_is_told_with_a_remedy(
     name: str, device: str, lacks: dict[str, Any], reason: str, remedy: str,
     machine: Callable[..., None],
 ) -> None:  # fmt: skip
-    """The answer names what the machine lacks, and what would change that."""
     machine(**lacks)
     problem = parse(name).unavailable(device)
     assert problem is not None
@@ -344,13 +326,11 @@ def test_what_is_missing_is_told_with_a_remedy(
 def test_only_what_the_name_asks_for_must_be_there(
     name: str, lacks: dict[str, Any], machine: Callable[..., None]
 ) -> None:
-    """A missing GPU or RDMA device is no obstacle for a backend that does not need it."""
     machine(**lacks)
     assert parse(name).unavailable("cpu") is None
 
 
 def test_asking_loads_neither_ucx_nor_mpi() -> None:
-    """Whether every backend is available is found out without importing what it needs."""
     code = (
         "import sys; from commbench.model import registry; from commbench.backends import parse\n"
         "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
@@ -362,7 +342,6 @@ def test_asking_loads_neither_ucx_nor_mpi() -> None:
 
 
 def test_the_mode_that_does_not_poll_sets_both_of_its_variables(tmp_path: Path) -> None:
-    """A thread makes progress, Python futures tell of it; other modes leave futures alone."""
     future = parse("ucx:thread-future").environment("cpu", tmp_path)
     assert future["UCXPY_PROGRESS_MODE"] == "thread"
     assert future["UCXPY_ENABLE_PYTHON_FUTURE"] == "1"

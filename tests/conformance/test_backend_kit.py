@@ -97,14 +97,12 @@ def install(tmp_path, monkeypatch):
 
 
 def test_tcp_keeps_its_promises():
-    """What everybody has passes, and what carried its messages is returned."""
     assert check_backend("tcp") == {"tcp/lo"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ucx", "ucx:shm", "mpi"])
 def test_our_own_backends_keep_their_promises(name):
-    """Every backend that this machine has passes."""
     if problem := parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     assert all(check_backend(name))
@@ -112,7 +110,6 @@ def test_our_own_backends_keep_their_promises(name):
 
 @pytest.mark.parametrize(("kind", "words"), WRONG.items())
 def test_a_broken_promise_is_named(install, kind, words):
-    """A backend that does not keep one of its promises is told which, before anything is sent."""
     if kind == "Greedy" and importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
     install(kind)
@@ -121,7 +118,6 @@ def test_a_broken_promise_is_named(install, kind, words):
 
 
 def test_a_backend_that_cannot_run_here_is_told_apart(install):
-    """That the machine lacks something is no broken promise: reason and remedy are passed on."""
     install("Mine")
     with pytest.raises(UnavailableError, match=r"no such hardware.*buy some"):
         check_backend("mine")
@@ -139,7 +135,6 @@ LAUNCHED = {
 
 @pytest.mark.parametrize(("words", "given"), LAUNCHED.items())
 def test_a_launch_that_is_not_as_it_should_be_is_told(install, monkeypatch, words, given):
-    """Failures, messages that nobody verified and transports without evidence are named."""
     install("Undocumented")
     case = builders.case("mine", "pingpong")
 

@@ -39,7 +39,6 @@ class Strict(Mine):
     """Finds every result wrong."""
 
     def verify(self, client, result):
-        """Find fault."""
         raise VerificationError("not good enough")
 
 
@@ -108,7 +107,6 @@ class Text(ClusterWorkload):
         """Do nothing."""
 
     def build(self):
-        """Return a word."""
         import dask
 
         return dask.delayed(str)("word")
@@ -129,7 +127,6 @@ class Unseeded(AllToAll):
     name = "mine"
 
     def block(self, owner, size):
-        """Draw a block."""
         return np.random.default_rng([owner, size]).integers(0, 256, size, dtype="u1")
 
 
@@ -137,7 +134,6 @@ class Restless(Unseeded):
     """Makes another block at each call."""
 
     def block(self, owner, size):
-        """Draw a block."""
         return np.random.default_rng().integers(0, 256, size, dtype="u1")
 
 
@@ -147,7 +143,6 @@ class Careless(AllToAll):
     name = "mine"
 
     def verify(self, owner, size, fetched):
-        """Look at half."""
         if (fetched != self.block(owner, size))[: size // 2].any():
             raise VerificationError("wrong")
 
@@ -158,7 +153,6 @@ class Hollow(AllToAll):
     name = "mine"
 
     def block(self, owner, size):
-        """Make zeros."""
         return np.zeros(size, dtype="u1")
 
 
@@ -168,7 +162,6 @@ class Short(AllToAll):
     name = "mine"
 
     def block(self, owner, size):
-        """Leave one byte out."""
         return super().block(owner, size)[1:]
 
 
@@ -238,37 +231,31 @@ def install(monkeypatch):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_our_own_workloads_keep_their_promises(client, name):
-    """Every workload passes, so that the kit asks for nothing extraordinary."""
     check_workload(name, client, **SMALL[name])
 
 
 def test_no_workload_of_ours_is_left_out():
-    """Whatever is installed is checked."""
     assert set(SMALL) == set(registry.names("workload"))
 
 
 @pytest.mark.parametrize(("kind", "words"), WRONG.items(), ids=lambda given: str(given)[:60])
 def test_a_broken_promise_is_named(client, install, kind, words):
-    """A workload that does not keep one of its promises is told which."""
     install(kind)
     with pytest.raises(AssertionError, match=words):
         check_workload("mine", client, **small(kind))
 
 
 def test_a_right_result_that_is_refused_is_told(client, install):
-    """What the workload itself says of a result that should pass is passed on."""
     install(Strict)
     with pytest.raises(VerificationError, match="not good enough"):
         check_workload("mine", client, size=40, chunk=20)
 
 
 def test_wrong_parameters_are_the_callers_mistake(client):
-    """Parameters that make no sense are a usage error, as on the command line."""
     with pytest.raises(UsageError, match="size is 0"):
         check_workload("transpose-sum", client, size=0)
 
 
 @pytest.mark.slow
 def test_without_a_client_two_processes_are_started():
-    """Who has no cluster at hand gets one, which is gone afterwards."""
     check_workload("transpose-sum", size=40, chunk=20)

@@ -26,7 +26,6 @@ def exchanged(tmp_path_factory):
 
 
 def test_the_matrix_is_complete(exchanged):
-    """Every ordered pair is there, alone and together, with one fetch per iteration."""
     _, report = exchanged
     found = {(row["channel"], row["src"], row["dst"]): row["n"] for row in report["pairs"]}
     assert found == {
@@ -36,7 +35,6 @@ def test_the_matrix_is_complete(exchanged):
 
 
 def test_every_size_is_in_the_report(exchanged):
-    """Both ways have a row per size, with the payload that they are counted in."""
     _, report = exchanged
     found = {(row["layer"], row["message_bytes"], row["payload_bytes"]) for row in report["cases"]}
     assert found == {("alone", size, size) for size in SIZES} | {
@@ -46,7 +44,6 @@ def test_every_size_is_in_the_report(exchanged):
 
 
 def test_all_bytes_are_covered_and_no_fetch_is_lost(exchanged):
-    """What the workers fetched is what crossed the wire between them, but for the envelopes."""
     _, report = exchanged
     (row,) = report["coverage"]
     assert row["logged_bytes"] == 2 * 2 * 6 * sum(SIZES)
@@ -56,7 +53,6 @@ def test_all_bytes_are_covered_and_no_fetch_is_lost(exchanged):
 
 
 def test_the_run_shows_tables_and_a_figure(exchanged):
-    """The terminal has both ways, and the pair figure lies in the run's directory."""
     ended, _ = exchanged
     assert "all-to-all, one pair at a time" in ended.stdout
     assert "all-to-all, all pairs at once" in ended.stdout
@@ -64,7 +60,6 @@ def test_the_run_shows_tables_and_a_figure(exchanged):
 
 
 def test_a_model_can_be_fitted_to_it(exchanged):
-    """Its sizes are enough for latency and bandwidth, on links within one host."""
     ended, _ = exchanged
     said = CliRunner().invoke(main, ["model", str(ended.run), "--format", "json"])
     assert said.exit_code == 0, said.output

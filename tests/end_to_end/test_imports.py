@@ -17,7 +17,6 @@ LIGHT = (["--help"], ["--version"], ["list"], ["run", "--help"], ["report", "--h
 
 
 def test_imports_go_one_way() -> None:
-    """The layers that pyproject.toml draws hold, and every module has its place in them."""
     command = [SCRIPTS / "lint-imports", "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -26,7 +25,6 @@ def test_imports_go_one_way() -> None:
 
 @pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
 def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
-    """Help and lists are shown without NumPy, pandas, Dask and the like."""
     code = (
         "import sys\n"
         "from commbench.cli.main import main\n"
@@ -41,7 +39,6 @@ def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"]], ids=" ".join)
 def test_a_light_command_answers_at_once(arguments: list[str]) -> None:
-    """The best of five takes less than half of the CPU time of the import of Dask."""
     heavy, light = (
         min(processes.cpu_seconds(command) for _ in range(5))
         for command in (
@@ -55,6 +52,5 @@ def test_a_light_command_answers_at_once(arguments: list[str]) -> None:
     "name", ["store.directory", "stats", "harness.suite", "backends", "analysis.run"]
 )
 def test_no_module_imports_heavily_by_itself(name: str) -> None:
-    """Importing a part of the pipeline costs none of what using it needs."""
     code = f"import sys, commbench.{name}; print(sorted({set(HEAVY)} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

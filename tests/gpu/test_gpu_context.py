@@ -51,7 +51,6 @@ def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_launch_on_host_memory_has_nothing_to_do_with_it(monkeypatch: Any) -> None:
-    """No variable is set, and without it no CUDA library is imported."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.environment(ClusterSpec(), "module:function") == {}
     gpu.set_up()
@@ -59,7 +58,6 @@ def test_a_launch_on_host_memory_has_nothing_to_do_with_it(monkeypatch: Any) -> 
 
 
 def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> None:
-    """dask-cuda's set-up gets bytes or a share, and CuPy allocates by RMM from then on."""
     set_up()
     plugins = importlib.import_module("dask_cuda.plugins")
     nothing = {"maximum_pool_size": None, "release_threshold": None, "log_directory": None}
@@ -77,7 +75,6 @@ def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> Non
 
 
 def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None:
-    """The context is made, on the first GPU, and CuPy keeps its own pool."""
     set_up(ClusterSpec(device="gpu"))
     assert fakes.COUNTS["use"] == fakes.COUNTS["context"] == 1
     assert "dask_cuda" not in sys.modules
@@ -86,7 +83,6 @@ def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None
 
 
 def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in dask-cuda: distributed-ucxx makes the context, UCX begins, then comes the pool."""
     module: Any = ModuleType("distributed_ucxx.ucxx")
     order = []
     module.init_once = lambda: order.append("dask_cuda" in sys.modules)
@@ -100,20 +96,17 @@ def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_gpu_that_is_not_there_is_told(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CUDA's complaint, and the variable that named the GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,0")
     with pytest.raises(UnavailableError, match="first of CUDA_VISIBLE_DEVICES=7,0: cudaErrorNoDe"):
         set_up()
 
 
 def test_a_pool_that_does_not_fit_is_told(set_up: Any) -> None:
-    """With what was asked for."""
     with pytest.raises(UnavailableError, match=r"RMM is unavailable.*9000GB.*bad_alloc"):
         set_up(ClusterSpec(device="gpu", rmm_pool="9000GB"))
 
 
 def test_every_process_of_a_launch_is_told(tmp_path: Any) -> None:
-    """The environment of a launch has what UCX needs and RMM's options, and stops spilling."""
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
     found = runner.environment(
         Launch(case=case, index=0, block=0, position=0), backends.parse(case.backend), tmp_path
@@ -148,7 +141,6 @@ def row(uuid: str = "aa", **given: str) -> dict[str, Any]:
 
 
 def test_where_memory_comes_from_is_recorded_once() -> None:
-    """One setting for workers that are alike."""
     (found,) = checked(SPEC, row("aa"), row("bb"))
     assert isinstance(found, Setting)
     assert found.value == (
@@ -157,7 +149,6 @@ def test_where_memory_comes_from_is_recorded_once() -> None:
 
 
 def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
-    """Whoever started them, by what their drivers say; where they may share one, they do."""
     with pytest.raises(LaunchError, match=r"workers 0, 1 work on one GPU .*--workers-per-gpu"):
         checked(SPEC, row(), row())
     shared = ClusterSpec(device="gpu", workers_per_gpu=2)
@@ -179,6 +170,5 @@ def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
 def test_memory_that_is_not_as_asked_for_ends_the_launch(
     spec: ClusterSpec, told: dict[str, Any], says: str
 ) -> None:
-    """What was asked for is no evidence: the worker's libraries are."""
     with pytest.raises(LaunchError, match=says):
         checked(spec, told)

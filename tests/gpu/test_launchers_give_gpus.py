@@ -26,7 +26,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is missing")
 def test_mpirun(tmp_path: Path) -> None:
-    """The ranks of one world differ in their environment, and their frames are staged."""
     found = launch(tmp_path, "all-to-all", "mpi", BLOCKS, launcher="mpirun", rmm_pool="1GB")
     places = {place.worker: place.gpu for place in of_kind(WorkerPlace, found)}
     assert places == {"rank-1": "0", "rank-2": "1"}
@@ -36,7 +35,6 @@ def test_mpirun(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("asyncssh") is None, reason="asyncssh is missing")
 def test_ssh(tmp_path: Path) -> None:
-    """The workers of a host count its GPUs from the first; one too many ends the launch."""
     with sshd.server(tmp_path / "sshd") as server:
         cluster = {
             "launcher": "ssh", "hosts": ("127.0.0.1",) * 2, "launcher_options": server.options,
@@ -49,7 +47,6 @@ def test_ssh(tmp_path: Path) -> None:
 
 
 def test_jobs_are_told_all_but_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue gives each job its own; the script has RMM's options and the module that sets up."""
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is missing")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     words = ["run", "merge", "--device", "gpu", "--rmm-pool", "10GB", "--launcher", "slurm",
@@ -63,6 +60,5 @@ def test_jobs_are_told_all_but_their_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_world_is_one_command_where_its_ranks_are_alike() -> None:
-    """Nothing changes for host memory."""
     assert _ranks([{}, {}, {}], ["rank"]) == ["-n", "4", "rank"]
     assert _ranks([{"A": "x"}], ["rank"])[2:] == ["rank", ":", "-n", "1", "env", "A=x", "rank"]

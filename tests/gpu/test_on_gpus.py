@@ -55,7 +55,6 @@ def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_over_a_backend(workload: str, backend: str, tmp_path: Path) -> None:
-    """Every result is verified, each worker has the GPU it should have, and RMM is as asked for."""
     found = measured(tmp_path, workload, backend, *WORKLOADS[workload])
     # Nobody can look into the memory of ucx_perftest.
     assert found.samples[found.samples["tool"] == ""]["verified"].all()
@@ -65,7 +64,6 @@ def test_a_workload_over_a_backend(workload: str, backend: str, tmp_path: Path) 
 
 @pytest.mark.skipif(N_GPUS < 2, reason="NVLink joins two GPUs, and fewer are visible")
 def test_nvlink_and_the_floor(tmp_path: Path) -> None:
-    """What cuda_ipc moves is no faster than a copy between the two GPUs, and not far slower."""
     sizes = ("--sizes", "256MiB", "--layers", "raw,comm", "--iterations", "200")
     found = measured(tmp_path, "pingpong", "ucx:tcp+nvlink", *sizes)
     assert all(name.startswith("cuda_ipc") for name in found.transports["transport"])

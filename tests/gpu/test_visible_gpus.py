@@ -40,12 +40,10 @@ def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
     ],
 )
 def test_the_environment_says_what_is_visible(text: str | None, names: tuple[str, ...]) -> None:
-    """In its order, and as CUDA does nothing from the first on that is not there or came before."""
     assert gpu.devices({} if text is None else {VISIBLE: text}) == names
 
 
 def test_each_worker_gets_a_gpu_of_its_own_and_sees_the_others() -> None:
-    """Its own comes first; numbers are nvidia-smi's."""
     found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
     assert orders(found) == ["0,1", "1,0"]
     assert {own["CUDA_DEVICE_ORDER"] for own in found} == {"PCI_BUS_ID"}
@@ -55,7 +53,6 @@ def test_each_worker_gets_a_gpu_of_its_own_and_sees_the_others() -> None:
 
 
 def test_workers_share_gpus_where_they_may() -> None:
-    """The first ones the first GPU, and so on; a GPU is not taken before it is needed."""
     spec = ClusterSpec(n_workers=3, device="gpu", workers_per_gpu=2)
     assert orders(gpu.env_for_workers(spec, {})) == ["0,1", "0,1", "1,0"]
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
@@ -72,14 +69,12 @@ def test_workers_share_gpus_where_they_may() -> None:
 def test_more_workers_than_gpus_is_an_error(
     n_workers: int, per_gpu: int, environ: Mapping[str, str], says: str
 ) -> None:
-    """The message has all the numbers."""
     spec = ClusterSpec(n_workers=n_workers, device="gpu", workers_per_gpu=per_gpu)
     with pytest.raises(UsageError, match=says):
         gpu.env_for_workers(spec, environ)
 
 
 def test_a_placement_wins() -> None:
-    """A worker has the GPU that its placement names, also where two name the same one."""
     placement = (Placement(gpu=1), Placement(gpu=1), Placement(cpus="0"))
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[:2])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
@@ -90,8 +85,6 @@ def test_a_placement_wins() -> None:
 
 
 def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of a measurement of host memory get no variable, and nvidia-smi is not asked."""
-
     def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
         raise AssertionError("nvidia-smi was asked")
 
@@ -101,7 +94,6 @@ def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_gpus_of_another_host_are_counted_from_the_first() -> None:
-    """Nobody knows them: a host with four workers is taken to have four GPUs, or those named."""
     four = [gpu.env_for_remote_worker(number, 4, 1, {})[VISIBLE] for number in range(4)]
     assert four == ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
     assert gpu.env_for_remote_worker(3, 4, 2, {})[VISIBLE] == "1,0"

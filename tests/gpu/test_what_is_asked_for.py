@@ -69,7 +69,6 @@ def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params:
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: str) -> None:
-    """On whatever machine, and with what to do instead."""
     with pytest.raises(UsageError, match=says):
         suite.cases_for("transpose-sum", [backend], {}, spec)
 
@@ -78,12 +77,10 @@ def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: s
     "given", [{"rmm_pool": "10GB", "rmm_async": True}, {"rmm_pool": "0.5", "rmm_managed": True}]
 )
 def test_what_dask_cuda_takes_is_taken(given: dict[str, Any]) -> None:
-    """A pool goes with the asynchronous allocator, and with managed memory."""
     gpu.validate(replace(SPEC, **given), "ucx")
 
 
 def test_rmm_is_part_of_a_case() -> None:
-    """A case with another pool, allocator or share of a GPU is another; the plain one stays."""
     others: list[dict[str, Any]] = [
         {}, {"rmm_pool": "1GB"}, {"rmm_pool": "2GB"}, {"rmm_async": True}, {"rmm_managed": True},
         {"workers_per_gpu": 2},
@@ -110,7 +107,6 @@ def test_rmm_is_part_of_a_case() -> None:
 def test_a_missing_package_is_named(
     workload: str, absent: str, says: str, installed: set[str]
 ) -> None:
-    """With what it is for, and the command that brings it."""
     installed.remove(absent)
     told = problem(workload)
     assert told.startswith(f"device gpu: the package {says}")
@@ -119,7 +115,6 @@ def test_a_missing_package_is_named(
 
 @pytest.mark.usefixtures("two_gpus")
 def test_only_what_is_used_must_be_there(installed: set[str]) -> None:
-    """Arrays do without cuDF, and nobody without an RMM pool needs dask-cuda."""
     installed -= {"cudf", "dask_cudf", "dask_cuda"}
     assert problem("transpose-sum") == ""
     assert "dask_cuda is not installed: it sets up RMM (asked for: pool 1GB async)" in problem(
@@ -129,7 +124,6 @@ def test_only_what_is_used_must_be_there(installed: set[str]) -> None:
 
 @pytest.mark.usefixtures("two_gpus", "installed")
 def test_hidden_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA_VISIBLE_DEVICES leaves none, it is named, and so is what it might name."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert problem() == (
         "device gpu: CUDA_VISIBLE_DEVICES=-1 leaves none of the 2 GPUs visible; unset it, or name "
@@ -139,7 +133,6 @@ def test_hidden_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nvidia-smi complains of is passed on; a driver without a GPU says no more than that."""
     fake_machine.two_gpus(tmp_path, monkeypatch, "")
     assert problem() == (
         "device gpu: no NVIDIA GPU is visible; run on a machine with GPUs, or with the device cpu"
@@ -163,7 +156,6 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_too_few_gpus_are_told(
     workload: str, cluster: dict[str, Any], params: dict[str, Any], says: str
 ) -> None:
-    """With both counts, and how many workers would have to share a GPU."""
     assert re.search(says, problem(workload, replace(SPEC, **cluster), **params))
 
 
@@ -178,19 +170,16 @@ def test_too_few_gpus_are_told(
     ],
 )
 def test_enough_gpus_are_enough(cluster: dict[str, Any]) -> None:
-    """Also where workers share them, are on other hosts, or are placed by hand."""
     assert problem("merge", replace(SPEC, **cluster)) == ""
 
 
 def test_a_running_cluster_keeps_its_memory() -> None:
-    """RMM can't be set up by a guest."""
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
         suite.cases_for("merge", ["tcp"], {}, spec)
 
 
 def test_runs_that_differ_in_rmm_are_not_compared() -> None:
-    """The difference is named with both values, also where one of them is none."""
     plain = builders.run([Case(workload="merge", backend="tcp", cluster=SPEC)])
     pooled = replace(SPEC, rmm_pool="1GB", workers_per_gpu=2)
     other = builders.run([Case(workload="merge", backend="tcp", cluster=pooled)])
@@ -203,7 +192,6 @@ def test_runs_that_differ_in_rmm_are_not_compared() -> None:
 
 
 def test_a_suite_asks_for_rmm_too(tmp_path: Path) -> None:
-    """In its cluster table, by the names of the options."""
     path = tmp_path / "suite.toml"
     path.write_text(
         'cluster = { device = "gpu", rmm_pool = "0.5", rmm_async = true, workers_per_gpu = 2 }\n'
@@ -215,7 +203,6 @@ def test_a_suite_asks_for_rmm_too(tmp_path: Path) -> None:
 
 
 def test_placement_follows_the_share_of_a_gpu() -> None:
-    """Workers that share a GPU are bound to the same one, and so to the same CPUs."""
     host = Host(name="node1", gpus=(Gpu(index=0, cpus="0-3"), Gpu(index=1, cpus="4-7")))
     assert [place.gpu for place in auto(host, 3, "gpu", 2)] == [0, 0, 1]
     with pytest.raises(UsageError, match="each of the 5 workers 1/2 of a GPU, and node1 has 2"):
@@ -223,7 +210,6 @@ def test_placement_follows_the_share_of_a_gpu() -> None:
 
 
 def test_the_report_tells_where_memory_came_from(recorded: Any) -> None:
-    """As the processes told it, in the provenance; what was asked for, above the times."""
     case = Case(workload="merge", backend="tcp", cluster=replace(SPEC, rmm_pool="1GB"))
     records = [
         builders.sample(case, 1.0), builders.end(case),
@@ -235,7 +221,6 @@ def test_the_report_tells_where_memory_came_from(recorded: Any) -> None:
 
 
 def test_the_extra_names_packages_of_one_cuda() -> None:
-    """Its requirements can be parsed, and none is for another CUDA than ucx's."""
     pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     extras = pyproject["project"]["optional-dependencies"]
     wanted = {Requirement(text).name for text in extras["gpu"]}

@@ -21,7 +21,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])
 def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Path) -> None:
-    """Workers are on different GPUs, RMM is as asked for, and what is staged is labelled so."""
     found = launch(tmp_path, "transpose-sum", backend, {"size": 400, "chunk": 100}, rmm_pool="1GB")
     assert all(sample.verified for sample in of_kind(Sample, found))
     places = of_kind(WorkerPlace, found)
@@ -43,7 +42,6 @@ def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Pa
     ],
 )
 def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> None:
-    """From the copy between two GPUs up, staged where they can't do otherwise."""
     layers = ("raw", "coroutine", "comm", "worker")
     params = {"sizes": (8, 65536), "layers": layers, "seconds_per_size": 0.2}
     found = launch(tmp_path, "pingpong", backend, params)
@@ -62,7 +60,6 @@ def test_messages_of_all_layers(backend: str, evidence: str, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tcp", "mpi"])
 def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
-    """Streams both ways at once arrive whole."""
     params = {
         "sizes": (1024,), "layers": ("raw", "coroutine", "comm"), "mode": "bidirectional",
         "window": 4, "seconds_per_size": 0.2,
@@ -72,7 +69,6 @@ def test_windows_of_messages(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
-    """Both ends of a pair work on GPUs of their own, and two pairs on two GPUs."""
     params = {"sizes": (1024,), "mode": "multi-pair", "pairs": 2, "seconds_per_size": 0.2}
     found = launch(tmp_path, "pingpong", "tcp", params, workers_per_gpu=2)
     assert [place.gpu for place in of_kind(WorkerPlace, found)] == ["0", "0", "1", "1"]
@@ -80,7 +76,6 @@ def test_several_pairs_share_what_there_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_single_gpu_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where that is asked for."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     found = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)}, workers_per_gpu=2)
     assert {place.gpu for place in of_kind(WorkerPlace, found)} == {"1"}
@@ -89,7 +84,6 @@ def test_a_single_gpu_can_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_worker_without_its_gpu_ends_the_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that promises more than it keeps fails the launch, with CUDA's words."""
     monkeypatch.setenv("FAKE_GPUS", "0")
     found = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)})
     (failure,) = [record for record in found if isinstance(record, Failure)]

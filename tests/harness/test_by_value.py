@@ -27,7 +27,6 @@ def by_value() -> Iterator[None]:
 
 
 def test_workers_without_commbench_are_observed(cluster: Any, by_value: None) -> None:
-    """Their transfers, what they wrote to each other and what they spilled are read."""
     client, missing = cluster.client, ("commbench", "pyarrow")
 
     def hide(names: tuple[str, ...]) -> None:

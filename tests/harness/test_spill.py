@@ -26,7 +26,6 @@ def evict_all(dask_worker: Any) -> None:
 
 
 def test_what_a_worker_writes_in_an_iteration_is_recorded(cluster: RunningCluster) -> None:
-    """Bytes and values are of this iteration and this worker alone."""
     client = cluster.client
     arrays = [np.random.default_rng(n).integers(0, 256, MB, dtype="u1") for n in range(3)]
     where = [cluster.addresses["0"]]
@@ -47,5 +46,4 @@ def test_what_a_worker_writes_in_an_iteration_is_recorded(cluster: RunningCluste
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
 def test_a_worker_that_never_spills_wrote_nothing(data: Any) -> None:
-    """Without a limit of memory a worker's store is a dictionary that counts nothing."""
     assert spill.written(SimpleNamespace(data=data)) == (0, 0)

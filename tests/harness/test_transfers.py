@@ -80,7 +80,6 @@ def explained(count):
 
 @pytest.mark.parametrize(("src", "dst"), [("0", "1"), ("1", "0")])
 def test_a_fetch_is_recorded_with_its_direction_and_size(cluster, client, src, dst):
-    """The record of a fetch says who had the data, who fetched them, how much and when."""
     array = np.zeros(3_000_000, dtype="u1")
     future = put(cluster, array, src)
     collect(cluster)
@@ -98,7 +97,6 @@ def test_a_fetch_is_recorded_with_its_direction_and_size(cluster, client, src, d
 
 
 def test_nothing_is_collected_twice(cluster, client):
-    """A second collection has only what came after the first."""
     use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
     assert len(collect(cluster)[0]) == 1
     records, counts = collect(cluster)
@@ -125,7 +123,6 @@ def keys_of_entries(dask_worker):
 
 
 def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, client):
-    """No entry of a long log is lost, reordered or changed, and no message is large."""
     count, sizes = 100_000, []
     address = cluster.addresses["1"]
     client.run(entries, count, cluster.addresses["0"], workers=[address])
@@ -148,7 +145,6 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
 
 
 def test_the_made_up_entries_are_like_real_ones(cluster, client):
-    """The entries of the test above have the fields that Dask gives its own."""
     address = cluster.addresses["1"]
     use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
     real = client.run(keys_of_entries, workers=[address])[address]
@@ -164,7 +160,6 @@ def first_entry(dask_worker):
 
 
 def test_times_are_the_logs_own(cluster, client):
-    """Start and stop are those of the log, whose rounded-up duration is not used."""
     address = cluster.addresses["1"]
     use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
     start, stop, duration = client.run(first_entry, workers=[address])[address]
@@ -186,7 +181,6 @@ def outcomes(dask_worker):
 
 
 def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
-    """Fetches that a busy sender refused are counted, and every fetch that began is explained."""
     sender, receiver = cluster.addresses["0"], cluster.addresses["1"]
     futures = [put(cluster, bytes(1000 + number), "0") for number in range(40)]
     collect(cluster)
@@ -212,7 +206,6 @@ def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
 
 
 def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client, tmp_path):
-    """A fetch under way is counted as such, and with its entry when that has come."""
     future = put(cluster, 1, "0")
     unsent = tmp_path / "unsent"
     slow = client.submit(SlowToPickle, unsent, workers=[cluster.addresses["0"]], pure=False)
@@ -239,7 +232,6 @@ def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client, tmp_p
 
 
 def test_many_fetches_of_a_real_workload_are_all_there(cluster, client):
-    """Everything that two workers fetch of each other in a shuffle-like graph is in the records."""
     x = client.persist(da.random.default_rng(228).random((600, 600), chunks=(50, 50)))
     wait(x)
     rebalance(client, x)
@@ -277,7 +269,6 @@ def totals(dask_worker):
 
 
 def test_teardown_restores_the_worker_exactly(cluster):
-    """The worker has its own bounded log back, with the last entries, and its own methods."""
     client = cluster.client
     before = client.run(state)
     client.run(forget_log)
@@ -295,8 +286,6 @@ def test_teardown_restores_the_worker_exactly(cluster):
 
 @pytest.mark.parametrize("event", ["GatherDepFailureEvent", "GatherDepNetworkFailureEvent"])
 def test_a_fetch_that_failed_is_counted(event):
-    """A fetch that ended in a failure is neither lost nor logged."""
-
     class State:
         transfer_incoming_count_total = 5
         transfer_incoming_count = 0
@@ -320,13 +309,11 @@ def test_a_fetch_that_failed_is_counted(event):
 
 
 def test_the_events_have_these_names_in_dask():
-    """The names of the outcomes are those of distributed's classes."""
     for kind in ("Success", "Busy", "Failure", "NetworkFailure"):
         assert hasattr(distributed.worker, f"GatherDep{kind}Event")
 
 
 def test_collecting_while_the_workers_go_on_loses_nothing(cluster, client):
-    """Entries that come in the middle of a collection are in the next one."""
     address, found, stop = cluster.addresses["1"], [], threading.Event()
 
     def append():

@@ -73,7 +73,6 @@ def move(cluster, array, src, dst):
 
 @pytest.mark.parametrize(("src", "dst"), [("0", "1"), ("1", "0")])
 def test_a_known_payload_is_counted_once_and_in_its_direction(cluster, client, src, dst):
-    """Ten megabytes that one worker fetches cross the wire once, from the one that had them."""
     array = np.random.default_rng(0).integers(0, 256, 10 * MB, dtype="u1")
     counted(cluster)
     move(cluster, array, src, dst)
@@ -86,7 +85,6 @@ def test_a_known_payload_is_counted_once_and_in_its_direction(cluster, client, s
 
 
 def test_several_payloads_add_up(cluster, client):
-    """The bytes of several fetches are summed, and a second reading begins at nothing."""
     counted(cluster)
     for seed in range(3):
         move(cluster, np.random.default_rng(seed).bytes(2 * MB), "0", "1")
@@ -95,7 +93,6 @@ def test_several_payloads_add_up(cluster, client):
 
 
 def test_what_client_and_scheduler_exchange_with_workers_is_not_counted(cluster, client):
-    """Data that a client sends to a worker and gets from it are no traffic between workers."""
     counted(cluster)
     data = np.random.default_rng(0).bytes(2 * MB)
     future = client.scatter(data, workers=[cluster.addresses["0"]], hash=False)
@@ -104,8 +101,6 @@ def test_what_client_and_scheduler_exchange_with_workers_is_not_counted(cluster,
 
 
 def test_traffic_of_a_worker_with_itself_is_apart(cluster, client):
-    """What a worker sends to its own address is counted under its own name on both ends."""
-
     async def send_to_itself(dask_worker):
         await dask_worker.rpc(dask_worker.address).update_data(data={"to-myself": b"x" * 5000})
 
@@ -117,7 +112,6 @@ def test_traffic_of_a_worker_with_itself_is_apart(cluster, client):
 
 
 def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
-    """The bytes of a P2P rechunk cross the wire without an entry in the transfer log."""
     client.register_plugin(transfers.TransferLog())
     try:
         x = client.persist(da.random.default_rng(115).random((2000, 2000), chunks=(500, 2000)))
@@ -142,15 +136,12 @@ def test_a_p2p_shuffle_is_seen_here_and_not_in_the_log(cluster, client):
 
 
 def test_within_a_host_nothing_is_compressed(cluster, client):
-    """Connections that workers really have agree on no compressor."""
     move(cluster, np.zeros(MB, dtype="u1"), "0", "1")
     found = client.run(wire.compressions)
     assert set(map(tuple, found.values())) == {("none",)}
 
 
 def test_compressors_are_those_of_living_connections():
-    """Each is named once; closed and forgotten connections have no say."""
-
     def comm(name, *, closed=False):
         return SimpleNamespace(handshake_options={"compression": name}, closed=lambda: closed)
 
@@ -162,7 +153,6 @@ def test_compressors_are_those_of_living_connections():
 
 
 def test_each_connection_tells_what_carries_it(cluster, client):
-    """Both ends of the connection between two workers name its transport, with evidence."""
     array = np.random.default_rng(0).integers(0, 256, MB, dtype="u1")
     move(cluster, array, "0", "1")
     rows = client.run(wire.transports, cluster.backend.transport)
@@ -183,7 +173,6 @@ def test_each_connection_tells_what_carries_it(cluster, client):
 
 
 def test_teardown_restores_the_comms_exactly(cluster):
-    """After the plugin is gone every class of comm has the functions that it had before."""
     client = cluster.client
     client.run(forget_connections)
     before = client.run(method_table)
@@ -197,8 +186,6 @@ def test_teardown_restores_the_comms_exactly(cluster):
 
 
 def test_a_write_that_a_class_inherits_counts_once(monkeypatch):
-    """A message over a subclass of a comm counts once, and the subclass is left as it was."""
-
     class Plain(Comm):
         async def write(self, message, serializers=None, on_error=None):
             return len(message)
@@ -243,7 +230,6 @@ def test_a_write_that_a_class_inherits_counts_once(monkeypatch):
 )
 @pytest.mark.timeout(1200)
 def test_it_is_the_same_over_ucx(name, files, selection):
-    """The tests of this file and of the transfer log pass on a cluster over ucx, too."""
     if problem := backends.parse(name).unavailable("cpu"):
         pytest.skip(problem.reason)
     paths = [Path(__file__).with_name(file) for file in files]

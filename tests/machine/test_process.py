@@ -46,7 +46,6 @@ def watchers():
 
 
 def test_a_death_is_told_with_the_last_words(deaths, sleeper, tmp_path):
-    """The name, the id, the signal and the end of the log of a process that died are told."""
     log = tmp_path / "worker-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(30)))
     child = sleeper()
@@ -61,7 +60,6 @@ def test_a_death_is_told_with_the_last_words(deaths, sleeper, tmp_path):
 
 
 def test_an_exit_is_a_death_too(deaths, tmp_path):
-    """A process that exits by itself, even well, was needed as much as one that was killed."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     process.watch("scheduler", child, tmp_path / "none.log")
     processes.until(lambda: deaths, "the death is told")
@@ -71,7 +69,6 @@ def test_an_exit_is_a_death_too(deaths, tmp_path):
 
 
 def test_a_process_that_is_dead_already_is_told(deaths, sleeper, tmp_path):
-    """A death before the watch began is not missed."""
     child = sleeper()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -81,7 +78,6 @@ def test_a_process_that_is_dead_already_is_told(deaths, sleeper, tmp_path):
 
 
 def test_only_the_first_death_is_told(deaths, sleeper, tmp_path):
-    """The deaths that follow from the first one explain nothing, and are not told."""
     children = [sleeper() for _ in range(5)]
     for index, child in enumerate(children):
         process.watch(f"worker {index}", child, tmp_path / "none.log")
@@ -92,7 +88,6 @@ def test_only_the_first_death_is_told(deaths, sleeper, tmp_path):
 
 
 def test_what_is_no_longer_watched_may_die(deaths, sleeper, tmp_path):
-    """After ``unwatch`` a death is intended: nobody hears of it, and no watcher is left."""
     child = sleeper()
     process.watch("worker 0", child, tmp_path / "none.log")
     process.unwatch()
@@ -103,7 +98,6 @@ def test_what_is_no_longer_watched_may_die(deaths, sleeper, tmp_path):
 
 
 def test_a_name_can_be_used_again(deaths, sleeper, tmp_path):
-    """The death of an old worker 0 is not that of the new one, whose death is told."""
     old, new = sleeper(), sleeper()
     process.watch("worker 0", old, tmp_path / "none.log")
     process.unwatch()
@@ -117,7 +111,6 @@ def test_a_name_can_be_used_again(deaths, sleeper, tmp_path):
 
 
 def test_more_processes_than_select_can_watch(deaths, sleeper, tmp_path):
-    """A descriptor above 1023, which select(2) can't take, is watched like any other."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2048:
         pytest.skip(f"this user may open {hard} files only")
@@ -135,7 +128,6 @@ def test_more_processes_than_select_can_watch(deaths, sleeper, tmp_path):
 
 
 def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_path, monkeypatch):
-    """Whoever saw a connection close waits for the death behind it, and where one is told, ever."""
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.2)
     child = sleeper()
     process.watch("peer", child, tmp_path / "none.log")
@@ -154,13 +146,11 @@ def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_pa
 
 
 def test_where_nothing_is_watched_there_is_nothing_to_wait_for(deaths, monkeypatch):
-    """An error in a launch that has no other process is told without delay."""
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 1e6)
     process.await_death_report()
 
 
 def test_a_closed_pipe_tells_of_the_parents_end():
-    """The callback comes when the other end closes, and not for what is written before."""
     read_end, write_end = os.pipe()
     called = threading.Event()
     process.watch_parent(read_end, called.set)
@@ -172,7 +162,6 @@ def test_a_closed_pipe_tells_of_the_parents_end():
 
 
 def test_the_kernel_ends_a_process_with_its_parent(tag):
-    """A process that asked for it is gone when its parent is killed, whatever it does."""
     grandchild = (
         "from commbench.machine import process; process.die_with_parent(); print(flush=True);"
         "import time; time.sleep(1000)"
@@ -192,7 +181,6 @@ def test_the_kernel_ends_a_process_with_its_parent(tag):
 
 
 def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
-    """The mark finds a process in whatever session, stopped or not, and spares the others."""
     marks = ["a" * 32, "a" * 32, "b" * 32]
     children = [
         sleeper(env={**os.environ, process.MARK: mark}, start_new_session=True) for mark in marks
@@ -211,7 +199,6 @@ def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
 
 
 def test_one_is_not_found_by_ones_own_mark(monkeypatch):
-    """A process that ends all that carry its mark does not begin with itself."""
     code = (
         "import os; from commbench.machine import process;"
         "process.kill_marked(os.environ[process.MARK]); print('alive')"
@@ -230,12 +217,10 @@ def test_one_is_not_found_by_ones_own_mark(monkeypatch):
     ],
 )
 def test_an_exit_status_in_words(status, words):
-    """A status says whether the process exited or was killed, and by which signal."""
     assert process.describe_exit(status) == words
 
 
 def test_the_tail_of_a_log(tmp_path):
-    """A log that is missing or empty has no last words, and bytes that are no text do no harm."""
     log = tmp_path / "log"
     assert process.tail(log) == ""
     log.write_bytes(b"")

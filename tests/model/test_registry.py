@@ -36,7 +36,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ("kind", "base"), [("backend", Backend), ("workload", Workload), ("launcher", Launcher)]
 )
 def test_every_plugin_is_what_its_group_promises(kind: str, base: type) -> None:
-    """Each entry point of ours leads to a class of its kind that knows its own name."""
     assert registry.names(kind)
     for name in registry.names(kind):
         found = registry.load(kind, name)
@@ -46,13 +45,11 @@ def test_every_plugin_is_what_its_group_promises(kind: str, base: type) -> None:
 
 @pytest.mark.parametrize("kind", ["plot", "report"])
 def test_every_plot_and_report_can_be_called(kind: str) -> None:
-    """Each entry point of a plot or a report leads to a function."""
     assert registry.names(kind)
     assert all(callable(registry.load(kind, name)) for name in registry.names(kind))
 
 
 def test_names_are_sorted_and_imported_by_nobody() -> None:
-    """Asking for the names of all plug-ins imports none of them."""
     code = (
         "import sys; from commbench.model import registry;"
         "kinds = ('backend', 'workload', 'launcher', 'plot', 'section', 'report');"
@@ -64,21 +61,18 @@ def test_names_are_sorted_and_imported_by_nobody() -> None:
 
 
 def test_a_third_partys_entry_point_is_as_good_as_ours(install: Callable[..., None]) -> None:
-    """Whatever a package installs in the group is found by its name."""
     install(mine="collections:OrderedDict")
     assert registry.names("backend") == ["mine"]
     assert registry.load("backend", "mine").__name__ == "OrderedDict"
 
 
 def test_an_unknown_name_lists_what_is_installed(install: Callable[..., None]) -> None:
-    """A name that nothing carries is answered with those that something does."""
     install(mine="collections:OrderedDict", yours="collections:OrderedDict")
     with pytest.raises(UnknownNameError, match=r"unknown backend 'min'.*'mine'.*mine, yours"):
         registry.load("backend", "min")
 
 
 def test_an_unknown_kind_has_no_names() -> None:
-    """A group that nobody installs into is empty, and says so."""
     with pytest.raises(UnknownNameError, match="unknown nonsense 'x'; known: none"):
         registry.load("nonsense", "x")
 
@@ -95,7 +89,6 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
     source: str, reason: str, install: Callable[..., None],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A missing package, shared library or class is a reason, never a traceback."""
     (tmp_path / "broken_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
@@ -107,7 +100,6 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
 def test_a_plugins_own_mistake_is_not_hidden(
     install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plug-in that is wrong, rather than incomplete, shows its author where."""
     (tmp_path / "wrong_plugin.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     install(mine="wrong_plugin:Thing")

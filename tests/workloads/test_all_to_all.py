@@ -17,7 +17,6 @@ def work(*sizes, n_workers=3, seed=1):
 
 
 def test_a_block_is_its_owners_own_and_the_same_again():
-    """Owner, size and seed each make another block; the same ones make the same block."""
     found = {
         (seed, owner, size): work(64, 65, seed=seed).block(owner, size)
         for seed, owner, size in itertools.product((1, 2), (0, 1), (64, 65))
@@ -31,7 +30,6 @@ def test_a_block_is_its_owners_own_and_the_same_again():
 
 
 def test_a_block_does_not_shrink():
-    """Compression would find nothing to do: the bytes are random."""
     import zlib
 
     block = work(100_000).block(0, 100_000)
@@ -39,7 +37,6 @@ def test_a_block_does_not_shrink():
 
 
 def test_what_arrived_whole_is_right():
-    """The block itself, of any of the owners and sizes, passes."""
     for owner, size in itertools.product(range(3), (1, 1000)):
         work(1, 1000).verify(owner, size, work(1, 1000).block(owner, size))
 
@@ -57,7 +54,6 @@ def test_what_arrived_whole_is_right():
     ids=["last byte", "short", "wide", "bytes", "nothing", "another's"],
 )
 def test_what_arrived_wrong_is_found(spoil, words):
-    """Every byte counts, and so does whose block it is."""
     with pytest.raises(VerificationError, match=words):
         work(1000).verify(1, 1000, spoil(work(1000).block(1, 1000)))
 
@@ -73,6 +69,5 @@ def test_what_arrived_wrong_is_found(spoil, words):
     ],
 )
 def test_what_makes_no_sense_is_refused(sizes, n_workers, words):
-    """The message says what is wrong and what to do."""
     with pytest.raises(UsageError, match=words):
         work(*sizes, n_workers=n_workers)

@@ -65,7 +65,6 @@ def n_matches(rows, partitions, frac_match):
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
 @pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES[:4])
 def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
-    """A right result of either shuffle passes, for any rows, chunks and share of matches."""
     work = workload(rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
     result = run(client, work)
     work.verify(client, result)
@@ -74,7 +73,6 @@ def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
 
 @pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES)
 def test_matches_and_sums_are_those_of_a_pandas_merge(rows, partitions, frac_match):
-    """The number of matches and every expected sum are what one pandas merge of all data finds."""
     definition = data(rows, partitions, frac_match)
     build = whole(definition.build, partitions)[["key", "payload"]]
     joined = build.merge(whole(definition.other, partitions), on="key", how="inner")
@@ -85,7 +83,6 @@ def test_matches_and_sums_are_those_of_a_pandas_merge(rows, partitions, frac_mat
 
 
 def test_the_chunks_are_those_of_dask_cudas_benchmark():
-    """Keys, stretches, fillers, payloads and dtypes follow the published definition."""
     rows, partitions = 1_003, 4
     definition = data(rows, partitions)
     stretch, chosen = rows // partitions, int(rows // partitions * 0.3)
@@ -108,7 +105,6 @@ def test_the_chunks_are_those_of_dask_cudas_benchmark():
 
 
 def test_the_build_frame_is_indexed_by_its_shuffle_column(client):
-    """Both frames are in memory, and build's partitions hold the rows that "shuffle" sent them."""
     work = workload(rows=300, partitions=3)
     work.prepare(client)
     build, other = work.frames
@@ -125,7 +121,6 @@ def test_the_build_frame_is_indexed_by_its_shuffle_column(client):
 
 
 def test_payload_is_the_size_of_the_columns(client):
-    """The payload formula is the memory of both frames' columns without their indexes."""
     work = workload(rows=997, partitions=3)
     before = work.payload_bytes
     work.prepare(client)
@@ -135,14 +130,12 @@ def test_payload_is_the_size_of_the_columns(client):
 
 
 def test_one_partition_for_each_worker_by_default():
-    """Without a number of partitions there is one for each worker, as in dask-cuda."""
     work = workload(n_workers=5, rows=1_000_000)
     assert work.data.partitions == 5
     assert work.payload_bytes == 160_000_000
 
 
 def test_the_seed_decides_the_data():
-    """The same seed gives the same chunks; another seed, side or chunk other permutations."""
     for side in ("build", "other"):
         chunks = [getattr(data(seed=seed), side)(0) for seed in (1, 1, 2)]
         pd.testing.assert_frame_equal(chunks[0], chunks[1])
@@ -198,7 +191,6 @@ CORRUPTIONS = {
 @pytest.mark.filterwarnings("ignore:Meta is not valid")
 @pytest.mark.parametrize(("change", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
 def test_a_corrupted_result_is_caught(client, done, change, message):
-    """A row, a number or a column that is not the join's is caught and named."""
     work, result = done
     corrupted = persist(client, change(result))
     with pytest.raises(VerificationError, match=message):
@@ -206,7 +198,6 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
 
 
 def test_an_outer_join_is_caught(client, done):
-    """Rows without a match don't pass for joined ones."""
     work, _ = done
     build, other = work.frames
     outer = persist(client, build.merge(other, on=["key"], how="outer", shuffle_method="tasks"))
@@ -215,14 +206,12 @@ def test_an_outer_join_is_caught(client, done):
 
 
 def test_the_join_of_other_data_is_caught(client, done):
-    """A right join of the data of another seed does not pass."""
     work, _ = done
     with pytest.raises(VerificationError, match="key: expected"):
         work.verify(client, run(client, workload(seed=2)))
 
 
 def test_a_partition_that_failed_is_caught(client, done):
-    """A partition whose task raised makes the check fail with what it raised."""
     work, result = done
 
     def fail(frame):
@@ -234,7 +223,6 @@ def test_a_partition_that_failed_is_caught(client, done):
 
 
 def test_a_partition_that_was_cancelled_is_caught(client):
-    """A partition that was lost after the join does not pass."""
     work = workload(seed=3)
     result = run(client, work)
     client.cancel([future for future in futures_of(result) if future.key[1] == 1])
@@ -245,7 +233,6 @@ def test_a_partition_that_was_cancelled_is_caught(client):
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
 def test_the_shuffle_is_the_one_that_was_asked_for(client, shuffle, configured):
-    """The graph holds the tasks of the chosen shuffle alone, whatever Dask's configuration says."""
     work = workload(shuffle=shuffle)
     with dask.config.set({"dataframe.shuffle.method": configured}):
         work.prepare(client)
@@ -257,7 +244,6 @@ def test_the_shuffle_is_the_one_that_was_asked_for(client, shuffle, configured):
 
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
 def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
-    """By tasks half of all rows are in the workers' transfer logs; peer to peer none of them."""
     work = workload(rows=20_000, shuffle=shuffle)
     work.prepare(client)
     client.run(lambda dask_worker: dask_worker.transfer_incoming_log.clear())
@@ -287,6 +273,5 @@ def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
     ],
 )
 def test_bad_parameters_are_refused(params, message):
-    """A parameter out of range is refused with its value and what is allowed."""
     with pytest.raises(UsageError, match=message):
         workload(**params)

@@ -64,7 +64,6 @@ def inputs(work):
 
 @pytest.mark.parametrize("shape", [(60, 60), (40, 100), (20, 20)])
 def test_blocks_are_spread_in_order(client, shape):
-    """Successive blocks lie in equal runs on successive workers, one copy each."""
     (x,) = persist_input(client, uniform_array("cpu", 1, shape, (20, 20)))
     rebalance(client, x)
     n_blocks = x.numblocks[0] * x.numblocks[1]
@@ -72,7 +71,6 @@ def test_blocks_are_spread_in_order(client, shape):
 
 
 def test_copies_and_strays_are_put_back(client):
-    """Blocks that were copied or moved by Dask are where they were again."""
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
     rebalance(client, x)
     before, data = homes(client, x), x.compute()
@@ -104,7 +102,6 @@ def _stray(client, x):
 
 
 def test_blocks_that_can_not_be_placed_end_the_launch(client):
-    """Where the blocks don't come into place in time the error says how many are left."""
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
     rebalance(client, x)
     _stray(client, x)
@@ -114,7 +111,6 @@ def test_blocks_that_can_not_be_placed_end_the_launch(client):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_iteration_moves_data(client, name):
-    """The third iteration finds its input where the first found it, and moves data like it."""
     work = WORKLOADS[name]()
     work.prepare(client)
     before = [homes(client, collection) for collection in inputs(work)]

@@ -39,27 +39,23 @@ def done(client):
     [(100, 5, 20), (95, 5, 20), (102, 5, 20), (20, 5, 20), (5, 5, 5), (50, 1, 20), (1, 1, 1)],
 )
 def test_a_right_result_passes(client, rows, columns, chunk_rows):
-    """A right result passes, whether the last chunk is full, ragged, wider than tall or alone."""
     work = workload(rows=rows, columns=columns, chunk_rows=chunk_rows)
     work.verify(client, run(client, work))
 
 
 def test_the_result_may_be_a_list_or_a_tuple(client, done):
-    """The check takes the three arrays as the harness has them."""
     work, result = done
     work.verify(client, result)
     work.verify(client, tuple(result))
 
 
 def test_the_singular_values_are_numpys(done):
-    """The singular values are those that NumPy finds for the whole array."""
     work, (_, s, _) = done
     s = s.compute()
     np.testing.assert_allclose(s, np.linalg.svd(work.x.compute(), compute_uv=False), rtol=1e-12)
 
 
 def test_payload_is_the_size_of_the_data(client):
-    """The payload formula is what the blocks of x occupy, the ragged one included."""
     work = workload()
     before = work.payload_bytes
     work.prepare(client)
@@ -68,7 +64,6 @@ def test_payload_is_the_size_of_the_data(client):
 
 
 def test_the_seed_decides_the_data(client):
-    """The same seed gives the same numbers, and another seed none of them."""
     arrays = []
     for seed in (1, 1, 2):
         work = workload(seed=seed)
@@ -142,7 +137,6 @@ CORRUPTIONS = {
 
 @pytest.mark.parametrize(("change", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
 def test_a_corrupted_result_is_caught(client, done, change, message):
-    """Whatever makes u, s and v no singular value decomposition of x is caught and named."""
     work, result = done
     corrupted = persist(client, *change(*result))
     with pytest.raises(VerificationError, match=message):
@@ -150,14 +144,12 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
 
 
 def test_the_decomposition_of_other_data_is_caught(client, done):
-    """A right decomposition of the data of another seed does not pass."""
     work, _ = done
     with pytest.raises(VerificationError, match="norm of x - u s v"):
         work.verify(client, run(client, workload(seed=2)))
 
 
 def test_a_block_that_failed_is_caught(client, done):
-    """A chunk of u whose task raised makes the check fail with what it raised."""
     work, (u, s, v) = done
 
     def fail(block, block_id=None):
@@ -171,7 +163,6 @@ def test_a_block_that_failed_is_caught(client, done):
 
 
 def test_a_block_that_is_missing_is_caught(client, done):
-    """A result without a future for one chunk of u does not pass."""
     work, (u, s, v) = done
     futures = {key: future for key, future in u.dask.items() if key[1:] != (1, 0)}
     u = da.Array(futures, u.name, u.chunks, meta=u._meta)
@@ -190,6 +181,5 @@ def test_a_block_that_is_missing_is_caught(client, done):
     ],
 )
 def test_bad_parameters_are_refused(params, message):
-    """A parameter out of range is refused with its value and what is allowed."""
     with pytest.raises(UsageError, match=message):
         workload(**params)

@@ -45,13 +45,11 @@ def corrupt(client, result, change):
 @pytest.mark.parametrize("operation", ["persist", "sum"])
 @pytest.mark.parametrize(("size", "chunk"), [(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)])
 def test_a_right_result_passes(client, size, chunk, operation):
-    """A right result passes, whether the chunks divide the size, are ragged or are only one."""
     work = workload(size=size, chunk=chunk, operation=operation)
     work.verify(client, run(client, work))
 
 
 def test_the_result_is_the_array_plus_its_transpose(done):
-    """The result is x + x.T of numbers that are uniform in [0, 1) and don't repeat."""
     work, result = done
     result, x = result.compute(), work.x.compute()
     np.testing.assert_array_equal(result, x + x.T)
@@ -61,7 +59,6 @@ def test_the_result_is_the_array_plus_its_transpose(done):
 
 
 def test_payload_is_the_size_of_the_data(client, done):
-    """The payload formula is what the blocks of x occupy, ragged ones included."""
     blocks = client.gather(futures_of(done[0].x))
     assert len(blocks) == 9
     nbytes = workload(size=50, chunk=20).payload_bytes
@@ -69,13 +66,11 @@ def test_payload_is_the_size_of_the_data(client, done):
 
 
 def test_the_default_is_the_papers_array():
-    """The defaults are MPI4Dask's 16K x 16K in 4K chunks: 2.048 GB."""
     assert workload().payload_bytes == 2_048_000_000
     assert workload().params.chunk == 4_000
 
 
 def test_the_seed_decides_the_data(client):
-    """The same seed gives the same numbers, block by block, and another seed none of them."""
     arrays = [uniform_array("cpu", seed, (50, 50), (20, 20)).compute() for seed in (1, 1, 2)]
     np.testing.assert_array_equal(arrays[0], arrays[1])
     assert not np.isin(arrays[2], arrays[0]).any()
@@ -84,7 +79,6 @@ def test_the_seed_decides_the_data(client):
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 2), (2, 1), (2, 2)])
 def test_a_replaced_block_is_caught(client, done, place):
-    """A block with other numbers of the right kind is caught wherever it is."""
     work, result = done
     other = corrupt(
         client,
@@ -110,7 +104,6 @@ def test_a_replaced_block_is_caught(client, done, place):
     ids=["nan", "zero", "dtype", "shape", "transposed", "last bit"],
 )
 def test_a_garbled_block_is_caught(client, change, message):
-    """A block that is empty, cut, rounded or turned is caught, and the message says how."""
     work = workload(size=40, chunk=20)
     other = corrupt(
         client, run(client, work), lambda block, here: change(block) if here == (0, 1) else None
@@ -120,7 +113,6 @@ def test_a_garbled_block_is_caught(client, change, message):
 
 
 def test_repeated_checks_look_at_other_blocks(client):
-    """Two numbers that changed places, which no sum shows, are found after a few checks."""
     work = workload(size=80, chunk=20)
 
     def change(block, here):
@@ -140,7 +132,6 @@ def test_repeated_checks_look_at_other_blocks(client):
 
 @pytest.mark.parametrize("wrong", [1.0, -1e-6, float("nan")])
 def test_a_wrong_sum_is_caught(client, wrong):
-    """A sum that is off by one part in a billion or is not a number is caught."""
     work = workload(size=50, chunk=20, operation="sum")
     result = run(client, work)
     other = client.persist(result + wrong)
@@ -150,7 +141,6 @@ def test_a_wrong_sum_is_caught(client, wrong):
 
 
 def test_a_block_that_failed_is_caught(client, done):
-    """A chunk whose task raised makes the check fail with what it raised."""
     work, result = done
 
     def fail(block, here):
@@ -162,7 +152,6 @@ def test_a_block_that_failed_is_caught(client, done):
 
 
 def test_a_block_that_is_missing_is_caught(client, done):
-    """A result without a future for one of its chunks does not pass."""
     work, result = done
     futures = {key: future for key, future in result.dask.items() if key[1:] != (1, 2)}
     other = da.Array(futures, result.name, result.chunks, meta=result._meta)
@@ -171,7 +160,6 @@ def test_a_block_that_is_missing_is_caught(client, done):
 
 
 def test_a_block_that_was_cancelled_is_caught(client):
-    """A chunk that was lost after the computation does not pass."""
     work = workload(size=50, chunk=20, seed=3)
     result = run(client, work)
     client.cancel([future for future in futures_of(result) if future.key[1:] == (0, 2)])
@@ -181,21 +169,18 @@ def test_a_block_that_was_cancelled_is_caught(client):
 
 @pytest.mark.parametrize("size", [40, 70])
 def test_a_result_of_another_size_is_caught(client, done, size):
-    """A result in fewer or more chunks than x has does not pass."""
     other = run(client, workload(size=size, chunk=20))
     with pytest.raises(VerificationError, match=r"expected \(3, 3\) blocks"):
         done[0].verify(client, other)
 
 
 def test_data_of_another_seed_is_caught(client, done):
-    """A right result of other data does not pass."""
     other = run(client, workload(size=50, chunk=20, seed=2))
     with pytest.raises(VerificationError, match="sum of block"):
         done[0].verify(client, other)
 
 
 def test_input_that_can_not_be_created_is_no_silent_success(client):
-    """A failing creation task ends the launch with what the task said."""
     broken = uniform_array("cpu", -1, (40, 40), (20, 20))
     with pytest.raises(LaunchError, match=r"input can't be created.*non-negative"):
         persist_input(client, broken)
@@ -212,6 +197,5 @@ def test_input_that_can_not_be_created_is_no_silent_success(client):
     ],
 )
 def test_bad_parameters_are_refused(params, message):
-    """A parameter out of range is refused with its value and what is allowed."""
     with pytest.raises(UsageError, match=message):
         workload(**params)

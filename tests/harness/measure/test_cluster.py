@@ -92,7 +92,6 @@ class Base(ClusterWorkload):
         """Find everything right."""
 
     def on(self, worker, function, *arguments, key):
-        """Return a lazy call on that worker."""
         with dask.annotate(workers=[self.addresses[worker]], allow_other_workers=False):
             return dask.delayed(function, pure=False)(*arguments, dask_key_name=key)
 
@@ -101,7 +100,6 @@ class Moves(Base):
     """Three arrays of a megabyte are made on worker 0 and looked at on worker 1."""
 
     def prepare(self, client):
-        """Move other data in the other direction."""
         self._move(client, prepare_look)
 
     def _move(self, client, function):
@@ -110,7 +108,6 @@ class Moves(Base):
         assert seen.result() == (1, MB)
 
     def build(self):
-        """Return the same graph as ever, with the same keys."""
         self.n_built += 1
         return tuple(
             self.on("1", look, self.on("0", make, n, key=f"make-{n}"), key=f"look-{n}")
@@ -118,7 +115,6 @@ class Moves(Base):
         )
 
     def verify(self, client, result):
-        """Move other data in the other direction."""
         assert [future.result() for future in client.compute(list(result))] == [
             (n, MB) for n in range(N_ARRAYS)
         ]
@@ -129,7 +125,6 @@ class Spins(Base):
     """Every worker uses the processor for 0.3 s in each of two threads."""
 
     def build(self):
-        """Return one busy task for either worker."""
         return tuple(self.on(w, spin, 0.3, 2, key=f"spin-{w}") for w in "01")
 
 
@@ -137,7 +132,6 @@ class Fails(Moves):
     """The second call has a task that fails."""
 
     def build(self):
-        """Return a task that raises, beside one that does not, from the second time on."""
         right, *_ = super().build()
         return (right, self.on("0", fail, 6, key="fail-6")) if self.n_built > 1 else (right,)
 
@@ -149,7 +143,6 @@ class Wrong(Moves):
     """The second result is wrong."""
 
     def verify(self, client, result):
-        """Find the second result wrong."""
         if self.n_built > 1:
             raise VerificationError("expected 1, found 2")
 
@@ -200,7 +193,6 @@ ITERATIONS = pytest.mark.parametrize("iteration", range(-2, 3))
 
 
 def test_warm_ups_come_first_and_are_flagged(moves):
-    """There is a sample for every warm-up, below zero, and for every iteration, in order."""
     samples = of(moves, Sample)
     assert [(s.iteration, s.warmup) for s in samples] == [
         (-2, True), (-1, True), (0, False), (1, False), (2, False)
@@ -212,7 +204,6 @@ def test_warm_ups_come_first_and_are_flagged(moves):
 
 @ITERATIONS
 def test_the_fetches_of_an_iteration_are_its_own(moves, iteration):
-    """What the preparation and the checks moved is in no iteration, and what it moved is."""
     fetched = of(moves, TransferRecord, iteration)
     assert {(record.src, record.dst) for record in fetched} == {("0", "1")}
     assert sum(record.n_keys for record in fetched) == N_ARRAYS
@@ -225,7 +216,6 @@ def test_the_fetches_of_an_iteration_are_its_own(moves, iteration):
 
 @ITERATIONS
 def test_the_wire_bytes_of_an_iteration_are_its_own(moves, iteration):
-    """The bytes on the wire are those of the iteration, in its direction."""
     found = {(record.src, record.dst): record.nbytes for record in of(moves, WireBytes, iteration)}
     assert found["0", "1"] == pytest.approx(N_ARRAYS * MB, rel=0.01)
     assert found["1", "0"] < 0.01 * N_ARRAYS * MB
@@ -233,7 +223,6 @@ def test_the_wire_bytes_of_an_iteration_are_its_own(moves, iteration):
 
 @ITERATIONS
 def test_the_counts_of_an_iteration_are_its_own(moves, iteration):
-    """The fetches that began are as many as the records of the iteration."""
     counts = {count.worker: count for count in of(moves, LogCount, iteration)}
     assert counts["0"].n_started == 0
     assert counts["1"].n_started == counts["1"].n_logged >= 1
@@ -242,7 +231,6 @@ def test_the_counts_of_an_iteration_are_its_own(moves, iteration):
 
 @ITERATIONS
 def test_the_tasks_of_an_iteration_are_its_own_and_all_computed(moves, iteration):
-    """Every iteration computes its whole graph again, and shows nobody else's tasks."""
     tasks = of(moves, TaskRecord, iteration)
     computed = sorted((t.name, t.worker) for t in tasks if t.action == "compute")
     assert computed == [("look", "1")] * N_ARRAYS + [("make", "0")] * N_ARRAYS
@@ -259,7 +247,6 @@ def forgetful(dask_scheduler):
 
 
 def test_an_iteration_may_have_more_tasks_than_dask_remembers(measure, cluster):
-    """Dask's task stream has a limit, by default 100,000 tasks; no task is lost by it."""
     cluster.client.get_task_stream()
     cluster.client.run_on_scheduler(forgetful)
     tasks = of(measure(Moves, warmups=0, iterations=1), TaskRecord)
@@ -267,7 +254,6 @@ def test_an_iteration_may_have_more_tasks_than_dask_remembers(measure, cluster):
 
 
 def test_the_kernels_counters_are_read_around_each_iteration(moves):
-    """The loopback interface saw at least the bytes that the workers exchanged."""
     for iteration in range(3):
         counters = {c.interface: c.nbytes for c in of(moves, NetworkCounter, iteration)}
         assert counters["lo"] >= N_ARRAYS * MB
@@ -279,7 +265,6 @@ class Built(Moves):
     ready_at_s: ClassVar[list[float]] = []
 
     def build(self):
-        """Take a while."""
         graph = super().build()
         time.sleep(0.2)
         self.ready_at_s.append(time.time())
@@ -287,7 +272,6 @@ class Built(Moves):
 
 
 def test_building_the_graph_is_timed_apart(measure):
-    """The clock starts when the graph is built, whose time is told beside the sample's."""
     samples = of(measure(Built), Sample)
     for sample, ready_at_s in zip(samples, Built.ready_at_s, strict=True):
         assert sample.build_seconds >= 0.2
@@ -296,7 +280,6 @@ def test_building_the_graph_is_timed_apart(measure):
 
 
 def test_every_pairs_transport_is_told_at_the_end(moves):
-    """Both directions between the workers are named with what carried them."""
     told = of(moves, TransportUsed)
     assert {(t.src, t.dst, t.transport) for t in told} == {
         ("0", "1", "tcp/lo"), ("1", "0", "tcp/lo")
@@ -305,7 +288,6 @@ def test_every_pairs_transport_is_told_at_the_end(moves):
 
 
 def test_the_idle_cost_comes_first_and_covers_every_process(moves):
-    """Before anything is measured the cost of the idle cluster is, client and scheduler too."""
     assert isinstance(moves[0], IdleCost)
     assert moves[0].n_processes == 4
     assert moves[0].seconds > 0.5
@@ -313,7 +295,6 @@ def test_the_idle_cost_comes_first_and_covers_every_process(moves):
 
 
 def test_cpu_seconds_are_what_the_threads_used(measure):
-    """The CPU time of a sample is that of all threads of all workers, and little more."""
     samples = of(measure(Spins, iterations=2, warmups=0), Sample)
     used = 2 * 2 * 0.3
     for sample in samples:
@@ -321,7 +302,6 @@ def test_cpu_seconds_are_what_the_threads_used(measure):
 
 
 def test_a_failed_task_is_no_sample(measure, cluster):
-    """Where a task raised, the launch ends with its name and error; earlier samples stay."""
     records = InMemory()
     with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*the dice show 6"):
         measure(Fails, warmups=0, iterations=3, records=records)
@@ -330,7 +310,6 @@ def test_a_failed_task_is_no_sample(measure, cluster):
 
 
 def test_a_wrong_result_is_no_sample(measure):
-    """Where the check fails, the launch ends, and neither sample nor record tells of the call."""
     records = InMemory()
     with pytest.raises(VerificationError, match="expected 1, found 2"):
         measure(Wrong, warmups=0, iterations=3, records=records)
@@ -342,23 +321,19 @@ class Kept(Base):
     """The user keeps the result: the scheduler can't forget it."""
 
     def build(self):
-        """Return one small task."""
         return (self.on("0", make, 1, key="make-kept"),)
 
     def verify(self, client, result):
-        """Hold on to the result."""
         self.kept = result
 
 
 def test_an_iteration_that_would_compute_nothing_is_refused(measure, monkeypatch):
-    """Where the last result can't be released, the launch ends instead of timing nothing."""
     monkeypatch.setattr(measuring, "_FORGET_SECONDS", 0.3)
     with pytest.raises(LaunchError, match="would not compute"):
         measure(Kept, warmups=0)
 
 
 def test_the_idle_cost_of_busy_processes(cluster, monkeypatch):
-    """What a busy process uses is in the cost, and quiet ones cost little."""
     monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
     launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
     client, address = cluster.client, cluster.addresses["0"]

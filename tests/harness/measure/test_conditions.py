@@ -45,7 +45,6 @@ def end(child: subprocess.Popen[str]) -> None:
 
 
 def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
-    """The time of a process that the launch started and waited for is its own, not others'."""
     records: list[CoreUse] = []
     with conditions.watched(LAUNCH, records.append):
         child = burning(0.5)
@@ -61,7 +60,6 @@ def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
 
 
 def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
-    """What a process burns that is not the launch's is everybody's, but not its own."""
     records: list[CoreUse] = []
     child = burning(0.6)
     try:
@@ -75,7 +73,6 @@ def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
 
 
 def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
-    """Its processes may live on: their time would pass for that of others."""
     records: list[CoreUse] = []
     with pytest.raises(ZeroDivisionError), conditions.watched(LAUNCH, records.append):
         raise ZeroDivisionError
@@ -88,7 +85,6 @@ def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
 def test_where_the_kernel_hides_it_there_is_no_record(
     seen: cores.Times | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An unknown use of the cores is not an idle machine."""
     monkeypatch.setattr(cores, "times", lambda _: seen)
     records: list[CoreUse] = []
     with conditions.watched(LAUNCH, records.append):

@@ -51,7 +51,6 @@ def spin_on(cluster, worker):
 
 @pytest.mark.parametrize("worker", ["0", "1"])
 def test_the_cpu_time_of_all_is_counted(far, worker):
-    """A task's time is in the sum wherever the worker is, and everybody counts once."""
     before = far.cpu_seconds()
     spin_on(far, worker)
     assert SECONDS <= far.cpu_seconds() - before < SECONDS + 1.0
@@ -59,7 +58,6 @@ def test_the_cpu_time_of_all_is_counted(far, worker):
 
 
 def test_the_cores_of_other_hosts_are_watched(far):
-    """Each has a record of its own, with the time of the cluster's processes there as own."""
     found = conditions.Conditions(Launch(case=_case(), index=2, block=0, position=0))
     with found.on(far):
         spin_on(far, "1")
@@ -75,7 +73,6 @@ def test_the_cores_of_other_hosts_are_watched(far):
 
 
 def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
-    """An unknown use of the cores is not an idle host."""
     monkeypatch.setattr(conditions, "_ask", lambda *_: None)
     found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
     with found.on(far):
@@ -84,7 +81,6 @@ def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
 
 
 def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatch):
-    """Of a cluster that lives on, what it used for others before is not the launch's own."""
     monkeypatch.setattr(cluster, "foreign_pids", cluster.pids[1:])
     whole = cores.cpu_seconds(cluster.foreign_pids)
     own = {}
@@ -99,7 +95,6 @@ def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatc
 
 
 def test_threads_elsewhere_are_read_there(far, monkeypatch):
-    """Every process has the times of its threads, and no other process's that shares its id."""
     (pid,) = far.client.run(os.getpid, workers=[far.addresses["1"]]).values()
     monkeypatch.setattr(far, "pids", (*far.pids, pid))
     real = cores.thread_seconds
@@ -128,8 +123,6 @@ def test_threads_elsewhere_are_read_there(far, monkeypatch):
 
 
 def test_the_clock_of_another_host(far):
-    """Its lead is found within half of a question's round trip; clocks of this host have none."""
-
     class Skewed:
         def run(self, function, workers):
             time.sleep(0.002)
@@ -142,7 +135,6 @@ def test_the_clock_of_another_host(far):
 
 
 def test_where_processes_are_is_found_out(cluster, monkeypatch):
-    """Those of this host are told by their ids, whoever started them."""
     pids = set(cluster.pids)
     for name, value in (("pids", ()), ("remote_members", frozenset(["?"]))):
         monkeypatch.setattr(cluster, name, value)
@@ -160,7 +152,6 @@ def test_where_processes_are_is_found_out(cluster, monkeypatch):
 
 
 def test_cores_are_asked_for_where_the_cluster_is(far):
-    """A worker and a scheduler elsewhere tell what this process would."""
     for member in (far.addresses["1"], SCHEDULER):
         before = cores.times([0]).busy_s
         told = conditions._ask(far.client, member, [0])

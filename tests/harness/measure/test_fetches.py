@@ -42,7 +42,6 @@ class Wrong(AllToAll):
     """Finds every block of worker 1 wrong."""
 
     def verify(self, owner, size, fetched):
-        """Find it wrong, after a look at the real one."""
         super().verify(owner, size, fetched)
         if owner == 1:
             raise VerificationError("a block of worker 1 is wrong")
@@ -52,7 +51,6 @@ class Slow(AllToAll):
     """Takes its time to check a block."""
 
     def verify(self, owner, size, fetched):
-        """Block the worker's event loop."""
         time.sleep(0.5)
 
 
@@ -60,7 +58,6 @@ class Broken(AllToAll):
     """Has no block of worker 1."""
 
     def block(self, owner, size):
-        """Make worker 0's only."""
         if owner == 1:
             raise ZeroDivisionError("no memory for this one")
         return super().block(owner, size)
@@ -116,14 +113,12 @@ def of(records, kind, iteration=None):
 
 @pytest.mark.parametrize("iteration", [-1, 0, 1])
 def test_every_pair_fetches_every_size_once_alone_and_once_together(exchange, iteration):
-    """The matrix is complete, in every iteration and warm-up."""
     found = [(t.channel, t.nbytes, t.src, t.dst) for t in of(exchange, TransferRecord, iteration)]
     expected = itertools.product(("alone", "together"), SIZES, PAIRS)
     assert sorted(found) == sorted((channel, size, *pair) for channel, size, pair in expected)
 
 
 def test_alone_is_alone(exchange):
-    """No other fetch is under way while one is alone, not even one of those together."""
     found = of(exchange, TransferRecord)
     for one, other in itertools.combinations(found, 2):
         if "alone" in (one.channel, other.channel):
@@ -161,8 +156,6 @@ def answering(cluster):
 
 
 def test_together_begins_at_once(answering, measure):
-    """Where every fetch takes half a second, all pairs begin before the first has ended."""
-
     async def answer(real, who, asked):
         await asyncio.sleep(0.5)
         return await real()
@@ -178,7 +171,6 @@ def test_together_begins_at_once(answering, measure):
 
 
 def test_samples_are_what_their_fetches_took(exchange):
-    """Alone the mean over the pairs, together from the first start to the last end."""
     for sample in of(exchange, Sample):
         size = sample.payload_bytes // (1 if sample.layer == "alone" else len(PAIRS))
         own = [
@@ -199,7 +191,6 @@ def test_samples_are_what_their_fetches_took(exchange):
 
 @pytest.mark.parametrize("iteration", [-1, 0, 1])
 def test_every_byte_crossed_the_wire_again(exchange, iteration):
-    """Nothing is spared because it was fetched before: the wire had all bytes, both ways."""
     found = {
         (record.src, record.dst): record.nbytes for record in of(exchange, WireBytes, iteration)
     }
@@ -211,18 +202,15 @@ def test_every_byte_crossed_the_wire_again(exchange, iteration):
 
 
 def test_every_fetch_is_accounted_for(exchange):
-    """What a worker began is what it logged: four fetches in each iteration."""
     for count in of(exchange, LogCount):
         assert (count.n_started, count.n_logged, count.n_busy, count.n_failed) == (4, 4, 0, 0)
 
 
 def test_workers_hold_nothing_of_what_they_fetched(exchange, cluster):
-    """A worker knows no block of another, and the blocks are gone when all is measured."""
     processes.until(lambda: not any(cluster.client.has_what().values()), "no blocks")
 
 
 def test_links_and_the_idle_cost_are_told(exchange):
-    """Where the workers are, what carries the bytes, and what the cluster costs idle."""
     assert isinstance(exchange[0], IdleCost)
     places = {place.worker: place for place in of(exchange, WorkerPlace)}
     assert {*places} == {"0", "1"}
@@ -236,7 +224,6 @@ def test_links_and_the_idle_cost_are_told(exchange):
 
 
 def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
-    """Where a message holds no more than one worker's fetches, none is lost by that."""
     monkeypatch.setattr(traffic, "CHUNK", 1)
     records = measure(work(sizes=(1000,)))
     found = [(r.iteration, r.channel, r.src, r.dst) for r in of(records, TransferRecord)]
@@ -247,7 +234,6 @@ def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
 
 
 def test_a_block_that_arrives_wrong_voids_the_launch(measure):
-    """No sample of the wrong fetch is emitted, and the error says what was wrong."""
     records = InMemory()
     with pytest.raises(VerificationError, match="a block of worker 1 is wrong"):
         measure(work(Wrong), records)
@@ -256,7 +242,6 @@ def test_a_block_that_arrives_wrong_voids_the_launch(measure):
 
 
 def test_checking_is_in_no_time(measure):
-    """A check of 0.5 s makes no fetch slower, neither alone nor together."""
     records = measure(work(Slow, sizes=(1000,)))
     fastest = {}
     for sample in of(records, Sample):
@@ -265,14 +250,11 @@ def test_checking_is_in_no_time(measure):
 
 
 def test_a_block_that_cant_be_made_is_told(measure):
-    """The error names the block and the reason."""
     with pytest.raises(LaunchError, match=r"commbench-block-1-1000.*no memory for this one"):
         measure(work(Broken))
 
 
 def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
-    """Its first answer is in the count, and not in the time of the fetch that followed."""
-
     async def once_refused(real, who, asked):
         if who not in asked:
             asked.add(who)

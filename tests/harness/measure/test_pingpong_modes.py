@@ -8,59 +8,34 @@ import threading
 import numpy as np
 import processes
 import pytest
+from launching import select
 
 from commbench.backends import tcp_endpoints
-from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError, VerificationError
-from commbench.harness.measure import layers, pingpong
-from commbench.model import Case, IdleCost, Launch, Sample
+from commbench.harness.measure import layers
+from commbench.model import Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
 MiB = 1 << 20
-CPU = Context(n_workers=2, device="cpu", seed=7)
 WINDOWS = ("bandwidth", "bidirectional", "message-rate")
 
 
-@pytest.fixture
-def measure(tmp_path, monkeypatch):
-    """Return a function that measures a ping-pong over tcp and returns its samples."""
-    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
-    monkeypatch.setattr(
-        pingpong,
-        "measure_idle",
-        lambda launch, _, n_processes: IdleCost(
-            case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
-        ),
-    )
-
-    def measure(*, iterations=100, warmups=10, **params):
-        case = Case(workload="pingpong", backend="tcp", iterations=iterations, warmups=warmups)
-        launch = Launch(case=case, index=0, block=0, position=0)
-        workload = PingPong(PingPong.Params(**{"seconds_per_size": 60.0} | params), CPU)
-        records = []
-        pingpong.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
-        return [record for record in records if isinstance(record, Sample)]
-
-    return measure
-
-
 @pytest.mark.parametrize("mode", WINDOWS)
-def test_a_sample_of_a_window_mode_is_one_window(measure, mode):
-    """Of each size and layer there are a tenth as many windows as messages, all verified."""
+def test_a_sample_is_one_window_and_there_are_a_tenth_as_many_as_messages(measure, mode):
     names = ("raw", "coroutine", "comm")
-    found = measure(layers=names, sizes=(1, 64 << 10), mode=mode, window=8)
-    assert [*dict.fromkeys(sample.layer for sample in found)] == list(names)
+    records = measure(layers=names, sizes=(1, 64 << 10), mode=mode, window=8, iterations=100)
+    samples = select(records, Sample)
+    assert [*dict.fromkeys(sample.layer for sample in samples)] == list(names)
     for layer in names:
-        for size, warmups, windows in ((1, 1, 10), (64 << 10, 1, 1)):
-            here = [s for s in found if (s.layer, s.payload_bytes) == (layer, size)]
-            assert [s.iteration for s in here] == list(range(-warmups, windows))
+        for size, windows in ((1, 10), (64 << 10, 1)):
+            here = [s for s in samples if (s.layer, s.payload_bytes) == (layer, size)]
+            assert [s.iteration for s in here] == list(range(-1, windows))
             assert all(s.verified and s.seconds > 0 and s.cpu_seconds > 0 for s in here)
 
 
 @pytest.mark.parametrize(("mode", "messages"), [("bandwidth", 8), ("bidirectional", 16)])
-def test_the_seconds_of_a_window_are_those_of_one_message(measure, monkeypatch, mode, messages):
-    """A window that takes 80 ms counts as 10 ms for each of 8 messages; both directions count."""
+def test_the_seconds_of_a_window_are_shared_by_its_messages(measure, monkeypatch, mode, messages):
     exchange = layers.EndpointConversation.exchange
 
     async def slow(self, payload):
@@ -68,15 +43,15 @@ def test_the_seconds_of_a_window_are_those_of_one_message(measure, monkeypatch, 
         return await exchange(self, payload)
 
     monkeypatch.setattr(layers.EndpointConversation, "exchange", slow)
-    found = measure(layers=("coroutine",), sizes=(1,), mode=mode, window=8, iterations=30)
+    records = measure(layers=("coroutine",), sizes=(1,), mode=mode, window=8, iterations=30)
     # A busy machine makes some windows longer.
-    assert 0.08 <= min(sample.seconds for sample in found) * messages < 2 * 0.08
+    seconds = min(sample.seconds for sample in select(records, Sample))
+    assert 0.08 <= seconds * messages < 2 * 0.08
 
 
 @pytest.mark.parametrize("layer", ["raw", "coroutine", "comm"])
 @pytest.mark.parametrize("mode", WINDOWS[:2])
-def test_an_acknowledgement_of_another_message_is_no_sample(measure, monkeypatch, layer, mode):
-    """Where the last message did not arrive as it was sent, the window counts for nothing."""
+def test_a_wrong_acknowledgement_voids_the_window(measure, monkeypatch, layer, mode):
     exchange = layers.Conversation.exchange
 
     async def garbled(self, payload):
@@ -89,8 +64,8 @@ def test_an_acknowledgement_of_another_message_is_no_sample(measure, monkeypatch
 
 
 @pytest.mark.parametrize("layer", ["raw", "coroutine", "comm"])
-def test_what_did_not_come_the_other_way_is_noticed(measure, monkeypatch, layer):
-    """A reply buffer that still holds the last window's bytes does not pass for this one's."""
+def test_a_window_that_did_not_come_back_is_noticed(measure, monkeypatch, layer):
+    # The reply buffer has the bytes of the window before.
     kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
     cross = kind._exchange_windows
 
@@ -106,54 +81,44 @@ def test_what_did_not_come_the_other_way_is_noticed(measure, monkeypatch, layer)
         measure(layers=(layer,), sizes=(100,), mode="bidirectional", window=4)
 
 
-def test_a_byte_in_the_middle_of_the_last_message_is_noticed(measure, monkeypatch):
-    """Of the last message of a size every byte is compared."""
+def test_every_byte_of_the_last_message_of_a_size_is_compared(measure, monkeypatch):
     checks = layers.EndpointConversation.whole_checks
 
     async def garbled(self, payload, answer):
-        found = await checks(self, payload, answer)
-        found[0][1][50] ^= 1
-        return found
+        pairs = await checks(self, payload, answer)
+        pairs[0][1][50] ^= 1
+        return pairs
 
     monkeypatch.setattr(layers.EndpointConversation, "whole_checks", garbled)
     with pytest.raises(VerificationError, match="to a message of 100 B differs"):
         measure(layers=("coroutine",), sizes=(100,), mode="bandwidth", window=4)
 
 
-def test_memcpy_comes_with_raw_and_first(measure):
-    """Whoever asks for raw is given the floor under it, and the layers from the wire up."""
-    found = measure(layers=("coroutine", "raw"), sizes=(1, MiB), iterations=10)
-    assert [*dict.fromkeys(s.layer for s in found)] == ["memcpy", "raw", "coroutine"]
-    copies = {s.payload_bytes: s.seconds for s in found if s.layer == "memcpy" and not s.warmup}
+def test_memcpy_is_measured_before_raw_and_the_layers_above(measure):
+    records = measure(layers=("coroutine", "raw"), sizes=(1, MiB), iterations=10)
+    samples = [s for s in select(records, Sample) if not s.warmup]
+    assert [*dict.fromkeys(s.layer for s in samples)] == ["memcpy", "raw", "coroutine"]
+    copies = {s.payload_bytes: s.seconds for s in samples if s.layer == "memcpy"}
     assert 0 < copies[1] < copies[MiB]
 
 
 @pytest.mark.parametrize(
-    ("params", "device", "message"),
+    ("params", "message"),
     [
-        ({"layers": ("worker",), "mode": "bandwidth"}, "cpu", "the layer worker has no mode"),
-        (
-            {"layers": ("raw", "comm"), "mode": "multi-pair"},
-            "cpu",
-            "comm and coroutine only have the mode",
-        ),
-        ({"layers": ("worker",), "mode": "multi-pair"}, "cpu", "the layer worker has no mode"),
-        (
-            {"layers": ("raw",), "mode": "loaded-latency"},
-            "cpu",
-            "only have the mode loaded-latency",
-        ),
-        ({"load_size": 0}, "cpu", "a load of messages of 0 B; at least 1"),
-        ({"pairs": 0, "mode": "multi-pair"}, "cpu", "0 pairs of processes; at least 1"),
-        ({"window": 0, "mode": "bandwidth"}, "cpu", "a window of 0 messages; at least 1"),
-        ({"layers": ("memcpy",)}, "cpu", "unknown layer 'memcpy'"),
-        ({"layers": ("raw", "raw")}, "cpu", "names none, or one twice"),
+        ({"layers": ("worker",), "mode": "bandwidth"}, "the layer worker has no mode"),
+        ({"layers": ("worker",), "mode": "multi-pair"}, "the layer worker has no mode"),
+        ({"layers": ("raw", "comm"), "mode": "multi-pair"}, "comm and coroutine only have the"),
+        ({"layers": ("raw",), "mode": "loaded-latency"}, "only have the mode loaded-latency"),
+        ({"load_size": 0}, "a load of messages of 0 B; at least 1"),
+        ({"pairs": 0, "mode": "multi-pair"}, "0 pairs of processes; at least 1"),
+        ({"window": 0, "mode": "bandwidth"}, "a window of 0 messages; at least 1"),
+        ({"layers": ("memcpy",)}, "unknown layer 'memcpy'"),
+        ({"layers": ("raw", "raw")}, "names none, or one twice"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_anything_starts(params, device, message):
-    """A wrong combination names itself and what to do."""
+def test_parameters_that_contradict_each_other_are_refused(params, message):
     with pytest.raises(UsageError, match=message):
-        PingPong(PingPong.Params(**params), Context(n_workers=2, device=device, seed=0))
+        PingPong(PingPong.Params(**params), Context(n_workers=2, device="cpu", seed=0))
 
 
 def joined():
@@ -175,16 +140,15 @@ def joined():
     return asyncio.run(both())
 
 
-def test_blocking_sockets_don_t_wait_for_each_other():
-    """Both ends send 64 MiB at the same time, more than any buffer holds, and receive them."""
+def test_blocking_sockets_send_more_than_buffers_hold_both_ways_at_once():
     ends, received = joined(), {}
 
-    def talk(place):
-        sent = np.full(MiB, place + 1, "u1")
-        received[place] = np.zeros(MiB, "u1")
-        asyncio.run(ends[place].cross_windows(sent, received[place], 64))
+    def talk(end):
+        sent = np.full(MiB, end + 1, "u1")
+        received[end] = np.zeros(MiB, "u1")
+        asyncio.run(ends[end].cross_windows(sent, received[end], 64))
 
-    threads = [threading.Thread(target=talk, args=(place,), daemon=True) for place in (0, 1)]
+    threads = [threading.Thread(target=talk, args=(end,), daemon=True) for end in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -198,7 +162,6 @@ def test_blocking_sockets_don_t_wait_for_each_other():
 
 @pytest.mark.parametrize("crossing", [False, True])
 def test_a_closed_socket_is_an_error_and_not_an_endless_wait(crossing):
-    """Whoever receives from a peer that is gone is told so."""
     one, other = joined()
     asyncio.run(other.close())
     buffer = np.zeros(10, "u1")

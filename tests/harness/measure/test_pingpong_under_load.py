@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-import builders
-import psutil
 import pytest
+from launching import ping_pong, select
 
-from commbench import backends
-from commbench.backends.tcp import TcpBackend
 from commbench.errors import VerificationError
 from commbench.harness.measure import layers, pingpong
-from commbench.model import Case, Failure, IdleCost, Launch, Load, Sample
-from commbench.workloads.base import Context
-from commbench.workloads.pingpong import PingPong
+from commbench.model import Load, Sample
 
 LOADED = {"mode": "loaded-latency", "load_size": 1 << 16, "window": 4}
-
-
-@pytest.fixture
-def measure(tmp_path, monkeypatch):
-    """Return a function that measures a ping-pong under load and appends its records to a list."""
-    # The clusters of other tests may be there yet.
-    children = set(psutil.Process().children(recursive=True))
-    monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
-    monkeypatch.setattr(
-        pingpong,
-        "measure_idle",
-        lambda launch, _, n_processes: IdleCost(
-            case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
-        ),
-    )
-
-    def measure(records, *, iterations=50, **params):
-        case = Case(workload="pingpong", backend="tcp", iterations=iterations, warmups=10)
-        given = LOADED | {"seconds_per_size": 60.0, "sizes": (1, 64 << 10)} | params
-        workload = PingPong(PingPong.Params(**given), Context(n_workers=2, device="cpu", seed=7))
-        launch = Launch(case=case, index=0, block=0, position=0)
-        pingpong.measure_pair(launch, workload, TcpBackend(), tmp_path, records.append)
-
-    yield measure
-    assert set(psutil.Process().children(recursive=True)) == children
+SIZES = (1, 64 << 10)
 
 
 def samples(records):
     """Return the measured samples."""
-    return [r for r in records if isinstance(r, Sample) and not r.warmup]
+    return [sample for sample in select(records, Sample) if not sample.warmup]
 
 
 def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure, monkeypatch):
-    """Windows lie all along the samples, and are what the record of the load counts."""
     seen = []
     exchange = layers.Messages.exchange
 
@@ -61,9 +31,8 @@ def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure,
         return timing
 
     monkeypatch.setattr(layers.Messages, "exchange", noted)
-    records = []
-    measure(records, layers=("comm",))
-    (load,) = [record for record in records if isinstance(record, Load)]
+    records = measure(layers=("comm",), sizes=SIZES, iterations=50, **LOADED)
+    (load,) = select(records, Load)
     first, last = samples(records)[0], samples(records)[-1]
     assert 0 < load.nbytes // (4 << 16) <= len(seen) - 1
     assert load.seconds >= last.started_at_s + 2 * last.seconds - first.started_at_s
@@ -71,20 +40,13 @@ def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure,
 
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_messages_and_their_counts_are_those_of_latency(measure, layer):
-    """Half round trips, verified, of the number asked for, without CPU time of their own."""
-    records = []
-    measure(records, layers=(layer,))
-    counts = dict.fromkeys((1, 64 << 10), 0)
-    for sample in samples(records):
-        counts[sample.payload_bytes] += 1
-        assert sample.verified
-        assert sample.seconds > 0
-        assert sample.cpu_seconds == 0
-    assert counts == {1: 50, 64 << 10: 5}
+    records = measure(layers=(layer,), sizes=SIZES, iterations=50, **LOADED)
+    # The CPU time of the messages can't be told from that of the load.
+    assert all(s.verified and s.seconds > 0 and s.cpu_seconds == 0 for s in samples(records))
+    assert [s.payload_bytes for s in samples(records)] == [1] * 50 + [64 << 10] * 5
 
 
 def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
-    """No latency counts as measured under a load that was gone, and the reason is told."""
     exchange = layers.Messages.exchange
     count = iter(range(100))
 
@@ -96,36 +58,27 @@ def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
     monkeypatch.setattr(layers.Messages, "exchange", breaks)
     records = []
     with pytest.raises(VerificationError, match="the load broke off"):
-        measure(records, iterations=10**6)
-    assert not [record for record in records if isinstance(record, Load)]
+        measure(records=records, iterations=10**6, **LOADED)
+    assert not select(records, Load)
 
 
 def test_a_message_that_comes_back_wrong_ends_the_load(measure, monkeypatch):
-    """What is wrong in the measurement itself is told, and the load does not go on for ever."""
-
     async def measured(*_):
         await asyncio.sleep(0.01)
         raise VerificationError("differs from what was sent")
 
     monkeypatch.setattr(pingpong._Pair, "_measure_sizes", measured)
     with pytest.raises(VerificationError, match="differs from what was sent"):
-        measure([])
+        measure(**LOADED)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["tcp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpi", "ucx"))],
-)
-def test_a_launch_under_load_ends_well(backend, tmp_path):
-    """Real launches over each backend, from the plan to the record of the load."""
-    if problem := backends.parse(backend).unavailable("cpu"):
-        pytest.skip(f"{backend}: {problem.reason}")
-    params = LOADED | {"layers": ("coroutine", "comm"), "sizes": (1, 1 << 20)}
-    case = Case(workload="pingpong", backend=backend, params=params, iterations=50, warmups=10)
-    plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.measured(plan, tmp_path)
-    assert not [record for record in records if isinstance(record, Failure)], records
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tcp", "mpi", "ucx"])
+def test_a_launch_under_load(backend, tmp_path):
+    records = ping_pong(
+        backend, tmp_path, layers=("coroutine", "comm"), sizes=(1, 1 << 20), **LOADED
+    )
     assert len(samples(records)) == 2 * (50 + 5)
-    loads = [record for record in records if isinstance(record, Load)]
+    loads = select(records, Load)
     assert [load.layer for load in loads] == ["coroutine", "comm"]
     assert all(load.nbytes > 0 and load.seconds > 0 for load in loads)

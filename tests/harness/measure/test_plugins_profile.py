@@ -76,7 +76,6 @@ class One(ClusterWorkload):
         """Do nothing."""
 
     def build(self):
-        """Return the task."""
         with dask.annotate(workers=[self.address], allow_other_workers=False):
             return (dask.delayed(self.function, pure=False)(SECONDS, dask_key_name="one"),)
 
@@ -103,7 +102,6 @@ def profiled(cluster, recorded, monkeypatch):
 
 @pytest.mark.parametrize("function", [spin, sleep, block_the_loop])
 def test_the_accounts_of_real_processes_add_up(profiled, function):
-    """Every worker's threads, and every process's loop, have their whole time accounted for."""
     _, profiles = profiled(function)
     assert sorted({worker for worker, _ in profiles.index}) == ["0", "1", "client", "scheduler"]
     for account, rows in (
@@ -117,7 +115,6 @@ def test_the_accounts_of_real_processes_add_up(profiled, function):
 
 
 def test_a_task_that_spins_computes(profiled):
-    """Its time on a core is compute, of its worker alone."""
     _, profiles = profiled(spin)
     for row in profiles.loc["0"].itertuples():
         assert SECONDS - 0.05 < row.compute_s < SECONDS + 0.05
@@ -128,7 +125,6 @@ def test_a_task_that_spins_computes(profiled):
 
 
 def test_a_task_that_sleeps_is_blocked(profiled):
-    """Its time is neither compute nor idle."""
     _, profiles = profiled(sleep)
     for row in profiles.loc["0"].itertuples():
         assert row.blocked_s > SECONDS - SLACK
@@ -136,7 +132,6 @@ def test_a_task_that_sleeps_is_blocked(profiled):
 
 
 def test_what_keeps_the_loop_busy_is_the_loops(profiled):
-    """The loop's thread has the time on a core, the task that waits for it is blocked."""
     _, profiles = profiled(block_the_loop)
     for row in profiles.loc["0"].itertuples():
         assert row.messages_s > SECONDS - 0.1
@@ -146,7 +141,6 @@ def test_what_keeps_the_loop_busy_is_the_loops(profiled):
 
 
 def test_a_loop_that_never_sleeps_polls(profiled, cluster):
-    """Turns that the idle loop makes too are polls, not messages."""
     address = cluster.addresses["0"]
     cluster.client.run(poll, True, workers=[address])
     try:
@@ -160,7 +154,6 @@ def test_a_loop_that_never_sleeps_polls(profiled, cluster):
 
 
 def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
-    """Each process's readings enclose the sample, and its idle time comes after them."""
     monkeypatch.setattr(plugins, "IDLE_SECONDS", 3.0)
     records, _ = profiled(spin)
     samples = {r.iteration: r for r in records if isinstance(r, Sample)}
@@ -176,7 +169,6 @@ def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
 
 
 def test_dasks_own_metrics_are_those_of_the_iteration(profiled):
-    """What Dask metered of the task is told once an iteration, for its worker."""
     records, _ = profiled(spin)
     found = [
         r for r in records
@@ -187,8 +179,6 @@ def test_dasks_own_metrics_are_those_of_the_iteration(profiled):
 
 
 def test_the_event_loops_are_left_as_they_were(profiled, cluster):
-    """After the measurement no loop counts its turns any more."""
-
     def wrapped():
         return "select" in vars(asyncio.get_running_loop()._selector)
 
@@ -198,14 +188,12 @@ def test_the_event_loops_are_left_as_they_were(profiled, cluster):
 
 
 def test_a_loop_without_a_selector_is_not_counted():
-    """Loops of another make keep working; their turns stay unknown."""
     counter = plugins.TurnCounter(object())
     counter.close()
     assert counter.n_turns == 0
 
 
 def test_each_thread_has_its_own_times():
-    """The kernel tells the thread that spins from the one that sleeps."""
     told, stop = {}, threading.Event()
 
     def work(name, seconds):

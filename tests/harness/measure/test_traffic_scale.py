@@ -7,7 +7,6 @@ from collecting import collected
 
 
 def test_ten_thousand_entries_of_64_workers_take_little_memory(tmp_path):
-    """Nothing is lost, nothing comes twice, and neither message nor memory holds all of it."""
     found = collected(64, 10_000, tmp_path)
     assert found["n_records"] == found["n_stored"] == 640_000
     assert found["n_left"] == 0
@@ -19,7 +18,6 @@ def test_ten_thousand_entries_of_64_workers_take_little_memory(tmp_path):
 
 @pytest.mark.slow
 def test_ten_thousand_entries_of_64_workers_are_collected_in_ten_seconds(tmp_path):
-    """On a machine that does nothing else, and until all of them are on disk."""
     found = [collected(64, 10_000, tmp_path / str(number)) for number in range(3)]
     for one in found:
         seconds = f"{one['collect_s']:.1f} s, {one['disk_s']:.1f} s to disk"

@@ -49,7 +49,6 @@ def sleeper(*before: str, **environ: str) -> Iterator[int]:
 
 
 def test_this_process_tells_where_it_is() -> None:
-    """Host, CPUs and NUMA nodes as the kernel has them; no GPU where data are in host memory."""
     place = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
     assert place["host"] == os.uname().nodename
     assert (place["pid"], place["nic"], place["gpu"]) == (os.getpid(), "lo", "")
@@ -59,7 +58,6 @@ def test_this_process_tells_where_it_is() -> None:
 
 
 def test_two_processes_of_a_host_share_its_id_and_a_namespace_does_not() -> None:
-    """A network of its own makes a host of its own."""
     here = worker_location(os.getpid())["host_id"]
     with sleeper() as beside:
         assert worker_location(beside)["host_id"] == here
@@ -77,7 +75,6 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> None:
-    """Number, UUID, PCI address and links; none where CUDA_VISIBLE_DEVICES is empty."""
     root = trees.two_sockets(tmp_path / "root")
     with sleeper(CUDA_VISIBLE_DEVICES="1,0") as child:
         place = worker_location(child, device="gpu", root=root)
@@ -92,8 +89,6 @@ def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> No
 def test_what_cupy_uses_wins_over_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA's own numbers may be others than nvidia-smi's; the PCI address is not."""
-
     class Runtime:
         getDevice = staticmethod(lambda: 1)  # noqa: N815 - CuPy's name
         deviceGetPCIBusId = staticmethod(["", "0000:01:00.0"].__getitem__)  # noqa: N815
@@ -105,7 +100,6 @@ def test_what_cupy_uses_wins_over_the_variable(
 
 
 def test_ucx_tells_the_devices_that_it_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over tcp the variable has no effect, and the interface of the address is told."""
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
     assert worker_location(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
     assert worker_location(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
@@ -113,7 +107,6 @@ def test_ucx_tells_the_devices_that_it_is_bound_to(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_two_ends_of_a_pair_have_a_place() -> None:
-    """A process is looked at from outside, by its id."""
     with sleeper() as child:
         one, other = conditions.process_places(LAUNCH, {"0": os.getpid(), "1": child})
     assert (one.worker, other.worker, other.pid) == ("0", "1", child)
@@ -139,7 +132,6 @@ def threads() -> list[list[int]]:
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="it takes two CPUs")
 def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker, with all of its threads, stays on its CPUs, and sees its GPU and NIC."""
     # The workers import the functions of this module.
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]))
@@ -175,7 +167,6 @@ def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="it takes two CPUs")
 def test_a_placed_run_tells_so(tmp_path: Path) -> None:
-    """From the command line to the report: places, the class of each pair, and the placement."""
     file = tmp_path / "placement.toml"
     file.write_text("".join(f'[[worker]]\ncpus = "{cpu}"\n' for cpu in CPUS[:2]))
     with processes.command_line(tmp_path) as line:
