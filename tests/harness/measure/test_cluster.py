@@ -10,6 +10,7 @@ import dask
 import processes
 import pytest
 from distributed import wait
+from launching import make_launch, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import transfers, wire
@@ -18,7 +19,6 @@ from commbench.harness.measure.conditions import measure_idle
 from commbench.model import (
     Case,
     IdleCost,
-    Launch,
     LogCount,
     NetworkCounter,
     Sample,
@@ -40,7 +40,7 @@ def make(number):
 
 
 def look(data):
-    """Return what tells that the data arrived."""
+    """Return what shows that the data arrived."""
     return data[0], len(data)
 
 
@@ -55,7 +55,7 @@ def check_look(data):
 
 
 def spin(cpu_seconds, n_threads):
-    """Use the processor for that long in each of so many threads."""
+    """Use the processor for that long in each thread."""
 
     def loop():
         began = time.thread_time()
@@ -70,12 +70,11 @@ def spin(cpu_seconds, n_threads):
 
 
 def fail(number):
-    """Raise what the test looks for."""
     raise ZeroDivisionError(f"the dice show {number}")
 
 
 class Base(ClusterWorkload):
-    """What the workloads below have in common."""
+    """A workload without input and checks."""
 
     name = "test"
     payload_bytes = N_ARRAYS * MB
@@ -91,7 +90,7 @@ class Base(ClusterWorkload):
     def verify(self, client, result):
         """Find everything right."""
 
-    def on(self, worker, function, *arguments, key):
+    def call_on(self, worker, function, *arguments, key):
         with dask.annotate(workers=[self.addresses[worker]], allow_other_workers=False):
             return dask.delayed(function, pure=False)(*arguments, dask_key_name=key)
 
@@ -110,7 +109,7 @@ class Moves(Base):
     def build(self):
         self.n_built += 1
         return tuple(
-            self.on("1", look, self.on("0", make, n, key=f"make-{n}"), key=f"look-{n}")
+            self.call_on("1", look, self.call_on("0", make, n, key=f"make-{n}"), key=f"look-{n}")
             for n in range(N_ARRAYS)
         )
 
@@ -125,7 +124,7 @@ class Spins(Base):
     """Every worker uses the processor for 0.3 s in each of two threads."""
 
     def build(self):
-        return tuple(self.on(w, spin, 0.3, 2, key=f"spin-{w}") for w in "01")
+        return tuple(self.call_on(w, spin, 0.3, 2, key=f"spin-{w}") for w in "01")
 
 
 class Fails(Moves):
@@ -133,7 +132,7 @@ class Fails(Moves):
 
     def build(self):
         right, *_ = super().build()
-        return (right, self.on("0", fail, 6, key="fail-6")) if self.n_built > 1 else (right,)
+        return (right, self.call_on("0", fail, 6, key="fail-6")) if self.n_built > 1 else (right,)
 
     def verify(self, client, result):
         """Let the harness find out."""
@@ -147,55 +146,44 @@ class Wrong(Moves):
             raise VerificationError("expected 1, found 2")
 
 
-@pytest.fixture
-def measure(cluster, monkeypatch):
+@pytest.fixture(scope="module")
+def measure(cluster):
     """Return a function that measures a workload and appends the records to a list."""
-    real = measuring.measure_idle
-    monkeypatch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
-    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(kind, *, iterations=2, warmups=1, records=None):
         case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
-        launch = Launch(case=case, index=4, block=0, position=0)
         records = InMemory() if records is None else records
         workload = kind(cluster.addresses)
-        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records)
+        try:
+            measuring.measure_cluster(
+                make_launch(case, 4), workload, cluster.backend, cluster, records
+            )
+        finally:
+            for plugin in (transfers.TransferLog, wire.WireMeter):
+                cluster.client.unregister_worker_plugin(plugin.name)
+        assert {(record.case_id, record.launch) for record in records} == {(case.id, 4)}
         return records
 
-    yield measure
-    for plugin in (transfers.TransferLog, wire.WireMeter):
-        cluster.client.unregister_worker_plugin(plugin.name)
+    with pytest.MonkeyPatch.context() as patch:
+        real = measuring.measure_idle
+        patch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
+        patch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
+        yield measure
 
 
 @pytest.fixture(scope="module")
-def moves(cluster):
+def moves(measure):
     """Return the records of a workload that moves three megabytes in every iteration."""
-    case = Case(workload="test", backend="tcp", iterations=3, warmups=2)
-    launch = Launch(case=case, index=4, block=0, position=0)
-    records = InMemory()
-    measuring.measure_cluster(launch, Moves(cluster.addresses), cluster.backend, cluster, records)
-    for plugin in (transfers.TransferLog, wire.WireMeter):
-        cluster.client.unregister_worker_plugin(plugin.name)
-    assert {(record.case_id, record.launch) for record in records} == {(case.id, 4)}
-    return records
+    return measure(Moves, iterations=2, warmups=1)
 
 
-def of(records, kind, iteration=None):
-    """Return the records of one kind, and of one iteration."""
-    return [
-        record
-        for record in records
-        if isinstance(record, kind) and (iteration is None or record.iteration == iteration)
-    ]
-
-
-ITERATIONS = pytest.mark.parametrize("iteration", range(-2, 3))
+ITERATIONS = pytest.mark.parametrize("iteration", range(-1, 2))
 
 
 def test_warm_ups_come_first_and_are_flagged(moves):
-    samples = of(moves, Sample)
+    samples = select(moves, Sample)
     assert [(s.iteration, s.warmup) for s in samples] == [
-        (-2, True), (-1, True), (0, False), (1, False), (2, False)
+        (-1, True), (0, False), (1, False)
     ]  # fmt: skip
     assert {(s.layer, s.verified, s.payload_bytes) for s in samples} == {
         ("workload", True, N_ARRAYS * MB)
@@ -203,39 +191,42 @@ def test_warm_ups_come_first_and_are_flagged(moves):
 
 
 @ITERATIONS
-def test_the_fetches_of_an_iteration_are_its_own(moves, iteration):
-    fetched = of(moves, TransferRecord, iteration)
+def test_fetches_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
+    fetched = select(moves, TransferRecord, iteration)
     assert {(record.src, record.dst) for record in fetched} == {("0", "1")}
     assert sum(record.n_keys for record in fetched) == N_ARRAYS
     assert sum(record.nbytes for record in fetched) == pytest.approx(N_ARRAYS * MB, rel=0.001)
-    (sample,) = of(moves, Sample, iteration)
+    (sample,) = select(moves, Sample, iteration)
     for record in fetched:
         assert sample.started_at_s - 0.1 < record.start_s < record.stop_s
         assert record.stop_s < sample.started_at_s + sample.seconds + 0.1
 
 
 @ITERATIONS
-def test_the_wire_bytes_of_an_iteration_are_its_own(moves, iteration):
-    found = {(record.src, record.dst): record.nbytes for record in of(moves, WireBytes, iteration)}
-    assert found["0", "1"] == pytest.approx(N_ARRAYS * MB, rel=0.01)
-    assert found["1", "0"] < 0.01 * N_ARRAYS * MB
+def test_bytes_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
+    nbytes = {(r.src, r.dst): r.nbytes for r in select(moves, WireBytes, iteration)}
+    assert nbytes["0", "1"] == pytest.approx(N_ARRAYS * MB, rel=0.01)
+    assert nbytes["1", "0"] < 0.01 * N_ARRAYS * MB
+    # The loopback interface may have had more.
+    received = {c.interface: c.nbytes for c in select(moves, NetworkCounter, iteration)}
+    assert received["lo"] >= N_ARRAYS * MB
 
 
 @ITERATIONS
-def test_the_counts_of_an_iteration_are_its_own(moves, iteration):
-    counts = {count.worker: count for count in of(moves, LogCount, iteration)}
+def test_as_many_fetches_began_as_were_logged_in_an_iteration(moves, iteration):
+    counts = {count.worker: count for count in select(moves, LogCount, iteration)}
     assert counts["0"].n_started == 0
     assert counts["1"].n_started == counts["1"].n_logged >= 1
-    assert counts["1"].n_logged == len(of(moves, TransferRecord, iteration))
+    assert counts["1"].n_logged == len(select(moves, TransferRecord, iteration))
 
 
 @ITERATIONS
-def test_the_tasks_of_an_iteration_are_its_own_and_all_computed(moves, iteration):
-    tasks = of(moves, TaskRecord, iteration)
+def test_every_iteration_computes_its_whole_graph_again(moves, iteration):
+    tasks = select(moves, TaskRecord, iteration)
     computed = sorted((t.name, t.worker) for t in tasks if t.action == "compute")
     assert computed == [("look", "1")] * N_ARRAYS + [("make", "0")] * N_ARRAYS
     assert {t.name for t in tasks} == {"make", "look"}
-    (sample,) = of(moves, Sample, iteration)
+    (sample,) = select(moves, Sample, iteration)
     for task in tasks:
         assert sample.started_at_s - 0.1 < task.start_s <= task.stop_s
         assert task.stop_s < sample.started_at_s + sample.seconds + 0.1
@@ -247,20 +238,15 @@ def forgetful(dask_scheduler):
 
 
 def test_an_iteration_may_have_more_tasks_than_dask_remembers(measure, cluster):
+    # The limit of Dask's task stream is 100,000 tasks by default.
     cluster.client.get_task_stream()
     cluster.client.run_on_scheduler(forgetful)
-    tasks = of(measure(Moves, warmups=0, iterations=1), TaskRecord)
+    tasks = select(measure(Moves, warmups=0, iterations=1), TaskRecord)
     assert len([task for task in tasks if task.action == "compute"]) == 2 * N_ARRAYS
 
 
-def test_the_kernels_counters_are_read_around_each_iteration(moves):
-    for iteration in range(3):
-        counters = {c.interface: c.nbytes for c in of(moves, NetworkCounter, iteration)}
-        assert counters["lo"] >= N_ARRAYS * MB
-
-
 class Built(Moves):
-    """Tells when each graph was ready."""
+    """Notes when each graph was ready."""
 
     ready_at_s: ClassVar[list[float]] = []
 
@@ -271,83 +257,83 @@ class Built(Moves):
         return graph
 
 
-def test_building_the_graph_is_timed_apart(measure):
-    samples = of(measure(Built), Sample)
+def test_the_clock_starts_when_the_graph_is_built(measure):
+    samples = select(measure(Built), Sample)
     for sample, ready_at_s in zip(samples, Built.ready_at_s, strict=True):
         assert sample.build_seconds >= 0.2
         assert ready_at_s <= sample.started_at_s
         assert 0 < sample.submit_seconds < sample.seconds
 
 
-def test_every_pairs_transport_is_told_at_the_end(moves):
-    told = of(moves, TransportUsed)
-    assert {(t.src, t.dst, t.transport) for t in told} == {
+def test_the_transports_of_every_pair_are_recorded(moves):
+    used = select(moves, TransportUsed)
+    assert {(t.src, t.dst, t.transport) for t in used} == {
         ("0", "1", "tcp/lo"), ("1", "0", "tcp/lo")
     }  # fmt: skip
-    assert all(t.evidence and not t.contradiction for t in told)
+    assert all(t.evidence and not t.contradiction for t in used)
 
 
-def test_the_idle_cost_comes_first_and_covers_every_process(moves):
+def test_the_idle_cost_comes_first_and_covers_client_and_scheduler(moves):
     assert isinstance(moves[0], IdleCost)
     assert moves[0].n_processes == 4
-    assert moves[0].seconds > 0.5
-    assert 0 < moves[0].cpu_seconds < 4 * moves[0].seconds
+    assert moves[0].seconds >= 0.1
+    assert 0 <= moves[0].cpu_seconds < 4 * moves[0].seconds
 
 
-def test_cpu_seconds_are_what_the_threads_used(measure):
-    samples = of(measure(Spins, iterations=2, warmups=0), Sample)
+def test_cpu_seconds_are_those_of_all_threads_of_all_workers(measure):
+    samples = select(measure(Spins, iterations=2, warmups=0), Sample)
     used = 2 * 2 * 0.3
     for sample in samples:
         assert used <= sample.cpu_seconds < 1.75 * used
 
 
-def test_a_failed_task_is_no_sample(measure, cluster):
+def test_a_failed_task_ends_the_launch_after_the_samples_before(measure):
     records = InMemory()
     with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*the dice show 6"):
         measure(Fails, warmups=0, iterations=3, records=records)
-    assert [sample.iteration for sample in of(records, Sample)] == [0]
-    assert not of(records, TransferRecord, 1)
+    assert [sample.iteration for sample in select(records, Sample)] == [0]
+    assert not select(records, TransferRecord, 1)
 
 
-def test_a_wrong_result_is_no_sample(measure):
+def test_a_wrong_result_ends_the_launch_after_the_records_before(measure):
     records = InMemory()
     with pytest.raises(VerificationError, match="expected 1, found 2"):
         measure(Wrong, warmups=0, iterations=3, records=records)
-    assert [sample.iteration for sample in of(records, Sample)] == [0]
+    assert [sample.iteration for sample in select(records, Sample)] == [0]
     assert {r.iteration for r in records if hasattr(r, "iteration")} == {0}
 
 
 class Kept(Base):
-    """The user keeps the result: the scheduler can't forget it."""
+    """The user keeps the result, so that the scheduler can't forget it."""
 
     def build(self):
-        return (self.on("0", make, 1, key="make-kept"),)
+        return (self.call_on("0", make, 1, key="make-kept"),)
 
     def verify(self, client, result):
         self.kept = result
 
 
-def test_an_iteration_that_would_compute_nothing_is_refused(measure, monkeypatch):
+def test_a_result_that_cant_be_released_ends_the_launch(measure, monkeypatch):
     monkeypatch.setattr(measuring, "_FORGET_SECONDS", 0.3)
     with pytest.raises(LaunchError, match="would not compute"):
         measure(Kept, warmups=0)
 
 
-def test_the_idle_cost_of_busy_processes(cluster, monkeypatch):
+def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, monkeypatch):
     monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
-    launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
+    launch = make_launch(Case(workload="test", backend="tcp"))
     client, address = cluster.client, cluster.addresses["0"]
     members = cluster.cpu_seconds, cluster.n_processes
 
     def used():
         return client.run(time.process_time, workers=[address])[address]
 
-    quiet = measure_idle(launch, *members, 0.5)
+    quiet = measure_idle(launch, *members, 0.3)
     before = used()
-    busy = client.submit(spin, 2.0, 1, workers=[address], pure=False)
+    busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
     processes.until(lambda: used() > before + 0.1, "the task")
     began = used()
-    cost = measure_idle(launch, *members, 0.5)
+    cost = measure_idle(launch, *members, 0.3)
     spun = used() - began
     wait(busy)
     assert dataclasses.replace(cost, seconds=0, cpu_seconds=0) == IdleCost(
