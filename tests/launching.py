@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import pytest
 
 from commbench import backends
 from commbench.harness import cases
-from commbench.model import Case, Failure, Launch, Record
+from commbench.model import Case, Failure, IdleCost, Launch, Record
 
 R = TypeVar("R")
 
@@ -34,6 +34,13 @@ def require(backend: str) -> None:
 def make_launch(case: Case, index: int = 0) -> Launch:
     """Return a launch of a case."""
     return Launch(case=case, index=index, block=0, position=0)
+
+
+def no_idle_cost(launch: Launch, cpu_seconds: Callable[[], float], n_processes: int) -> IdleCost:
+    """Pretend to have measured the idle processes, which takes seconds."""
+    return IdleCost(
+        case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
+    )
 
 
 def ping_pong(

@@ -8,30 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import make_launch
+from launching import make_launch, no_idle_cost
 
 from commbench.backends.tcp import TcpBackend
-from commbench.harness.measure import cluster as measuring
-from commbench.harness.measure import fetches, peer, pingpong, streams
-from commbench.model import Case, IdleCost, Launch, Record
+from commbench.harness.measure import peer, pingpong, streams
+from commbench.model import Case, Record
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
-
-
-def no_idle_cost(launch: Launch, cpu_seconds: Callable[[], float], n_processes: int) -> IdleCost:
-    """Pretend to have measured the idle processes, which takes seconds."""
-    return IdleCost(
-        case_id=launch.case.id, launch=0, seconds=1, cpu_seconds=0, n_processes=n_processes
-    )
-
-
-@pytest.fixture
-def brief_idle_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a tenth of a second."""
-    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
-    for module in (measuring, fetches):
-        real = module.measure_idle
-        monkeypatch.setattr(module, "measure_idle", lambda *args, real=real: real(*args, 0.1))
 
 
 @pytest.fixture(scope="session")

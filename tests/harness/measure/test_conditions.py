@@ -1,4 +1,4 @@
-"""Who used the cores while a launch ran is told apart: the launch itself, and others."""
+"""The use of the cores during a launch: by the launch itself, and by others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import builders
 import pytest
-from processes import Tag
+from launching import make_launch
 
 from commbench.harness.measure import conditions
 from commbench.machine import cores
-from commbench.model import CoreUse, Launch
+from commbench.model import CoreUse
 
-LAUNCH = Launch(case=builders.case(), index=3, block=0, position=0)
+LAUNCH = make_launch(builders.case(), 3)
 BURN = """
 import time
 input()
@@ -33,18 +33,18 @@ def burning(seconds: float) -> subprocess.Popen[str]:
 
 
 def burn(child: subprocess.Popen[str]) -> None:
-    """Let the process burn it."""
+    """Let the process burn its CPU time."""
     child.stdin.write("\n")
     child.stdin.flush()
     assert child.stdout.readline() == "done\n"
 
 
 def end(child: subprocess.Popen[str]) -> None:
-    """Wait for the process to end, and for the kernel to have told its times."""
+    """Wait for the process to end, whose times the kernel has then."""
     child.communicate("\n")
 
 
-def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
+def test_children_that_ended_count_for_the_launch(tag: object) -> None:
     records: list[CoreUse] = []
     with conditions.watched(LAUNCH, records.append):
         child = burning(0.5)
@@ -59,7 +59,7 @@ def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
     assert use.stolen_cpu_seconds >= 0
 
 
-def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
+def test_other_processes_count_in_the_busy_time_alone(tag: object) -> None:
     records: list[CoreUse] = []
     child = burning(0.6)
     try:
@@ -72,7 +72,8 @@ def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
     assert use.own_cpu_seconds < 0.3
 
 
-def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
+def test_a_launch_that_fails_has_no_record(tag: object) -> None:
+    # Its processes may live on, and their time would pass for that of others.
     records: list[CoreUse] = []
     with pytest.raises(ZeroDivisionError), conditions.watched(LAUNCH, records.append):
         raise ZeroDivisionError
@@ -82,7 +83,7 @@ def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
 @pytest.mark.parametrize(
     "seen", [None, cores.Times(1.0, 0.0)], ids=["nothing", "a clock that stands"]
 )
-def test_where_the_kernel_hides_it_there_is_no_record(
+def test_no_record_where_the_kernel_hides_the_times(
     seen: cores.Times | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cores, "times", lambda _: seen)
