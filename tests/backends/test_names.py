@@ -1,8 +1,9 @@
-"""A backend's name decides what is set, what is refused and what is called a contradiction."""
+"""What a backend's name sets, refuses and contradicts."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,9 +61,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
     return pretend
 
 
-# --- names -----------------------------------------------------------------------------------
-
-
 @given(st.lists(st.sampled_from(OPTIONS), min_size=1, max_size=6))
 def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None:
     name = parse(f"ucx:{'+'.join(options)}").name
@@ -71,7 +69,7 @@ def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None
 
 
 @pytest.mark.parametrize("name", ["tcp", "ucx", "ucx:shm", "fake", "fake:slow"])
-def test_a_name_is_its_own_name(name: str) -> None:
+def test_parsing_gives_back_the_name(name: str) -> None:
     assert parse(name).name == parse(f"  {name}\n").name == name
 
 
@@ -94,18 +92,18 @@ def test_a_name_is_its_own_name(name: str) -> None:
         ("fake:nothing", "unknown fault 'nothing'; known: crash"),
     ],
 )
-def test_a_name_that_is_none_is_refused_with_the_known_ones(name: str, message: str) -> None:
+def test_an_unknown_part_of_a_name_is_refused_with_the_known_ones(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(name)
 
 
-def test_an_unknown_backend_is_an_unknown_name() -> None:
+def test_an_unknown_backend_is_not_a_wrong_option() -> None:
     with pytest.raises(UnknownNameError):
         parse("nonsense")
 
 
 @pytest.mark.parametrize("name", registry.names("backend"))
-def test_every_backend_keeps_to_the_protocol(name: str) -> None:
+def test_every_backend_has_the_types_of_the_protocol(name: str) -> None:
     backend = parse(name)
     assert isinstance(backend, Backend)
     assert (backend.name, backend.head) == (name, name)
@@ -117,8 +115,6 @@ def test_every_backend_keeps_to_the_protocol(name: str) -> None:
         assert all(type(text) is str for pair in variables.items() for text in pair)
     assert dict(backend.dask_config()) == {}
 
-
-# --- settings --------------------------------------------------------------------------------
 
 SETTINGS = {
     ("ucx", "cpu"): {},
@@ -139,33 +135,28 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("place", "variables"), SETTINGS.items())
-def test_the_name_decides_the_environment(
-    place: tuple[str, str], variables: dict[str, str]
-) -> None:
-    name, device = place
+@pytest.mark.parametrize(("case", "variables"), SETTINGS.items())
+def test_the_name_decides_the_environment(case: tuple[str, str], variables: dict[str, str]) -> None:
+    # On GPUs, distributed-ucxx makes the CUDA context before UCX begins.
+    name, device = case
     context = {"DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT": "True"} if device == "gpu" else {}
     assert parse(name).environment(device, SCRATCH) == LOG | variables | context
 
 
-def test_every_list_of_transports_has_a_listener() -> None:
+def test_every_list_of_transports_begins_with_tcp_and_names_each_once() -> None:
     for count in range(1, 5):
         for options in permutations(OPTIONS, count):
             for device in ("cpu", "gpu"):
-                found = parse(f"ucx:{'+'.join(options)}").environment(device, SCRATCH)
-                names = found["UCX_TLS"].split(",")
+                variables = parse(f"ucx:{'+'.join(options)}").environment(device, SCRATCH)
+                names = variables["UCX_TLS"].split(",")
                 assert names[0] == "tcp"
                 assert len(names) == len(set(names))
-
-
-def test_tcp_sets_nothing() -> None:
-    assert parse("tcp").environment("gpu", SCRATCH) == {}
-    assert parse("tcp").settings() == "nothing: Dask's default"
 
 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
+        ("tcp", "nothing: Dask's default"),
         ("ucx", "nothing: UCX's default under Dask"),
         ("ucx:shm", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
         ("ucx:nvlink", "UCX_TLS=tcp,cuda_copy,cuda_ipc"),
@@ -173,9 +164,6 @@ def test_tcp_sets_nothing() -> None:
 )
 def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
     assert parse(name).settings() == settings
-
-
-# --- contradictions --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,10 +199,10 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
 def test_bytes_on_another_transport_contradict_the_name(
     name: str, transport: str, says: str
 ) -> None:
-    found = parse(name).contradiction(transport)
-    assert bool(found) == bool(says)
-    assert says in found
-    assert not found or (found.startswith(name) and "\n" not in found)
+    text = parse(name).contradiction(transport)
+    assert bool(text) == bool(says)
+    assert says in text
+    assert not text or (text.startswith(name) and "\n" not in text)
 
 
 def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -238,23 +226,21 @@ def test_the_fastest_lane_names_the_transport(
     lanes: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
-    found = UcxBackend.transport(endpoint(lanes, monkeypatch))
-    assert found.name == name
-    assert found.evidence == f"ucp_ep_query: {' '.join(lanes)}"
+    used = UcxBackend.transport(endpoint(lanes, monkeypatch))
+    assert used.name == name
+    assert used.evidence == f"ucp_ep_query: {' '.join(lanes)}"
 
 
-def test_ucx_s_own_log_is_part_of_the_evidence(
+def test_the_last_line_of_ucxs_log_about_the_transport_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     log = tmp_path / f"ucx-{os.getpid()}.log"
     line = "[1.5] [host:1:0] ucp_worker.c:1 UCX  INFO  ucp_context_0 intra-node cfg#{} tag({})"
     lines = [line.format(0, SHM), line.format(1, SHM), line.format(2, TCP), "tag(sysv/memory)"]
     log.write_bytes("\n".join(lines).encode() + b"\n\xff\n")
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
-    found = UcxBackend.transport(endpoint([SHM, TCP], monkeypatch))
-    assert found.evidence.endswith(f"; log: ucp_context_0 intra-node cfg#1 tag({SHM})")
+    used = UcxBackend.transport(endpoint([SHM, TCP], monkeypatch))
+    assert used.evidence.endswith(f"; log: ucp_context_0 intra-node cfg#1 tag({SHM})")
 
 
 @pytest.mark.parametrize(
@@ -276,19 +262,10 @@ def test_tcp_names_the_interface_of_its_socket(
         "net_if_addrs",
         lambda: {key: [SimpleNamespace(address=text)] for key, text in addresses.items()},
     )
-    found = TcpBackend.transport(SimpleNamespace(local_address=local, peer_address=peer))
-    assert found.name == name
-    assert local in found.evidence
-    assert peer in found.evidence
-
-
-# --- availability ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib"])
-def test_a_machine_with_everything_lacks_nothing(name: str, machine: Callable[..., None]) -> None:
-    machine()
-    assert parse(name).unavailable("gpu") is None
+    used = TcpBackend.transport(SimpleNamespace(local_address=local, peer_address=peer))
+    assert used.name == name
+    assert local in used.evidence
+    assert peer in used.evidence
 
 
 @pytest.mark.parametrize(
@@ -303,7 +280,7 @@ def test_a_machine_with_everything_lacks_nothing(name: str, machine: Callable[..
         ("fake", "gpu", {}, "CPUs only", "--device cpu"),
     ],
 )
-def test_what_is_missing_is_told_with_a_remedy(
+def test_what_the_machine_lacks_is_named_with_a_remedy(
     name: str, device: str, lacks: dict[str, Any], reason: str, remedy: str,
     machine: Callable[..., None],
 ) -> None:  # fmt: skip
@@ -315,22 +292,23 @@ def test_what_is_missing_is_told_with_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("name", "lacks"),
+    ("name", "device", "lacks"),
     [
-        ("ucx", {"gpus": 0, "rdma": 0}),
-        ("ucx:tcp+shm", {"gpus": 0, "rdma": 0, "wheel": True, "verbs": False}),
-        ("ucx:ib", {"gpus": 0, "wheel": True}),
-        ("tcp", {"missing": "ucxx", "gpus": 0, "rdma": 0}),
+        ("ucx:tcp+shm+nvlink+ib", "gpu", {}),
+        ("ucx", "cpu", {"gpus": 0, "rdma": 0}),
+        ("ucx:tcp+shm", "cpu", {"gpus": 0, "rdma": 0, "wheel": True, "verbs": False}),
+        ("ucx:ib", "cpu", {"gpus": 0, "wheel": True}),
+        ("tcp", "cpu", {"missing": "ucxx", "gpus": 0, "rdma": 0}),
     ],
 )
-def test_only_what_the_name_asks_for_must_be_there(
-    name: str, lacks: dict[str, Any], machine: Callable[..., None]
+def test_hardware_that_the_name_does_not_need_may_be_missing(
+    name: str, device: str, lacks: dict[str, Any], machine: Callable[..., None]
 ) -> None:
     machine(**lacks)
-    assert parse(name).unavailable("cpu") is None
+    assert parse(name).unavailable(device) is None
 
 
-def test_asking_loads_neither_ucx_nor_mpi() -> None:
+def test_asking_for_availability_imports_neither_ucx_nor_mpi() -> None:
     code = (
         "import sys; from commbench.model import registry; from commbench.backends import parse\n"
         "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
@@ -341,7 +319,7 @@ def test_asking_loads_neither_ucx_nor_mpi() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_the_mode_that_does_not_poll_sets_both_of_its_variables(tmp_path: Path) -> None:
+def test_progress_by_a_thread_with_futures_sets_two_variables(tmp_path: Path) -> None:
     future = parse("ucx:thread-future").environment("cpu", tmp_path)
     assert future["UCXPY_PROGRESS_MODE"] == "thread"
     assert future["UCXPY_ENABLE_PYTHON_FUTURE"] == "1"

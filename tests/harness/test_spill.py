@@ -1,5 +1,3 @@
-"""What a worker wrote to disk is what its own store counted."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -9,23 +7,24 @@ import builders
 import numpy as np
 import pytest
 from distributed import wait
+from launching import make_launch
 
 from commbench.harness import spill
 from commbench.harness.measure import cluster as measuring
 from commbench.launchers.base import RunningCluster
-from commbench.model import Launch, Spill
+from commbench.model import Spill
 
 MB = 10**6
-LAUNCH = Launch(case=builders.case(), index=2, block=0, position=0)
+LAUNCH = make_launch(builders.case(), 2)
 
 
 def evict_all(dask_worker: Any) -> None:
-    """Write all that the worker holds to disk, as it does when its memory is full."""
+    """Write all data of the worker to disk, as it does when its memory is full."""
     while dask_worker.data.fast:
         dask_worker.data.evict()
 
 
-def test_what_a_worker_writes_in_an_iteration_is_recorded(cluster: RunningCluster) -> None:
+def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster: RunningCluster) -> None:
     client = cluster.client
     arrays = [np.random.default_rng(n).integers(0, 256, MB, dtype="u1") for n in range(3)]
     where = [cluster.addresses["0"]]
@@ -38,12 +37,12 @@ def test_what_a_worker_writes_in_an_iteration_is_recorded(cluster: RunningCluste
     more = client.scatter(arrays[1:], workers=where, hash=False)
     wait(more)
     client.run(evict_all, workers=where)
-    (found,) = measuring._spills(LAUNCH, 1, before, cluster)
-    assert isinstance(found, Spill)
-    assert (found.worker, found.launch, found.iteration, found.n_values) == ("0", 2, 1, 2)
-    assert 2 * MB <= found.nbytes < 2.1 * MB
+    (record,) = measuring._spills(LAUNCH, 1, before, cluster)
+    assert isinstance(record, Spill)
+    assert (record.worker, record.launch, record.iteration, record.n_values) == ("0", 2, 1, 2)
+    assert 2 * MB <= record.nbytes < 2.1 * MB
 
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
-def test_a_worker_that_never_spills_wrote_nothing(data: Any) -> None:
+def test_a_store_without_a_limit_of_memory_counts_nothing(data: Any) -> None:
     assert spill.written(SimpleNamespace(data=data)) == (0, 0)

@@ -1,5 +1,3 @@
-"""Plug-ins are found by entry point, loaded when asked for, and explained when they can't be."""
-
 from __future__ import annotations
 
 import subprocess
@@ -35,12 +33,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("kind", "base"), [("backend", Backend), ("workload", Workload), ("launcher", Launcher)]
 )
-def test_every_plugin_is_what_its_group_promises(kind: str, base: type) -> None:
+def test_every_plugin_is_a_class_of_its_kind_with_its_name(kind: str, base: type) -> None:
     assert registry.names(kind)
     for name in registry.names(kind):
-        found = registry.load(kind, name)
-        assert issubclass(found, base)
-        assert getattr(found, "head", None) == name or found.name == name
+        plugin = registry.load(kind, name)
+        assert issubclass(plugin, base)
+        assert getattr(plugin, "head", None) == name or plugin.name == name
 
 
 @pytest.mark.parametrize("kind", ["plot", "report"])
@@ -49,18 +47,18 @@ def test_every_plot_and_report_can_be_called(kind: str) -> None:
     assert all(callable(registry.load(kind, name)) for name in registry.names(kind))
 
 
-def test_names_are_sorted_and_imported_by_nobody() -> None:
+def test_names_are_sorted_and_known_without_an_import() -> None:
     code = (
         "import sys; from commbench.model import registry;"
         "kinds = ('backend', 'workload', 'launcher', 'plot', 'section', 'report');"
         "assert all((n := registry.names(k)) and n == sorted(n) for k in kinds);"
         "print({'.'.join(m.split('.')[:2]) for m in sys.modules if m.startswith('commbench.')})"
     )
-    found = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert eval(found) == {"commbench.errors", "commbench.model"}
+    modules = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert eval(modules) == {"commbench.errors", "commbench.model"}
 
 
-def test_a_third_partys_entry_point_is_as_good_as_ours(install: Callable[..., None]) -> None:
+def test_a_third_partys_entry_point_is_loaded_by_name(install: Callable[..., None]) -> None:
     install(mine="collections:OrderedDict")
     assert registry.names("backend") == ["mine"]
     assert registry.load("backend", "mine").__name__ == "OrderedDict"
@@ -72,7 +70,7 @@ def test_an_unknown_name_lists_what_is_installed(install: Callable[..., None]) -
         registry.load("backend", "min")
 
 
-def test_an_unknown_kind_has_no_names() -> None:
+def test_a_group_without_entry_points_has_no_names() -> None:
     with pytest.raises(UnknownNameError, match="unknown nonsense 'x'; known: none"):
         registry.load("nonsense", "x")
 
@@ -97,7 +95,7 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
         registry.load("backend", "mine")
 
 
-def test_a_plugins_own_mistake_is_not_hidden(
+def test_an_error_in_a_plugins_code_is_not_hidden(
     install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "wrong_plugin.py").write_text("1 / 0")

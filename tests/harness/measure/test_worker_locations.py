@@ -1,4 +1,4 @@
-"""Each launch records where its processes are, and bound workers are where they were bound to."""
+"""The locations of processes, and the binding of workers to CPUs, GPUs and interfaces."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import builders
-import processes
 import pytest
 import trees
+from launching import make_launch
 
 from commbench import backends
 from commbench.harness.measure import conditions
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import topology
 from commbench.machine.topology import worker_location
-from commbench.model import ClusterSpec, Launch, Placement, WorkerPlace
+from commbench.model import ClusterSpec, Placement, WorkerPlace
 
-LAUNCH = Launch(case=builders.case(), index=0, block=0, position=0)
+LAUNCH = make_launch(builders.case())
 CPUS = sorted(os.sched_getaffinity(0))
 MATRIX = "\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n"
 ROWS = "".join(f"{i}, A100, GPU-{'ab'[i]}, 00000000:0{i}:00.0, 40960, 570\n" for i in (0, 1))
@@ -31,7 +31,7 @@ ROWS = "".join(f"{i}, A100, GPU-{'ab'[i]}, 00000000:0{i}:00.0, 40960, 570\n" for
 
 @contextlib.contextmanager
 def sleeper(*before: str, **environ: str) -> Iterator[int]:
-    """Give the id of a process that does nothing, with these variables; else skip the test."""
+    """Yield the id of a process that does nothing, with these variables; else skip the test."""
     # No other program takes the shell's place: /proc has no variables of a process meanwhile.
     command = [*before, "sh", "-c", "echo there; read until_killed"]
     child = subprocess.Popen(
@@ -48,16 +48,16 @@ def sleeper(*before: str, **environ: str) -> Iterator[int]:
         child.communicate()
 
 
-def test_this_process_tells_where_it_is() -> None:
-    place = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
-    assert place["host"] == os.uname().nodename
-    assert (place["pid"], place["nic"], place["gpu"]) == (os.getpid(), "lo", "")
+def test_the_location_of_this_process() -> None:
+    location = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
+    assert location["host"] == os.uname().nodename
+    assert (location["pid"], location["nic"], location["gpu"]) == (os.getpid(), "lo", "")
     assert topology.this_host().allowed == frozenset(CPUS)
-    assert place["cpus"].startswith(str(CPUS[0]))
-    WorkerPlace(case_id="c", launch=0, worker="0", **place)
+    assert location["cpus"].startswith(str(CPUS[0]))
+    WorkerPlace(case_id="c", launch=0, worker="0", **location)
 
 
-def test_two_processes_of_a_host_share_its_id_and_a_namespace_does_not() -> None:
+def test_a_network_namespace_is_a_host_with_another_id() -> None:
     here = worker_location(os.getpid())["host_id"]
     with sleeper() as beside:
         assert worker_location(beside)["host_id"] == here
@@ -69,7 +69,7 @@ def test_two_processes_of_a_host_share_its_id_and_a_namespace_does_not() -> None
 
 @pytest.fixture
 def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nvidia-smi tell of two GPUs with NVLinks between them."""
+    """Let nvidia-smi show two GPUs with NVLinks between them."""
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, ROWS, MATRIX)
 
 
@@ -77,18 +77,23 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> None:
     root = trees.two_sockets(tmp_path / "root")
     with sleeper(CUDA_VISIBLE_DEVICES="1,0") as child:
-        place = worker_location(child, device="gpu", root=root)
-        assert (place["gpu"], place["gpu_uuid"], place["gpu_links"]) == ("1", "GPU-b", "GPU0=NV2")
-        assert place["gpu_pci"] == "0000:01:00.0"
+        location = worker_location(child, device="gpu", root=root)
+        assert (location["gpu"], location["gpu_uuid"], location["gpu_links"]) == (
+            "1",
+            "GPU-b",
+            "GPU0=NV2",
+        )
+        assert location["gpu_pci"] == "0000:01:00.0"
         assert worker_location(child, device="cpu", root=root)["gpu"] == ""
     with sleeper(CUDA_VISIBLE_DEVICES="") as child:
         assert worker_location(child, device="gpu", root=root)["gpu"] == ""
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_what_cupy_uses_wins_over_the_variable(
+def test_the_pci_address_of_cupys_device_wins_over_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # CUDA may number the GPUs in another order than nvidia-smi.
     class Runtime:
         getDevice = staticmethod(lambda: 1)  # noqa: N815 - CuPy's name
         deviceGetPCIBusId = staticmethod(["", "0000:01:00.0"].__getitem__)  # noqa: N815
@@ -99,14 +104,16 @@ def test_what_cupy_uses_wins_over_the_variable(
     assert worker_location(os.getpid(), device="gpu", root=root)["gpu"] == "1"
 
 
-def test_ucx_tells_the_devices_that_it_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interface_over_ucx_and_over_tcp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
     assert worker_location(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
     assert worker_location(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
     assert worker_location(os.getpid(), address="tcp://[broken")["nic"] == ""
 
 
-def test_the_two_ends_of_a_pair_have_a_place() -> None:
+def test_the_locations_of_both_ends_of_a_pair() -> None:
     with sleeper() as child:
         one, other = conditions.process_places(LAUNCH, {"0": os.getpid(), "1": child})
     assert (one.worker, other.worker, other.pid) == ("0", "1", child)
@@ -114,7 +121,7 @@ def test_the_two_ends_of_a_pair_have_a_place() -> None:
 
 
 def variables() -> dict[str, str]:
-    """Return what binds a worker, from its own environment."""
+    """Return the variables that bind a worker."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "UCX_NET_DEVICES")
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -145,42 +152,21 @@ def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with LocalLauncher().start(spec, backend.protocol, tmp_path) as cluster:
         names = cluster.names
 
-        def found(function: Any) -> dict[str, Any]:
-            return {names[address]: told for address, told in cluster.client.run(function).items()}
+        def by_worker(function: Any) -> dict[str, Any]:
+            return {names[address]: row for address, row in cluster.client.run(function).items()}
 
-        assert found(affinity) == {"0": [CPUS[1]], "1": [CPUS[0]]}
-        assert all(cpus == [CPUS[1]] for cpus in found(threads)["0"])
-        assert found(variables) == {
+        assert by_worker(affinity) == {"0": [CPUS[1]], "1": [CPUS[0]]}
+        assert all(cpus == [CPUS[1]] for cpus in by_worker(threads)["0"])
+        assert by_worker(variables) == {
             "0": {},
             "1": {
                 "CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                 "UCX_NET_DEVICES": "lo",
             },
         }  # fmt: skip
-        told = {place.worker: place for place in conditions.worker_places(LAUNCH, cluster)}
-        assert {name: place.cpus for name, place in told.items()} == {
+        records = conditions.worker_places(LAUNCH, cluster)
+        assert {record.worker: record.cpus for record in records} == {
             "0": str(CPUS[1]), "1": str(CPUS[0]),
         }  # fmt: skip
         assert cluster.client.run_on_scheduler(affinity) == CPUS
     assert sorted(os.sched_getaffinity(0)) == CPUS
-
-
-@pytest.mark.skipif(len(CPUS) < 2, reason="it takes two CPUs")
-def test_a_placed_run_tells_so(tmp_path: Path) -> None:
-    file = tmp_path / "placement.toml"
-    file.write_text("".join(f'[[worker]]\ncpus = "{cpu}"\n' for cpu in CPUS[:2]))
-    with processes.command_line(tmp_path) as line:
-        ended = line.run(
-            "all-to-all", "--sizes", "1MiB", "--launches", "1", "--iterations", "1",
-            "--placement", file,
-        )  # fmt: skip
-        assert ended.status == 0, ended.said
-        report = line.report(ended.run)
-    assert {place["worker"]: place["cpus"] for place in report["places"]} == {
-        "0": str(CPUS[0]), "1": str(CPUS[1]),
-    }  # fmt: skip
-    assert {pair["link"] for pair in report["pairs"]} <= {"same NUMA", "cross-socket", "same host"}
-    assert "unknown" not in {link["link"] for link in report["links"]}
-    assert f"worker 1: CPUs {CPUS[1]}" in ended.said
-    cluster = report["cases"][0]["cluster"]
-    assert [place["cpus"] for place in cluster["placement"]] == [str(CPUS[0]), str(CPUS[1])]
