@@ -50,14 +50,14 @@ def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return prepare
 
 
-def test_a_launch_on_host_memory_has_nothing_to_do_with_it(monkeypatch: Any) -> None:
+def test_a_launch_on_host_memory_imports_no_cuda_library(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.environment(ClusterSpec(), "module:function") == {}
     gpu.set_up()
     gpu.synchronize("cpu")
 
 
-def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> None:
+def test_rmm_is_set_up_as_the_case_says(set_up: Any, fakes: Any) -> None:
     set_up()
     plugins = importlib.import_module("dask_cuda.plugins")
     nothing = {"maximum_pool_size": None, "release_threshold": None, "log_directory": None}
@@ -66,15 +66,15 @@ def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> Non
         "initial_pool_size": 10**9, "managed_memory": False, "async_alloc": False,
         "track_allocations": False, "external_lib_list": ["cupy"], **nothing,
     }  # fmt: skip
-    told = gpu.describe()
-    assert told["rmm"] == "26.10.0 PoolMemoryResource(CudaMemoryResource)"
-    assert told["cupy"] == "rmm_cupy_allocator"
+    description = gpu.describe()
+    assert description["rmm"] == "26.10.0 PoolMemoryResource(CudaMemoryResource)"
+    assert description["cupy"] == "rmm_cupy_allocator"
     set_up(ClusterSpec(device="gpu", rmm_pool="0.5", rmm_async=True))
     assert plugins.ASKED[1]["initial_pool_size"] == 0.5
     assert plugins.ASKED[1]["async_alloc"] is True
 
 
-def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None:
+def test_without_rmm_options_cupy_keeps_its_pool(set_up: Any, fakes: Any) -> None:
     set_up(ClusterSpec(device="gpu"))
     assert fakes.COUNTS["use"] == fakes.COUNTS["context"] == 1
     assert "dask_cuda" not in sys.modules
@@ -95,60 +95,57 @@ def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert order == [False]
 
 
-def test_a_gpu_that_is_not_there_is_told(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_cudas_error(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,0")
     with pytest.raises(UnavailableError, match="first of CUDA_VISIBLE_DEVICES=7,0: cudaErrorNoDe"):
         set_up()
 
 
-def test_a_pool_that_does_not_fit_is_told(set_up: Any) -> None:
+def test_a_pool_that_does_not_fit_is_an_error_with_its_size(set_up: Any) -> None:
     with pytest.raises(UnavailableError, match=r"RMM is unavailable.*9000GB.*bad_alloc"):
         set_up(ClusterSpec(device="gpu", rmm_pool="9000GB"))
 
 
-def test_every_process_of_a_launch_is_told(tmp_path: Any) -> None:
+def test_the_environment_of_a_launch_has_the_options_of_ucx_and_rmm(tmp_path: Any) -> None:
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
-    found = runner.environment(
+    variables = runner.environment(
         Launch(case=case, index=0, block=0, position=0), backends.parse(case.backend), tmp_path
     )
-    assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in found["COMMBENCH_GPU"]
-    assert '"rmm_pool": "1GB"' in found["COMMBENCH_GPU"]
-    assert found["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
-    assert found["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] == "True"
-    assert found["UCX_TLS"] == "tcp,cuda_copy,cuda_ipc"
+    assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in variables["COMMBENCH_GPU"]
+    assert '"rmm_pool": "1GB"' in variables["COMMBENCH_GPU"]
+    assert variables["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
+    assert variables["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] == "True"
+    assert variables["UCX_TLS"] == "tcp,cuda_copy,cuda_ipc"
 
 
-# --- what the workers tell -------------------------------------------------------------------
-
-
-def checked(spec: ClusterSpec, *told: dict[str, Any]) -> list[Record]:
-    """Return what is recorded of a cluster whose workers tell that."""
-    rows = {f"tcp://10.0.0.1:{number}": row for number, row in enumerate(told)}
+def checked(spec: ClusterSpec, *described: dict[str, Any]) -> list[Record]:
+    """Return the records of a cluster whose workers describe their GPUs so."""
+    rows = {f"tcp://10.0.0.1:{number}": row for number, row in enumerate(described)}
     names = {where: str(number) for number, where in enumerate(rows)}
     cluster: Any = SimpleNamespace(names=names, client=SimpleNamespace(run=lambda _: rows))
     launch = Launch(
         case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
     )
-    found: list[Record] = []
-    conditions.validate_gpus(launch, cluster, found.append)
-    return found
+    records: list[Record] = []
+    conditions.validate_gpus(launch, cluster, records.append)
+    return records
 
 
 def row(uuid: str = "aa", **given: str) -> dict[str, Any]:
-    """Return what one worker tells."""
-    told = {"uuid": uuid, "name": "H100", "visible": "0,1", "cupy": "rmm_cupy_allocator"}
-    return {**told, "rmm": "26.10.0 PoolMemoryResource(CudaMemoryResource)", **given}
+    """Return the description of a worker's GPU."""
+    base = {"uuid": uuid, "name": "H100", "visible": "0,1", "cupy": "rmm_cupy_allocator"}
+    return {**base, "rmm": "26.10.0 PoolMemoryResource(CudaMemoryResource)", **given}
 
 
-def test_where_memory_comes_from_is_recorded_once() -> None:
-    (found,) = checked(SPEC, row("aa"), row("bb"))
-    assert isinstance(found, Setting)
-    assert found.value == (
+def test_the_memory_resource_of_like_workers_is_recorded_once() -> None:
+    (record,) = checked(SPEC, row("aa"), row("bb"))
+    assert isinstance(record, Setting)
+    assert record.value == (
         "RMM 26.10.0 PoolMemoryResource(CudaMemoryResource); CuPy by rmm_cupy_allocator"
     )
 
 
-def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
+def test_workers_that_share_a_gpu_end_the_launch_unless_they_may() -> None:
     with pytest.raises(LaunchError, match=r"workers 0, 1 work on one GPU .*--workers-per-gpu"):
         checked(SPEC, row(), row())
     shared = ClusterSpec(device="gpu", workers_per_gpu=2)
@@ -158,7 +155,7 @@ def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told", "says"),
+    ("spec", "described", "says"),
     [
         (SPEC, {"error": "ModuleNotFoundError: cupy"}, "worker 0 has no GPU .*ModuleNotFound"),
         (SPEC, row(rmm="26.10.0 CudaMemoryResource"), "asked for .pool 1GB.*not Pool"),
@@ -167,8 +164,8 @@ def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
         (ClusterSpec(device="gpu", rmm_managed=True), row(), "not Managed"),
     ],
 )
-def test_memory_that_is_not_as_asked_for_ends_the_launch(
-    spec: ClusterSpec, told: dict[str, Any], says: str
+def test_another_memory_resource_than_the_case_has_ends_the_launch(
+    spec: ClusterSpec, described: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(LaunchError, match=says):
-        checked(spec, told)
+        checked(spec, described)

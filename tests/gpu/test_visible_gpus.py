@@ -23,7 +23,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
     """Return what each process has in CUDA_VISIBLE_DEVICES."""
-    return [own.get(VISIBLE, "") for own in variables]
+    return [each.get(VISIBLE, "") for each in variables]
 
 
 @pytest.mark.parametrize(
@@ -39,20 +39,22 @@ def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
         ("MIG-1111,MIG-2222", ("MIG-1111", "MIG-2222")),
     ],
 )
-def test_the_environment_says_what_is_visible(text: str | None, names: tuple[str, ...]) -> None:
+def test_visible_gpus_end_at_the_first_missing_or_repeated_one(
+    text: str | None, names: tuple[str, ...]
+) -> None:
     assert gpu.devices({} if text is None else {VISIBLE: text}) == names
 
 
-def test_each_worker_gets_a_gpu_of_its_own_and_sees_the_others() -> None:
-    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
-    assert orders(found) == ["0,1", "1,0"]
-    assert {own["CUDA_DEVICE_ORDER"] for own in found} == {"PCI_BUS_ID"}
+def test_each_worker_sees_another_gpu_first() -> None:
+    variables = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
+    assert orders(variables) == ["0,1", "1,0"]
+    assert {each["CUDA_DEVICE_ORDER"] for each in variables} == {"PCI_BUS_ID"}
     names = {VISIBLE: "GPU-bbbb,GPU-aaaa"}
-    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), names)
-    assert orders(found) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
+    variables = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), names)
+    assert orders(variables) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
 
 
-def test_workers_share_gpus_where_they_may() -> None:
+def test_workers_that_share_gpus_fill_the_first_one_first() -> None:
     spec = ClusterSpec(n_workers=3, device="gpu", workers_per_gpu=2)
     assert orders(gpu.env_for_workers(spec, {})) == ["0,1", "0,1", "1,0"]
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
@@ -74,7 +76,7 @@ def test_more_workers_than_gpus_is_an_error(
         gpu.env_for_workers(spec, environ)
 
 
-def test_a_placement_wins() -> None:
+def test_the_gpu_of_a_placement_wins() -> None:
     placement = (Placement(gpu=1), Placement(gpu=1), Placement(cpus="0"))
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[:2])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
@@ -84,7 +86,7 @@ def test_a_placement_wins() -> None:
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
 
 
-def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
         raise AssertionError("nvidia-smi was asked")
 
