@@ -84,7 +84,7 @@ class Text(ClusterWorkload):
 
 
 class Unseeded(AllToAll):
-    """Makes the same blocks whatever the seed."""
+    """Makes the same blocks for every seed."""
 
     name = "mine"
 

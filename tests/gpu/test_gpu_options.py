@@ -16,7 +16,7 @@ from commbench.analysis.comparability import match
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.cases import unmet
-from commbench.machine import environment
+from commbench.machine import environment, gpu
 from commbench.machine.topology import Gpu, Host, auto
 from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
 
@@ -70,6 +70,13 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         suite.cases_for("transpose-sum", [backend], {}, spec)
+
+
+@pytest.mark.parametrize(
+    "given", [{"rmm_pool": "10GB", "rmm_async": True}, {"rmm_pool": "0.5", "rmm_managed": True}]
+)
+def test_a_pool_goes_with_other_options(given: dict[str, Any]) -> None:
+    gpu.validate(replace(SPEC, **given), "ucx")
 
 
 def test_rmm_is_part_of_a_case() -> None:

@@ -82,7 +82,7 @@ def test_the_gpu_of_a_placement_wins() -> None:
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[1:])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
-    # By number, where the variable names by UUID: the two can't be told apart.
+    # By number, where the variable names by UUID: which is which is unknown.
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
 
 

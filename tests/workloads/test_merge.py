@@ -28,9 +28,9 @@ def done(client):
     return work, run(client, work)
 
 
-def whole(chunk_of, partitions):
+def whole(chunk_frame, partitions):
     """Return all chunks in one frame."""
-    return pd.concat([chunk_of(chunk) for chunk in range(partitions)], ignore_index=True)
+    return pd.concat([chunk_frame(chunk) for chunk in range(partitions)], ignore_index=True)
 
 
 SHAPES = [
@@ -184,7 +184,7 @@ def test_a_partition_that_failed_is_caught(client, done):
 
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
-def test_the_shuffle_is_the_requested_one_whatever_dasks_configuration(client, shuffle, configured):
+def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):
     work = workload(Merge, shuffle=shuffle)
     with dask.config.set({"dataframe.shuffle.method": configured}):
         work.prepare(client)

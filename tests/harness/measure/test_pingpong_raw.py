@@ -1,4 +1,4 @@
-"""The raw layers of ucx and mpi: what other programs measure, told as it is."""
+"""The raw layers of ucx and mpi: what other programs measure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ucx_perftest_gives_one_unverified_sample_per_size(mode, tmp_path):
     assert all(0 < s.seconds < 1 for s in samples)
     used = select(records, TransportUsed)
     assert [(u.src, u.dst) for u in used] == [("0", "1"), ("1", "0")]
-    # The same as ucxx has in a process with these variables, by UCX's own log.
+    # The same as ucxx has in a process with these variables, by UCX's log.
     assert all(u.transport in ("sysv/memory", "posix/memory") for u in used)
     assert all(u.evidence.startswith("raw: ucx_perftest; UCX's log: ") for u in used)
 

@@ -41,7 +41,7 @@ def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure,
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_messages_and_their_counts_are_those_of_latency(measure, layer):
     records = measure(layers=(layer,), sizes=SIZES, iterations=50, **LOADED)
-    # The CPU time of the messages can't be told from that of the load.
+    # The messages' share of the CPU time is unknown.
     assert all(s.verified and s.seconds > 0 and s.cpu_seconds == 0 for s in samples(records))
     assert [s.payload_bytes for s in samples(records)] == [1] * 50 + [64 << 10] * 5
 

@@ -32,7 +32,7 @@ ROWS = "".join(f"{i}, A100, GPU-{'ab'[i]}, 00000000:0{i}:00.0, 40960, 570\n" for
 @contextlib.contextmanager
 def sleeper(*before: str, **environ: str) -> Iterator[int]:
     """Yield the id of a process that does nothing, with these variables; else skip the test."""
-    # No other program takes the shell's place: /proc has no variables of a process meanwhile.
+    # No ``exec``, during which /proc has no variables of a process.
     command = [*before, "sh", "-c", "echo there; read until_killed"]
     child = subprocess.Popen(
         command, env={"PATH": os.environ["PATH"]} | environ, text=True,
@@ -59,8 +59,8 @@ def test_the_location_of_this_process() -> None:
 
 def test_a_network_namespace_is_a_host_with_another_id() -> None:
     here = worker_location(os.getpid())["host_id"]
-    with sleeper() as beside:
-        assert worker_location(beside)["host_id"] == here
+    with sleeper() as neighbour:
+        assert worker_location(neighbour)["host_id"] == here
     if shutil.which("unshare") is None:
         pytest.skip("unshare of util-linux is not installed")
     with sleeper("unshare", "--net") as apart:
