@@ -77,18 +77,13 @@ def test_parsing_gives_back_the_name(name: str) -> None:
     ("name", "message"),
     [
         ("", "unknown backend ''; known: "),
-        (":", "unknown backend ''; known: "),
         ("tcpp", r"unknown backend 'tcpp' \(did you mean 'tcp'\?\); known: .*tcp"),
         ("TCP", "unknown backend 'TCP'"),
         ("ucx shm", "unknown backend 'ucx shm'"),
-        ("ucx+shm", r"unknown backend 'ucx\+shm'"),
         ("ucx:rdma", "unknown transport 'rdma' in backend 'ucx:rdma'; known: tcp, shm, nvlink, ib"),
-        ("ucx:", "unknown transport '' in backend 'ucx:'"),
         ("ucx:shm+", r"unknown transport '' in backend 'ucx:shm\+'"),
         ("ucx:shm,ib", "unknown transport 'shm,ib'"),
-        ("ucx:SHM", "unknown transport 'SHM'"),
         ("tcp:shm", "backend tcp takes no options, got 'shm'; write tcp"),
-        ("tcp:", "backend tcp takes no options"),
         ("fake:nothing", "unknown fault 'nothing'; known: crash"),
     ],
 )
@@ -124,8 +119,6 @@ SETTINGS = {
     ("ucx:shm", "cpu"): {"UCX_TLS": "tcp,sm", "UCX_MM_ERROR_HANDLING": "y"},
     ("ucx:shm", "gpu"): {"UCX_TLS": "tcp,sm,cuda_copy", "UCX_MM_ERROR_HANDLING": "y"},
     ("ucx:ib", "cpu"): {"UCX_TLS": "tcp,rc"},
-    ("ucx:ib", "gpu"): {"UCX_TLS": "tcp,rc,cuda_copy"},
-    ("ucx:nvlink", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc"},
     ("ucx:tcp+nvlink", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc"},
     ("ucx:tcp+nvlink+ib", "gpu"): {"UCX_TLS": "tcp,cuda_copy,cuda_ipc,rc"},
     ("ucx:tcp+shm+nvlink+ib", "gpu"): {
@@ -159,7 +152,6 @@ def test_every_list_of_transports_begins_with_tcp_and_names_each_once() -> None:
         ("tcp", "nothing: Dask's default"),
         ("ucx", "nothing: UCX's default under Dask"),
         ("ucx:shm", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
-        ("ucx:nvlink", "UCX_TLS=tcp,cuda_copy,cuda_ipc"),
     ],
 )
 def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
@@ -171,14 +163,11 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
     [
         ("ucx", "tcp/lo", "UCX_MM_ERROR_HANDLING=y"),
         ("ucx", TCP, TCP),
-        ("ucx", SHM, ""),
-        ("ucx", IB, ""),
         ("ucx", NVLINK, ""),
         ("ucx:tcp", TCP, ""),
         ("ucx:tcp", SHM, SHM),
         ("ucx:shm", "sysv/memory", ""),
         ("ucx:shm", "posix/memory", ""),
-        ("ucx:shm", "cma/memory", ""),
         ("ucx:shm", "xpmem/memory", ""),
         ("ucx:shm", "tcp/lo", "tcp/lo"),
         ("ucx:shm", "", "an unknown transport"),
@@ -186,13 +175,10 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
         ("ucx:nvlink", NVLINK, ""),
         ("ucx:nvlink", "cuda_copy/cuda", "cuda_copy/cuda"),
         ("ucx:ib", IB, ""),
-        ("ucx:ib", "rc_verbs/mlx5_0:1", ""),
         ("ucx:ib", TCP, TCP),
-        ("ucx:tcp+shm", SHM, ""),
         ("ucx:tcp+shm", "tcp/lo", "not over shm"),
         ("ucx:tcp+nvlink+ib", IB, ""),
         ("ucx:tcp+nvlink+ib", TCP, "not over nvlink+ib"),
-        ("ucx:tcp+nvlink+ib", SHM, SHM),
         ("tcp", TCP, ""),
     ],
 )
@@ -218,7 +204,6 @@ def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
         ([SHM, TCP], SHM),
         ([TCP, SHM, IB, NVLINK], NVLINK),
         (["cuda_copy/cuda", TCP], TCP),
-        (["self/memory"], ""),
         ([], ""),
     ],
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 
 import dask
 import dask.array as da
@@ -38,6 +38,34 @@ class SlowToPickle:
         return SlowToPickle, (self.file,)
 
 
+def forget_log(dask_worker):
+    """Empty the worker's log."""
+    dask_worker.transfer_incoming_log.clear()
+
+
+def n_incoming(dask_worker):
+    """Return how many fetches the worker ever began."""
+    return dask_worker.state.transfer_incoming_count_total
+
+
+def explained(count):
+    """Return how many fetches the counts account for."""
+    return count.n_logged + count.n_busy + count.n_failed + count.n_in_flight
+
+
+def entries(count, who, dask_worker):
+    """Append `count` entries to the worker's log, each like those that Dask makes."""
+    for number in range(count):
+        start = 1.7e9 + number
+        dask_worker.transfer_incoming_log.append(
+            {
+                "start": start, "stop": start + 2.0**-12, "middle": start + 2.0**-13,
+                "duration": 0.001, "who": who, "keys": {("x", number, 0): 8, ("x", number, 1): 8},
+                "total": number, "bandwidth": number / 0.001,
+            }
+        )  # fmt: skip
+
+
 @pytest.fixture
 def client(cluster):
     """Return the client of a cluster whose workers keep a whole log, empty as yet."""
@@ -45,11 +73,6 @@ def client(cluster):
     cluster.client.register_plugin(transfers.TransferLog())
     yield cluster.client
     cluster.client.unregister_worker_plugin(transfers.TransferLog.name)
-
-
-def forget_log(dask_worker):
-    """Empty the worker's log."""
-    dask_worker.transfer_incoming_log.clear()
 
 
 def collect(cluster):
@@ -72,16 +95,6 @@ def use(cluster, futures, worker):
     return cluster.client.submit(lambda *values: len(values), *futures, workers=where, pure=False)
 
 
-def n_incoming(dask_worker):
-    """Return how many fetches the worker ever began."""
-    return dask_worker.state.transfer_incoming_count_total
-
-
-def explained(count):
-    """Return how many fetches the counts account for."""
-    return count.n_logged + count.n_busy + count.n_failed + count.n_in_flight
-
-
 def test_a_fetch_is_recorded_once_with_its_direction_and_size(cluster, client):
     array = np.zeros(3_000_000, dtype="u1")
     future = put(cluster, array, "0")
@@ -98,24 +111,6 @@ def test_a_fetch_is_recorded_once_with_its_direction_and_size(cluster, client):
     records, counts = collect(cluster)
     assert records == []
     assert [count.n_started for count in counts.values()] == [0, 0]
-
-
-def entries(count, who, dask_worker):
-    """Append `count` entries to the worker's log, each like those that Dask makes."""
-    for number in range(count):
-        start = 1.7e9 + number
-        dask_worker.transfer_incoming_log.append(
-            {
-                "start": start, "stop": start + 2.0**-12, "middle": start + 2.0**-13,
-                "duration": 0.001, "who": who, "keys": {("x", number, 0): 8, ("x", number, 1): 8},
-                "total": number, "bandwidth": number / 0.001,
-            }
-        )  # fmt: skip
-
-
-def keys_of_entries(dask_worker):
-    """Return the names of the fields of the entries in the worker's log."""
-    return sorted({key for entry in dask_worker.transfer_incoming_log for key in entry})
 
 
 def test_a_long_log_is_collected_whole_in_bounded_messages(cluster, client):
@@ -137,41 +132,16 @@ def test_a_long_log_is_collected_whole_in_bounded_messages(cluster, client):
     assert {record.stop_s - record.start_s for record in records} == {2.0**-12}
 
 
-def test_the_made_up_entries_are_like_real_ones(cluster, client):
-    address = cluster.addresses["1"]
-    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
-    real = client.run(keys_of_entries, workers=[address])[address]
-    client.run(forget_log)
-    client.run(entries, 1, address, workers=[address])
-    assert client.run(keys_of_entries, workers=[address])[address] == real
-
-
-def first_entry(dask_worker):
-    """Return start, stop and duration as Dask logged them."""
-    entry = dask_worker.transfer_incoming_log[0]
-    return entry["start"], entry["stop"], entry["duration"]
-
-
 def test_times_are_start_and_stop_of_the_log(cluster, client):
     # Dask rounds the duration up.
     address = cluster.addresses["1"]
     use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
-    start, stop, duration = client.run(first_entry, workers=[address])[address]
+    entry = client.run(lambda dask_worker: dask_worker.transfer_incoming_log[0], workers=[address])[
+        address
+    ]
     (record,), _ = collect(cluster)
-    assert (record.start_s, record.stop_s) == (start, stop)
-    assert duration >= 0.001
-
-
-def limit(count, dask_worker):
-    """Let the worker serve at most `count` others at a time, and return what it was before."""
-    before = dask_worker.transfer_outgoing_count_limit
-    dask_worker.transfer_outgoing_count_limit = count
-    return before
-
-
-def outcomes(dask_worker):
-    """Return the outcomes of the worker's fetches so far."""
-    return Counter(dask_worker.plugins[transfers.TransferLog.name].outcomes)
+    assert (record.start_s, record.stop_s) == (entry["start"], entry["stop"])
+    assert entry["duration"] >= 0.001
 
 
 def test_fetches_that_a_busy_sender_refused_are_counted(cluster, client):
@@ -179,12 +149,20 @@ def test_fetches_that_a_busy_sender_refused_are_counted(cluster, client):
     futures = [put(cluster, bytes(1000 + number), "0") for number in range(40)]
     collect(cluster)
     total = client.run(n_incoming)
+
+    def n_refused(dask_worker):
+        return dask_worker.plugins[transfers.TransferLog.name].outcomes["GatherDepBusyEvent"]
+
+    def limit(count, dask_worker):
+        before = dask_worker.transfer_outgoing_count_limit
+        dask_worker.transfer_outgoing_count_limit = count
+        return before
+
     before = client.run(limit, 0, workers=[sender])[sender]
     try:
         done = [use(cluster, [future], "1") for future in futures]
         until(
-            lambda: client.run(outcomes, workers=[receiver])[receiver]["GatherDepBusyEvent"] >= 2,
-            "the sender refused",
+            lambda: client.run(n_refused, workers=[receiver])[receiver] >= 2, "the sender refused"
         )
     finally:
         client.run(limit, before, workers=[sender])

@@ -44,16 +44,6 @@ def look(data):
     return data[0], len(data)
 
 
-def prepare_look(data):
-    """Like `look`, by another name, for the preparation."""
-    return look(data)
-
-
-def check_look(data):
-    """Like `look`, by another name, for the check."""
-    return look(data)
-
-
 def spin(cpu_seconds, n_threads):
     """Use the processor for that long in each thread."""
 
@@ -67,10 +57,6 @@ def spin(cpu_seconds, n_threads):
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def fail(number):
-    raise ZeroDivisionError(f"the dice show {number}")
 
 
 class Base(ClusterWorkload):
@@ -99,11 +85,11 @@ class Moves(Base):
     """Three arrays of a megabyte are made on worker 0 and looked at on worker 1."""
 
     def prepare(self, client):
-        self._move(client, prepare_look)
+        self._move_back(client, "prepare")
 
-    def _move(self, client, function):
+    def _move_back(self, client, key):
         data = client.submit(make, 1, workers=[self.addresses["1"]], pure=False)
-        seen = client.submit(function, data, workers=[self.addresses["0"]], pure=False)
+        seen = client.submit(look, data, workers=[self.addresses["0"]], key=f"{key}-{self.n_built}")
         assert seen.result() == (1, MB)
 
     def build(self):
@@ -117,7 +103,7 @@ class Moves(Base):
         assert [future.result() for future in client.compute(list(result))] == [
             (n, MB) for n in range(N_ARRAYS)
         ]
-        self._move(client, check_look)
+        self._move_back(client, "check")
 
 
 class Spins(Base):
@@ -132,7 +118,9 @@ class Fails(Moves):
 
     def build(self):
         right, *_ = super().build()
-        return (right, self.call_on("0", fail, 6, key="fail-6")) if self.n_built > 1 else (right,)
+        return (
+            (right, self.call_on("0", divmod, 6, 0, key="fail-6")) if self.n_built > 1 else (right,)
+        )
 
     def verify(self, client, result):
         """Let the harness find out."""
@@ -289,7 +277,7 @@ def test_cpu_seconds_are_those_of_all_threads_of_all_workers(measure):
 
 def test_a_failed_task_ends_the_launch_after_the_samples_before(measure):
     records = InMemory()
-    with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*the dice show 6"):
+    with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*ZeroDivisionError"):
         measure(Fails, warmups=0, iterations=3, records=records)
     assert [sample.iteration for sample in select(records, Sample)] == [0]
     assert not select(records, TransferRecord, 1)
