@@ -1,7 +1,5 @@
 """The kit for authors of backends passes what is right and finds what is wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

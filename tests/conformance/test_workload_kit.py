@@ -1,7 +1,5 @@
 """The kit for authors of workloads passes what is right and finds what is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import dask

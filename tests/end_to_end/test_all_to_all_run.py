@@ -1,7 +1,5 @@
 """All-to-all as users run it: from the command line to the report, the figure and the model."""
 
-from __future__ import annotations
-
 import json
 import os
 

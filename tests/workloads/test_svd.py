@@ -23,12 +23,6 @@ def test_a_right_result_passes(client, rows, columns, chunk_rows):
     work.verify(client, run(client, work))
 
 
-def test_the_result_is_a_list_or_a_tuple(client, done):
-    work, result = done
-    work.verify(client, result)
-    work.verify(client, tuple(result))
-
-
 def test_the_singular_values_are_numpys(done):
     work, (_, s, _) = done
     s = s.compute()

@@ -1,7 +1,5 @@
 """One worker fetches from another: two keys by turns, each answer checked."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

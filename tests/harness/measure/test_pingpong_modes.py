@@ -1,7 +1,5 @@
 """Windows of messages at every layer: how many there are, and that none is wrong or old."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """The raw layers of ucx and mpi: what other programs measure."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

@@ -1,7 +1,5 @@
 """Latency under load: that the load is there all the time, and that nothing hides its end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

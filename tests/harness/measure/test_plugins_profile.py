@@ -1,7 +1,5 @@
 """The profile of a task on a real cluster shows what the task does."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import threading

@@ -1,7 +1,5 @@
 """Several pairs at once: what counts, and that no process is left behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

@@ -1,7 +1,5 @@
 """What collecting costs with many workers, which are simulated: in number, not in speed."""
 
-from __future__ import annotations
-
 import pytest
 from collecting import collected
 

@@ -113,13 +113,6 @@ def test_the_interface_over_ucx_and_over_tcp(
     assert worker_location(os.getpid(), address="tcp://[broken")["nic"] == ""
 
 
-def test_the_locations_of_both_ends_of_a_pair() -> None:
-    with sleeper() as child:
-        one, other = conditions.process_places(LAUNCH, {"0": os.getpid(), "1": child})
-    assert (one.worker, other.worker, other.pid) == ("0", "1", child)
-    assert one.host_id == other.host_id
-
-
 def variables() -> dict[str, str]:
     """Return the variables that bind a worker."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "UCX_NET_DEVICES")
