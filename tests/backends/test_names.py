@@ -1,16 +1,12 @@
 """What a backend's name sets, refuses and contradicts."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -36,15 +32,13 @@ TCP, SHM, IB, NVLINK = "tcp/eth0", "sysv/memory", "rc_mlx5/mlx5_0:1", "cuda_ipc/
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+def machine(monkeypatch, tmp_path):
     """Return a function that makes this a machine with, by default, everything."""
 
-    def pretend(
-        *, missing: str = "", gpus: int = 1, rdma: int = 1, wheel: bool = False, verbs: bool = True
-    ) -> None:
+    def pretend(*, missing="", gpus=1, rdma=1, wheel=False, verbs=True):
         real = importlib.util.find_spec
 
-        def find_spec(name: str, *rest: Any) -> Any:
+        def find_spec(name, *rest):
             if name in ("ucxx", "distributed_ucxx"):
                 return None if name == missing else SimpleNamespace(name=name)
             return real(name, *rest)
@@ -62,14 +56,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., No
 
 
 @given(st.lists(st.sampled_from(OPTIONS), min_size=1, max_size=6))
-def test_every_spelling_of_a_combination_is_one_name(options: list[str]) -> None:
+def test_every_spelling_of_a_combination_is_one_name(options):
     name = parse(f"ucx:{'+'.join(options)}").name
     assert name == "ucx:" + "+".join(option for option in OPTIONS if option in options)
     assert parse(name).name == name
 
 
 @pytest.mark.parametrize("name", ["tcp", "ucx", "ucx:shm", "fake", "fake:slow"])
-def test_parsing_gives_back_the_name(name: str) -> None:
+def test_parsing_gives_back_the_name(name):
     assert parse(name).name == parse(f"  {name}\n").name == name
 
 
@@ -87,18 +81,18 @@ def test_parsing_gives_back_the_name(name: str) -> None:
         ("fake:nothing", "unknown fault 'nothing'; known: crash"),
     ],
 )
-def test_an_unknown_part_of_a_name_is_refused_with_the_known_ones(name: str, message: str) -> None:
+def test_an_unknown_part_of_a_name_is_refused_with_the_known_ones(name, message):
     with pytest.raises(UsageError, match=message):
         parse(name)
 
 
-def test_an_unknown_backend_is_not_a_wrong_option() -> None:
+def test_an_unknown_backend_is_not_a_wrong_option():
     with pytest.raises(UnknownNameError):
         parse("nonsense")
 
 
 @pytest.mark.parametrize("name", registry.names("backend"))
-def test_every_backend_has_the_types_of_the_protocol(name: str) -> None:
+def test_every_backend_has_the_types_of_the_protocol(name):
     backend = parse(name)
     assert isinstance(backend, Backend)
     assert (backend.name, backend.head) == (name, name)
@@ -129,14 +123,14 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("case", "variables"), SETTINGS.items())
-def test_the_name_decides_the_environment(case: tuple[str, str], variables: dict[str, str]) -> None:
+def test_the_name_decides_the_environment(case, variables):
     # On GPUs, distributed-ucxx makes the CUDA context before UCX begins.
     name, device = case
     context = {"DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT": "True"} if device == "gpu" else {}
     assert parse(name).environment(device, SCRATCH) == LOG | variables | context
 
 
-def test_every_list_of_transports_begins_with_tcp_and_names_each_once() -> None:
+def test_every_list_of_transports_begins_with_tcp_and_names_each_once():
     for count in range(1, 5):
         for options in permutations(OPTIONS, count):
             for device in ("cpu", "gpu"):
@@ -154,7 +148,7 @@ def test_every_list_of_transports_begins_with_tcp_and_names_each_once() -> None:
         ("ucx:shm", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
     ],
 )
-def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
+def test_settings_can_be_typed_by_hand(name, settings):
     assert parse(name).settings() == settings
 
 
@@ -182,16 +176,14 @@ def test_settings_can_be_typed_by_hand(name: str, settings: str) -> None:
         ("tcp", TCP, ""),
     ],
 )
-def test_bytes_on_another_transport_contradict_the_name(
-    name: str, transport: str, says: str
-) -> None:
+def test_bytes_on_another_transport_contradict_the_name(name, transport, says):
     text = parse(name).contradiction(transport)
     assert bool(text) == bool(says)
     assert says in text
     assert not text or (text.startswith(name) and "\n" not in text)
 
 
-def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def endpoint(lanes, monkeypatch):
     """Return a connection whose endpoint has these lanes."""
     monkeypatch.setattr("commbench.backends.ucx._query_lanes", lambda _: lanes)
     return SimpleNamespace(ep=SimpleNamespace(_ep=SimpleNamespace(handle=1)))
@@ -207,18 +199,14 @@ def endpoint(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
         ([], ""),
     ],
 )
-def test_the_fastest_lane_names_the_transport(
-    lanes: list[str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fastest_lane_names_the_transport(lanes, name, monkeypatch):
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
     used = UcxBackend.transport(endpoint(lanes, monkeypatch))
     assert used.name == name
     assert used.evidence == f"ucp_ep_query: {' '.join(lanes)}"
 
 
-def test_the_last_line_of_ucxs_log_about_the_transport_is_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_line_of_ucxs_log_about_the_transport_is_quoted(tmp_path, monkeypatch):
     log = tmp_path / f"ucx-{os.getpid()}.log"
     line = "[1.5] [host:1:0] ucp_worker.c:1 UCX  INFO  ucp_context_0 intra-node cfg#{} tag({})"
     lines = [line.format(0, SHM), line.format(1, SHM), line.format(2, TCP), "tag(sysv/memory)"]
@@ -238,9 +226,7 @@ def test_the_last_line_of_ucxs_log_about_the_transport_is_quoted(
         ("tcp://192.168.0.9:5", "tcp://192.168.0.8:6", "tcp"),
     ],
 )
-def test_tcp_names_the_interface_of_its_socket(
-    local: str, peer: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tcp_names_the_interface_of_its_socket(local, peer, name, monkeypatch):
     addresses = {"lo": "127.0.0.1", "eth0": "fd00::1", "ib0": "10.0.0.1"}
     monkeypatch.setattr(
         psutil,
@@ -266,9 +252,8 @@ def test_tcp_names_the_interface_of_its_socket(
     ],
 )
 def test_what_the_machine_lacks_is_named_with_a_remedy(
-    name: str, device: str, lacks: dict[str, Any], reason: str, remedy: str,
-    machine: Callable[..., None],
-) -> None:  # fmt: skip
+    name, device, lacks, reason, remedy, machine
+):
     machine(**lacks)
     problem = parse(name).unavailable(device)
     assert problem is not None
@@ -286,14 +271,12 @@ def test_what_the_machine_lacks_is_named_with_a_remedy(
         ("tcp", "cpu", {"missing": "ucxx", "gpus": 0, "rdma": 0}),
     ],
 )
-def test_hardware_that_the_name_does_not_need_may_be_missing(
-    name: str, device: str, lacks: dict[str, Any], machine: Callable[..., None]
-) -> None:
+def test_hardware_that_the_name_does_not_need_may_be_missing(name, device, lacks, machine):
     machine(**lacks)
     assert parse(name).unavailable(device) is None
 
 
-def test_asking_for_availability_imports_neither_ucx_nor_mpi() -> None:
+def test_asking_for_availability_imports_neither_ucx_nor_mpi():
     code = (
         "import sys; from commbench.model import registry; from commbench.backends import parse\n"
         "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
@@ -304,7 +287,7 @@ def test_asking_for_availability_imports_neither_ucx_nor_mpi() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_progress_by_a_thread_with_futures_sets_two_variables(tmp_path: Path) -> None:
+def test_progress_by_a_thread_with_futures_sets_two_variables(tmp_path):
     future = parse("ucx:thread-future").environment("cpu", tmp_path)
     assert future["UCXPY_PROGRESS_MODE"] == "thread"
     assert future["UCXPY_ENABLE_PYTHON_FUTURE"] == "1"

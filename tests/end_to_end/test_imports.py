@@ -1,7 +1,5 @@
 """Imports go one way, and the command line costs next to nothing until it measures."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig
@@ -15,20 +13,20 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 HEAVY = ("numpy", "pandas", "dask", "distributed", "matplotlib", "pyarrow", "scipy")
 
 
-def run(code: str) -> str:
+def run(code):
     """Return what a new process prints to its standard error."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stderr
 
 
-def test_imports_keep_to_the_layers_of_pyproject() -> None:
+def test_imports_keep_to_the_layers_of_pyproject():
     command = [SCRIPTS / "lint-imports", "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "Contracts: 4 kept, 0 broken." in done.stdout
 
 
-def test_help_and_lists_import_nothing_heavy() -> None:
+def test_help_and_lists_import_nothing_heavy():
     code = (
         "import sys\n"
         "from commbench.cli.main import main\n"
@@ -41,21 +39,19 @@ def test_help_and_lists_import_nothing_heavy() -> None:
 
 
 @pytest.fixture(scope="module")
-def distributed_cpu_s() -> float:
+def distributed_cpu_s():
     """Return the CPU time of importing Dask's scheduler and workers."""
     command = [sys.executable, "-c", "import distributed"]
     return min(processes.cpu_seconds(command) for _ in range(3))
 
 
 @pytest.mark.parametrize("argument", ["--help", "list"])
-def test_a_light_command_takes_less_than_half_of_dasks_import(
-    argument: str, distributed_cpu_s: float
-) -> None:
+def test_a_light_command_takes_less_than_half_of_dasks_import(argument, distributed_cpu_s):
     command = [SCRIPTS / "commbench", argument]
     assert min(processes.cpu_seconds(command) for _ in range(3)) < distributed_cpu_s / 2
 
 
-def test_importing_a_part_of_the_pipeline_imports_nothing_heavy() -> None:
+def test_importing_a_part_of_the_pipeline_imports_nothing_heavy():
     code = (
         "import importlib, sys\n"
         "for name in ('store.directory', 'stats', 'harness.suite', 'backends', 'analysis.run'):\n"

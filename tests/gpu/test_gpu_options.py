@@ -1,12 +1,8 @@
 """What a measurement of GPU memory needs is looked at before anything starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import builders
 import fake_machine
@@ -25,11 +21,11 @@ EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def installed(monkeypatch):
     """Return the names of the packages that count as installed, to be changed."""
     names, find_spec = set(EVERYTHING), importlib.util.find_spec
 
-    def find(name: str, package: str | None = None) -> Any:
+    def find(name, package=None):
         if name in EVERYTHING:
             return find_spec("json") if name in names else None
         return find_spec(name, package)
@@ -39,12 +35,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params: Any) -> str:
+def problem(workload="all-to-all", cluster=SPEC, **params):
     """Return what is lacking for a case, in words."""
     lack = unmet(Case(workload=workload, backend="tcp", cluster=cluster, params=params))
     return f"{lack.what}: {lack.reason}; {lack.remedy}" if lack else ""
@@ -65,9 +61,7 @@ def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params:
         (replace(SPEC, rmm_managed=True), "ucx:tcp+nvlink", "peer can't map managed memory"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
-    spec: ClusterSpec, backend: str, says: str
-) -> None:
+def test_options_that_contradict_each_other_are_refused(spec, backend, says):
     with pytest.raises(UsageError, match=says):
         suite.cases_for("transpose-sum", [backend], {}, spec)
 
@@ -75,12 +69,12 @@ def test_options_that_contradict_each_other_are_refused(
 @pytest.mark.parametrize(
     "given", [{"rmm_pool": "10GB", "rmm_async": True}, {"rmm_pool": "0.5", "rmm_managed": True}]
 )
-def test_a_pool_goes_with_other_options(given: dict[str, Any]) -> None:
+def test_a_pool_goes_with_other_options(given):
     gpu.validate(replace(SPEC, **given), "ucx")
 
 
-def test_rmm_is_part_of_a_case() -> None:
-    others: list[dict[str, Any]] = [
+def test_rmm_is_part_of_a_case():
+    others = [
         {}, {"rmm_pool": "1GB"}, {"rmm_pool": "2GB"}, {"rmm_async": True}, {"rmm_managed": True},
         {"workers_per_gpu": 2},
     ]  # fmt: skip
@@ -103,9 +97,7 @@ def test_rmm_is_part_of_a_case() -> None:
         ("merge", "dask_cudf", "dask_cudf is not installed"),
     ],
 )
-def test_a_missing_package_is_named(
-    workload: str, absent: str, says: str, installed: set[str]
-) -> None:
+def test_a_missing_package_is_named(workload, absent, says, installed):
     installed.remove(absent)
     text = problem(workload)
     assert text.startswith(f"device gpu: the package {says}")
@@ -113,7 +105,7 @@ def test_a_missing_package_is_named(
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_packages_that_a_case_does_not_use_may_be_missing(installed: set[str]) -> None:
+def test_packages_that_a_case_does_not_use_may_be_missing(installed):
     installed -= {"cudf", "dask_cudf", "dask_cuda"}
     assert problem("transpose-sum") == ""
     assert "dask_cuda is not installed: it sets up RMM (asked for: pool 1GB async)" in problem(
@@ -122,7 +114,7 @@ def test_packages_that_a_case_does_not_use_may_be_missing(installed: set[str]) -
 
 
 @pytest.mark.usefixtures("two_gpus", "installed")
-def test_gpus_hidden_by_the_variable_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_hidden_by_the_variable_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert problem() == (
         "device gpu: CUDA_VISIBLE_DEVICES=-1 leaves none of the 2 GPUs visible; unset it, or name "
@@ -131,9 +123,7 @@ def test_gpus_hidden_by_the_variable_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_error_of_a_driver_that_fails_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_driver_that_fails_is_named(tmp_path, monkeypatch):
     fake_machine.two_gpus(tmp_path, monkeypatch, "")
     assert problem() == (
         "device gpu: no NVIDIA GPU is visible; run on a machine with GPUs, or with the device cpu"
@@ -154,9 +144,7 @@ def test_the_error_of_a_driver_that_fails_is_named(
         ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes need 4"),
     ],
 )
-def test_too_few_gpus_are_named_with_the_share_that_would_do(
-    workload: str, cluster: dict[str, Any], params: dict[str, Any], says: str
-) -> None:
+def test_too_few_gpus_are_named_with_the_share_that_would_do(workload, cluster, params, says):
     assert re.search(says, problem(workload, replace(SPEC, **cluster), **params))
 
 
@@ -170,17 +158,17 @@ def test_too_few_gpus_are_named_with_the_share_that_would_do(
         {"n_workers": 3, "placement": (Placement(gpu=0),) * 3},
     ],
 )
-def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster: dict[str, Any]) -> None:
+def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster):
     assert problem("merge", replace(SPEC, **cluster)) == ""
 
 
-def test_rmm_cant_be_set_up_on_a_running_cluster() -> None:
+def test_rmm_cant_be_set_up_on_a_running_cluster():
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
         suite.cases_for("merge", ["tcp"], {}, spec)
 
 
-def test_runs_that_differ_in_rmm_are_not_compared() -> None:
+def test_runs_that_differ_in_rmm_are_not_compared():
     plain = builders.run([Case(workload="merge", backend="tcp", cluster=SPEC)])
     pooled = replace(SPEC, rmm_pool="1GB", workers_per_gpu=2)
     other = builders.run([Case(workload="merge", backend="tcp", cluster=pooled)])
@@ -192,7 +180,7 @@ def test_runs_that_differ_in_rmm_are_not_compared() -> None:
     assert not match(plain, plain).differences
 
 
-def test_a_suite_has_the_options_of_rmm(tmp_path: Path) -> None:
+def test_a_suite_has_the_options_of_rmm(tmp_path):
     path = tmp_path / "suite.toml"
     path.write_text(
         'cluster = { device = "gpu", rmm_pool = "0.5", rmm_async = true, workers_per_gpu = 2 }\n'
@@ -203,14 +191,14 @@ def test_a_suite_has_the_options_of_rmm(tmp_path: Path) -> None:
     assert case.cluster.workers_per_gpu == 2
 
 
-def test_workers_that_share_a_gpu_are_placed_on_it() -> None:
+def test_workers_that_share_a_gpu_are_placed_on_it():
     host = Host(name="node1", gpus=(Gpu(index=0, cpus="0-3"), Gpu(index=1, cpus="4-7")))
     assert [placement.gpu for placement in auto(host, 3, "gpu", 2)] == [0, 0, 1]
     with pytest.raises(UsageError, match="each of the 5 workers 1/2 of a GPU, and node1 has 2"):
         auto(host, 5, "gpu", 2)
 
 
-def test_the_report_has_the_memory_resource(recorded: Any) -> None:
+def test_the_report_has_the_memory_resource(recorded):
     case = Case(workload="merge", backend="tcp", cluster=replace(SPEC, rmm_pool="1GB"))
     records = [
         builders.sample(case, 1.0), builders.end(case),

@@ -1,9 +1,6 @@
 """Each launcher gives every worker another GPU."""
 
-from __future__ import annotations
-
 import importlib.util
-from pathlib import Path
 
 import fake_machine
 import pytest
@@ -19,13 +16,13 @@ BLOCKS = {"sizes": (65536,)}
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is missing")
-def test_ranks_of_mpirun_have_different_gpus(tmp_path: Path) -> None:
+def test_ranks_of_mpirun_have_different_gpus(tmp_path):
     records = launch(tmp_path, "all-to-all", "mpi", BLOCKS, launcher="mpirun", rmm_pool="1GB")
     gpus = {record.worker: record.gpu for record in of_kind(WorkerPlace, records)}
     assert gpus == {"rank-1": "0", "rank-2": "1"}
@@ -34,7 +31,7 @@ def test_ranks_of_mpirun_have_different_gpus(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("asyncssh") is None, reason="asyncssh is missing")
-def test_workers_over_ssh_have_different_gpus(tmp_path: Path) -> None:
+def test_workers_over_ssh_have_different_gpus(tmp_path):
     with sshd.server(tmp_path / "sshd") as server:
         cluster = {
             "launcher": "ssh", "hosts": ("127.0.0.1",) * 2, "launcher_options": server.options,
@@ -46,7 +43,7 @@ def test_workers_over_ssh_have_different_gpus(tmp_path: Path) -> None:
     assert "first of CUDA_VISIBLE_DEVICES=2,0,1: cudaErrorNoDevice" in failure.message
 
 
-def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch):
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is missing")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     words = ["run", "merge", "--device", "gpu", "--rmm-pool", "10GB", "--launcher", "slurm",
@@ -59,6 +56,6 @@ def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch: pytest.MonkeyPa
     assert "CUDA_VISIBLE_DEVICES" not in done.output
 
 
-def test_ranks_with_equal_variables_are_one_command() -> None:
+def test_ranks_with_equal_variables_are_one_command():
     assert _ranks([{}, {}, {}], ["rank"]) == ["-n", "4", "rank"]
     assert _ranks([{"A": "x"}], ["rank"])[2:] == ["rank", ":", "-n", "1", "env", "A=x", "rank"]

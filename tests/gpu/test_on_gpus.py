@@ -3,17 +3,13 @@
 Where there is one GPU, its two workers share it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from commbench import backends, load
-from commbench.analysis.run import Run
 from commbench.machine import gpu
 from commbench.model import ClusterSpec
 
@@ -36,7 +32,7 @@ pytestmark = [
 ]
 
 
-def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
+def measured(folder, workload, backend, *arguments):
     """Run a workload with two workers and an RMM pool, and return what it left behind."""
     if problem := backends.parse(backend).unavailable("gpu"):
         pytest.skip(f"{backend}: {problem.reason}")
@@ -54,9 +50,7 @@ def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_results_gpus_and_memory_of_a_workload_over_a_backend(
-    workload: str, backend: str, tmp_path: Path
-) -> None:
+def test_results_gpus_and_memory_of_a_workload_over_a_backend(workload, backend, tmp_path):
     run = measured(tmp_path, workload, backend, *WORKLOADS[workload])
     # The memory of ucx_perftest can't be verified.
     assert run.samples[run.samples["tool"] == ""]["verified"].all()
@@ -65,7 +59,7 @@ def test_results_gpus_and_memory_of_a_workload_over_a_backend(
 
 
 @pytest.mark.skipif(N_GPUS < 2, reason="NVLink joins two GPUs, and fewer are visible")
-def test_nvlink_is_about_as_fast_as_a_copy_between_the_gpus(tmp_path: Path) -> None:
+def test_nvlink_is_about_as_fast_as_a_copy_between_the_gpus(tmp_path):
     sizes = ("--sizes", "256MiB", "--layers", "raw,comm", "--iterations", "200")
     run = measured(tmp_path, "pingpong", "ucx:tcp+nvlink", *sizes)
     assert all(name.startswith("cuda_ipc") for name in run.transports["transport"])

@@ -1,10 +1,5 @@
 """A process works on the first GPU in CUDA_VISIBLE_DEVICES, and each worker gets another one."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-
 import fake_machine
 import pytest
 
@@ -16,12 +11,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
+def orders(variables):
     """Return what each process has in CUDA_VISIBLE_DEVICES."""
     return [each.get(VISIBLE, "") for each in variables]
 
@@ -39,13 +34,11 @@ def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
         ("MIG-1111,MIG-2222", ("MIG-1111", "MIG-2222")),
     ],
 )
-def test_visible_gpus_end_at_the_first_missing_or_repeated_one(
-    text: str | None, names: tuple[str, ...]
-) -> None:
+def test_visible_gpus_end_at_the_first_missing_or_repeated_one(text, names):
     assert gpu.devices({} if text is None else {VISIBLE: text}) == names
 
 
-def test_each_worker_sees_another_gpu_first() -> None:
+def test_each_worker_sees_another_gpu_first():
     variables = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
     assert orders(variables) == ["0,1", "1,0"]
     assert {each["CUDA_DEVICE_ORDER"] for each in variables} == {"PCI_BUS_ID"}
@@ -54,7 +47,7 @@ def test_each_worker_sees_another_gpu_first() -> None:
     assert orders(variables) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
 
 
-def test_workers_that_share_gpus_fill_the_first_one_first() -> None:
+def test_workers_that_share_gpus_fill_the_first_one_first():
     spec = ClusterSpec(n_workers=3, device="gpu", workers_per_gpu=2)
     assert orders(gpu.env_for_workers(spec, {})) == ["0,1", "0,1", "1,0"]
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
@@ -68,15 +61,13 @@ def test_workers_that_share_gpus_fill_the_first_one_first() -> None:
         (2, 1, {VISIBLE: "1"}, r"and 1 is visible \(CUDA_VISIBLE_DEVICES=1\)$"),
     ],
 )
-def test_more_workers_than_gpus_is_an_error(
-    n_workers: int, per_gpu: int, environ: Mapping[str, str], says: str
-) -> None:
+def test_more_workers_than_gpus_is_an_error(n_workers, per_gpu, environ, says):
     spec = ClusterSpec(n_workers=n_workers, device="gpu", workers_per_gpu=per_gpu)
     with pytest.raises(UsageError, match=says):
         gpu.env_for_workers(spec, environ)
 
 
-def test_the_gpu_of_a_placement_wins() -> None:
+def test_the_gpu_of_a_placement_wins():
     placement = (Placement(gpu=1), Placement(gpu=1), Placement(cpus="0"))
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[:2])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
@@ -86,8 +77,8 @@ def test_the_gpu_of_a_placement_wins() -> None:
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
 
 
-def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch):
+    def devices(environ):
         raise AssertionError("nvidia-smi was asked")
 
     monkeypatch.setattr(gpu, "devices", devices)
@@ -95,7 +86,7 @@ def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch: pytest.MonkeyPatch
     assert gpu.env_for_processes(ClusterSpec(), 2, {}) == ({}, {})
 
 
-def test_the_gpus_of_another_host_are_counted_from_the_first() -> None:
+def test_the_gpus_of_another_host_are_counted_from_the_first():
     four = [gpu.env_for_remote_worker(number, 4, 1, {})[VISIBLE] for number in range(4)]
     assert four == ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
     assert gpu.env_for_remote_worker(3, 4, 2, {})[VISIBLE] == "1,0"

@@ -1,9 +1,5 @@
 """Launches with two fake GPUs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import fake_machine
 import pytest
 from fake_machine import launch, of_kind
@@ -16,13 +12,13 @@ pytest.importorskip("mpi4py", reason="the backend mpi needs mpi4py")
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("backend", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])
-def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Path) -> None:
+def test_a_workload_runs_with_one_gpu_for_each_worker(backend, tmp_path):
     records = launch(
         tmp_path, "transpose-sum", backend, {"size": 400, "chunk": 100}, rmm_pool="1GB"
     )
@@ -46,9 +42,7 @@ def test_a_workload_runs_with_one_gpu_for_each_worker(backend: str, tmp_path: Pa
         pytest.param("tcp", LAYERS, "GPU memory is copied to the host", marks=pytest.mark.slow),
     ],
 )
-def test_messages_of_each_layer_are_verified_and_staged(
-    backend: str, layers: tuple[str, ...], evidence: str, tmp_path: Path
-) -> None:
+def test_messages_of_each_layer_are_verified_and_staged(backend, layers, evidence, tmp_path):
     params = {"sizes": (8, 65536), "layers": layers, "seconds_per_size": 0.2}
     records = launch(tmp_path, "pingpong", backend, params)
     samples = of_kind(Sample, records)
@@ -63,7 +57,7 @@ def test_messages_of_each_layer_are_verified_and_staged(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tcp", "mpi"])
-def test_windows_both_ways_are_verified(backend: str, tmp_path: Path) -> None:
+def test_windows_both_ways_are_verified(backend, tmp_path):
     params = {
         "sizes": (1024,), "layers": ("raw", "coroutine", "comm"), "mode": "bidirectional",
         "window": 4, "seconds_per_size": 0.2,
@@ -72,22 +66,20 @@ def test_windows_both_ways_are_verified(backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_pairs_have_two_gpus(tmp_path: Path) -> None:
+def test_two_pairs_have_two_gpus(tmp_path):
     params = {"sizes": (1024,), "mode": "multi-pair", "pairs": 2, "seconds_per_size": 0.2}
     records = launch(tmp_path, "pingpong", "tcp", params, workers_per_gpu=2)
     assert [each.gpu for each in of_kind(WorkerPlace, records)] == ["0", "0", "1", "1"]
 
 
 @pytest.mark.slow
-def test_two_workers_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_share_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     records = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)}, workers_per_gpu=2)
     assert {each.gpu for each in of_kind(WorkerPlace, records)} == {"1"}
 
 
-def test_a_worker_whose_gpu_is_missing_fails_the_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_gpu_is_missing_fails_the_launch(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "0")
     records = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)})
     (failure,) = [record for record in records if isinstance(record, Failure)]

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import builders
 import numpy as np
@@ -11,20 +8,19 @@ from launching import make_launch
 
 from commbench.harness import spill
 from commbench.harness.measure import cluster as measuring
-from commbench.launchers.base import RunningCluster
 from commbench.model import Spill
 
 MB = 10**6
 LAUNCH = make_launch(builders.case(), 2)
 
 
-def evict_all(dask_worker: Any) -> None:
+def evict_all(dask_worker):
     """Write all data of the worker to disk, as it does when its memory is full."""
     while dask_worker.data.fast:
         dask_worker.data.evict()
 
 
-def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster: RunningCluster) -> None:
+def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     client = cluster.client
     arrays = [np.random.default_rng(n).integers(0, 256, MB, dtype="u1") for n in range(3)]
     where = [cluster.addresses["0"]]
@@ -44,5 +40,5 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster: RunningCluste
 
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
-def test_a_store_without_a_limit_of_memory_counts_nothing(data: Any) -> None:
+def test_a_store_without_a_limit_of_memory_counts_nothing(data):
     assert spill.written(SimpleNamespace(data=data)) == (0, 0)

@@ -25,7 +25,7 @@ def deaths(monkeypatch):
     monkeypatch.setattr(process, "_watched", {})
     monkeypatch.setattr(process, "_on_death", None)
     monkeypatch.setattr(process, "_reported", False)
-    messages: list[str] = []
+    messages = []
     process.on_death(messages.append)
     return messages
 

@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +12,10 @@ from commbench.workloads.base import Workload
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def install(monkeypatch):
     """Return a function that installs entry points of the group ``commbench.backends``."""
 
-    def pretend(**values: str) -> None:
+    def pretend(**values):
         points = EntryPoints(
             EntryPoint(name, value, "commbench.backends") for name, value in values.items()
         )
@@ -33,7 +29,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("kind", "base"), [("backend", Backend), ("workload", Workload), ("launcher", Launcher)]
 )
-def test_every_plugin_is_a_class_of_its_kind_with_its_name(kind: str, base: type) -> None:
+def test_every_plugin_is_a_class_of_its_kind_with_its_name(kind, base):
     assert registry.names(kind)
     for name in registry.names(kind):
         plugin = registry.load(kind, name)
@@ -42,12 +38,12 @@ def test_every_plugin_is_a_class_of_its_kind_with_its_name(kind: str, base: type
 
 
 @pytest.mark.parametrize("kind", ["plot", "report"])
-def test_every_plot_and_report_can_be_called(kind: str) -> None:
+def test_every_plot_and_report_can_be_called(kind):
     assert registry.names(kind)
     assert all(callable(registry.load(kind, name)) for name in registry.names(kind))
 
 
-def test_names_are_sorted_and_known_without_an_import() -> None:
+def test_names_are_sorted_and_known_without_an_import():
     code = (
         "import sys; from commbench.model import registry;"
         "kinds = ('backend', 'workload', 'launcher', 'plot', 'section', 'report');"
@@ -58,19 +54,19 @@ def test_names_are_sorted_and_known_without_an_import() -> None:
     assert eval(modules) == {"commbench.errors", "commbench.model"}
 
 
-def test_a_third_partys_entry_point_is_loaded_by_name(install: Callable[..., None]) -> None:
+def test_a_third_partys_entry_point_is_loaded_by_name(install):
     install(mine="collections:OrderedDict")
     assert registry.names("backend") == ["mine"]
     assert registry.load("backend", "mine").__name__ == "OrderedDict"
 
 
-def test_an_unknown_name_lists_what_is_installed(install: Callable[..., None]) -> None:
+def test_an_unknown_name_lists_what_is_installed(install):
     install(mine="collections:OrderedDict", yours="collections:OrderedDict")
     with pytest.raises(UnknownNameError, match=r"unknown backend 'min'.*'mine'.*mine, yours"):
         registry.load("backend", "min")
 
 
-def test_a_group_without_entry_points_has_no_names() -> None:
+def test_a_group_without_entry_points_has_no_names():
     with pytest.raises(UnknownNameError, match="unknown nonsense 'x'; known: none"):
         registry.load("nonsense", "x")
 
@@ -84,9 +80,8 @@ def test_a_group_without_entry_points_has_no_names() -> None:
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
-    source: str, reason: str, install: Callable[..., None],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    source, reason, install, tmp_path, monkeypatch
+):
     (tmp_path / "broken_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
@@ -95,9 +90,7 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
         registry.load("backend", "mine")
 
 
-def test_an_error_in_a_plugins_code_is_not_hidden(
-    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_plugins_code_is_not_hidden(install, tmp_path, monkeypatch):
     (tmp_path / "wrong_plugin.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     install(mine="wrong_plugin:Thing")

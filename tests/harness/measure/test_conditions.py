@@ -1,10 +1,7 @@
 """The use of the cores during a launch: by the launch itself, and by others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import builders
 import pytest
@@ -12,7 +9,6 @@ from launching import make_launch
 
 from commbench.harness.measure import conditions
 from commbench.machine import cores
-from commbench.model import CoreUse
 
 LAUNCH = make_launch(builders.case(), 3)
 BURN = """
@@ -24,7 +20,7 @@ input()
 """
 
 
-def burning(seconds: float) -> subprocess.Popen[str]:
+def burning(seconds):
     """Start a process that waits for a line, burns that much CPU time, says so, and waits."""
     return subprocess.Popen(
         [sys.executable, "-c", BURN.format(seconds)],
@@ -32,20 +28,20 @@ def burning(seconds: float) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def burn(child: subprocess.Popen[str]) -> None:
+def burn(child):
     """Let the process burn its CPU time."""
     child.stdin.write("\n")
     child.stdin.flush()
     assert child.stdout.readline() == "done\n"
 
 
-def end(child: subprocess.Popen[str]) -> None:
+def end(child):
     """Wait for the process to end, whose times the kernel has then."""
     child.communicate("\n")
 
 
-def test_children_that_ended_count_for_the_launch(tag: object) -> None:
-    records: list[CoreUse] = []
+def test_children_that_ended_count_for_the_launch(tag):
+    records = []
     with conditions.watched(LAUNCH, records.append):
         child = burning(0.5)
         burn(child)
@@ -59,8 +55,8 @@ def test_children_that_ended_count_for_the_launch(tag: object) -> None:
     assert use.stolen_cpu_seconds >= 0
 
 
-def test_other_processes_count_in_the_busy_time_alone(tag: object) -> None:
-    records: list[CoreUse] = []
+def test_other_processes_count_in_the_busy_time_alone(tag):
+    records = []
     child = burning(0.6)
     try:
         with conditions.watched(LAUNCH, records.append):
@@ -72,9 +68,9 @@ def test_other_processes_count_in_the_busy_time_alone(tag: object) -> None:
     assert use.own_cpu_seconds < 0.3
 
 
-def test_a_launch_that_fails_has_no_record(tag: object) -> None:
+def test_a_launch_that_fails_has_no_record(tag):
     # Its processes may live on, and their time would pass for that of others.
-    records: list[CoreUse] = []
+    records = []
     with pytest.raises(ZeroDivisionError), conditions.watched(LAUNCH, records.append):
         raise ZeroDivisionError
     assert records == []
@@ -83,11 +79,9 @@ def test_a_launch_that_fails_has_no_record(tag: object) -> None:
 @pytest.mark.parametrize(
     "seen", [None, cores.Times(1.0, 0.0)], ids=["nothing", "a clock that stands"]
 )
-def test_no_record_where_the_kernel_hides_the_times(
-    seen: cores.Times | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_record_where_the_kernel_hides_the_times(seen, monkeypatch, tmp_path):
     monkeypatch.setattr(cores, "times", lambda _: seen)
-    records: list[CoreUse] = []
+    records = []
     with conditions.watched(LAUNCH, records.append):
         pass
     assert records == []

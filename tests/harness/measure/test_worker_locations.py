@@ -1,15 +1,11 @@
 """The locations of processes, and the binding of workers to CPUs, GPUs and interfaces."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import builders
 import pytest
@@ -30,7 +26,7 @@ ROWS = "".join(f"{i}, A100, GPU-{'ab'[i]}, 00000000:0{i}:00.0, 40960, 570\n" for
 
 
 @contextlib.contextmanager
-def sleeper(*before: str, **environ: str) -> Iterator[int]:
+def sleeper(*before, **environ):
     """Yield the id of a process that does nothing, with these variables; else skip the test."""
     # No ``exec``, during which /proc has no variables of a process.
     command = [*before, "sh", "-c", "echo there; read until_killed"]
@@ -48,7 +44,7 @@ def sleeper(*before: str, **environ: str) -> Iterator[int]:
         child.communicate()
 
 
-def test_the_location_of_this_process() -> None:
+def test_the_location_of_this_process():
     location = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
     assert location["host"] == os.uname().nodename
     assert (location["pid"], location["nic"], location["gpu"]) == (os.getpid(), "lo", "")
@@ -57,7 +53,7 @@ def test_the_location_of_this_process() -> None:
     WorkerPlace(case_id="c", launch=0, worker="0", **location)
 
 
-def test_a_network_namespace_is_a_host_with_another_id() -> None:
+def test_a_network_namespace_is_a_host_with_another_id():
     here = worker_location(os.getpid())["host_id"]
     with sleeper() as neighbour:
         assert worker_location(neighbour)["host_id"] == here
@@ -68,13 +64,13 @@ def test_a_network_namespace_is_a_host_with_another_id() -> None:
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(tmp_path, monkeypatch):
     """Let nvidia-smi show two GPUs with NVLinks between them."""
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, ROWS, MATRIX)
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> None:
+def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path):
     root = trees.two_sockets(tmp_path / "root")
     with sleeper(CUDA_VISIBLE_DEVICES="1,0") as child:
         location = worker_location(child, device="gpu", root=root)
@@ -90,48 +86,46 @@ def test_the_gpu_of_a_process_is_the_first_that_it_may_see(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_the_pci_address_of_cupys_device_wins_over_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pci_address_of_cupys_device_wins_over_the_variable(tmp_path, monkeypatch):
     # CUDA may number the GPUs in another order than nvidia-smi.
     class Runtime:
         getDevice = staticmethod(lambda: 1)  # noqa: N815 - CuPy's name
         deviceGetPCIBusId = staticmethod(["", "0000:01:00.0"].__getitem__)  # noqa: N815
 
-    cupy: Any = type("cupy", (), {"cuda": type("cuda", (), {"runtime": Runtime})})
+    cupy = type("cupy", (), {"cuda": type("cuda", (), {"runtime": Runtime})})
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     root = trees.two_sockets(tmp_path / "root")
     assert worker_location(os.getpid(), device="gpu", root=root)["gpu"] == "1"
 
 
 def test_the_interface_over_ucx_and_over_tcp(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
     assert worker_location(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
     assert worker_location(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
     assert worker_location(os.getpid(), address="tcp://[broken")["nic"] == ""
 
 
-def variables() -> dict[str, str]:
+def variables():
     """Return the variables that bind a worker."""
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "UCX_NET_DEVICES")
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def affinity() -> list[int]:
+def affinity():
     """Return the CPUs on which the calling thread may run."""
     return sorted(os.sched_getaffinity(0))
 
 
-def threads() -> list[list[int]]:
+def threads():
     """Return the CPUs of every thread of the process."""
     tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
     return [sorted(os.sched_getaffinity(task)) for task in tasks]
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="it takes two CPUs")
-def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_bound_as_placed(tmp_path, monkeypatch):
     # The workers import the functions of this module.
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]))
@@ -145,7 +139,7 @@ def test_workers_are_bound_as_placed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with LocalLauncher().start(spec, backend.protocol, tmp_path) as cluster:
         names = cluster.names
 
-        def by_worker(function: Any) -> dict[str, Any]:
+        def by_worker(function):
             return {names[address]: row for address, row in cluster.client.run(function).items()}
 
         assert by_worker(affinity) == {"0": [CPUS[1]], "1": [CPUS[0]]}
