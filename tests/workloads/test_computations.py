@@ -1,5 +1,6 @@
 """What is true of every workload that computes on the cluster."""
 
+import numpy as np
 import pytest
 from distributed import futures_of
 from small import PARAMS, inputs, run, workload
@@ -30,11 +31,11 @@ def test_the_seed_decides_the_input(client, kind):
     for seed in (1, 1, 2):
         work = workload(kind, seed=seed)
         work.prepare(client)
-        arrays.append(inputs(work)[-1].compute())
-    if kind is Merge:
-        arrays = [frame["payload"].to_numpy() for frame in arrays]
+        data = [collection.compute() for collection in inputs(work)]
+        arrays.append(np.array([frame["payload"] for frame in data] if kind is Merge else data))
     assert (arrays[0] == arrays[1]).all()
-    assert (arrays[0] != arrays[2]).mean() > 0.9
+    # The payloads of a merge are permutations of the same numbers.
+    assert (arrays[0] != arrays[2]).mean() > (0.9 if kind is Merge else 0.9999)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,7 @@ def test_the_result_of_other_data_is_caught(client, kind, message):
         work.verify(client, run(client, workload(kind, seed=2)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "block"), [(Merge, (1,)), (TransposeSum, (0, 2))]
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "block"), [(Merge, (1,)), (TransposeSum, (0, 2))])
 def test_a_block_that_was_cancelled_is_caught(client, kind, block):
     work = workload(kind, seed=3)
     result = run(client, work)
