@@ -207,3 +207,7 @@ def test_the_tail_of_a_log(tmp_path):
     assert process.tail(log) == ""
     log.write_bytes(b"caf\xe9\n")
     assert process.tail(log).endswith("\n  caf\ufffd")
+
+
+def test_an_exit_by_an_unknown_signal_has_its_number():
+    assert process.describe_exit(-42) == "was killed by signal 42"

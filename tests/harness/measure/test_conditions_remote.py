@@ -158,3 +158,10 @@ def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     members.locate(cluster)
     assert cluster.pids == (os.getpid(),)
     assert cluster.remote_members == {SCHEDULER, *cluster.names}
+
+
+def test_core_times_are_read_by_the_worker_or_scheduler_elsewhere(far):
+    for member in (far.addresses["1"], SCHEDULER):
+        before = cores.times([0]).busy_s
+        times = conditions._ask(far.client, member, [0])
+        assert before <= times.busy_s <= cores.times([0]).busy_s
