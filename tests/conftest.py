@@ -30,6 +30,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([PLUGGED, *filter(None, [os.environ.g
 
 collect_ignore = ["gpu/fakes"]
 """Packages with names of real ones, for processes that are told to import them."""
+collect_ignore_glob = ["*/conftest.py"]
+"""They have one name, so that of several only one can be searched for doctests."""
 
 
 @pytest.fixture

@@ -1,15 +1,14 @@
-from __future__ import annotations
-
+from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import builders
 import pytest
+from launching import ping_pong, select
 
 from commbench import backends
 from commbench.backends import mpi
 from commbench.errors import UsageError
-from commbench.model import Case, Failure, Launch, LaunchEnd, Sample, TransportUsed
+from commbench.model import Sample, TransportUsed
 
 LINE = "[1.2] [vm:7 :1] ucp_worker.c:1912 UCX  INFO    ucp_context_0 {} cfg#1 tag({})  rma(x)\n"
 
@@ -24,7 +23,7 @@ def comm(mode="elastic", library="MPICH 5.0.2", peer="mpi://127.0.0.1:2"):
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Return a function that makes UCX's log of this process say what it is given."""
+    """Return a function that writes UCX's log of this process."""
 
     def write(text):
         (tmp_path / "ucx.log").write_text(text)
@@ -33,8 +32,7 @@ def log(tmp_path, monkeypatch):
     return write
 
 
-def test_lanes_are_those_of_the_peer_s_distance(log):
-    """A peer on this host has the lanes that UCX logged for this host, and no others."""
+def test_the_lanes_are_those_for_the_distance_of_the_peer(log):
     log(LINE.format("self", "self/memory") + LINE.format("intra-node", "sysv/memory cma/memory")
         + LINE.format("inter-node", "tcp/eth0"))  # fmt: skip
     used = backends.parse("mpi").transport(comm())
@@ -43,28 +41,24 @@ def test_lanes_are_those_of_the_peer_s_distance(log):
     assert backends.parse("mpi").transport(comm(peer="mpi://10.0.0.9:2")).name == "tcp/eth0"
 
 
-def test_tcp_on_one_host_contradicts():
-    """Mpi that moves its bytes over the loopback interface is told of."""
+def test_tcp_on_one_host_contradicts_the_name():
     assert "tcp/lo" in backends.parse("mpi").contradiction("tcp/lo")
     assert backends.parse("mpi").contradiction("sysv/memory+cma/memory") == ""
 
 
-def test_an_mpi_that_does_not_tell_is_not_guessed(monkeypatch):
-    """Where there is no evidence of the path, none is made up."""
+def test_without_a_log_no_transport_is_guessed(monkeypatch):
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
     used = backends.parse("mpi").transport(comm(mode="world", library="Open MPI 5.0.11"))
     assert used.name == "mpi"
     assert "doesn't tell" in used.evidence
 
 
-def test_options_are_refused():
-    """The error says how the modes are chosen."""
+def test_options_are_refused_with_the_launchers_that_choose_the_mode():
     with pytest.raises(UsageError, match="--launcher local or mpirun"):
         backends.parse("mpi:world")
 
 
-def test_missing_packages_are_told(monkeypatch):
-    """Without mpi4py, and with it but without an MPI, the remedy is a command."""
+def test_what_is_missing_is_named_with_a_remedy(monkeypatch):
     monkeypatch.setattr(mpi, "package_version", Mock(return_value=None))
     monkeypatch.setattr("ctypes.util.find_library", Mock(return_value=None))
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=object()))
@@ -76,44 +70,35 @@ def test_missing_packages_are_told(monkeypatch):
     assert "pip install" in problem.remedy
 
 
-@pytest.mark.parametrize("name", ["tcp", "mpi"])
-def test_the_coroutine_layer_ends_a_size_early(name, tmp_path):
-    """Where the time is up in the middle of a round, the next size begins all the same."""
-    params = {"sizes": (1, 2_000_000, 3, 70), "layers": ("coroutine",), "seconds_per_size": 1e-6}
-    case = Case(workload="pingpong", backend=name, params=params, iterations=54, warmups=25,
-                timeout_s=240.0)  # fmt: skip
-    if problem := backends.parse(name).unavailable("cpu"):
-        pytest.skip(problem.reason)
-    plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.measured(plan, tmp_path)
-    assert not [record for record in records if isinstance(record, Failure)], records
-    counted = [r.payload_bytes for r in records if isinstance(r, Sample) and not r.warmup]
-    assert {size: counted.count(size) for size in counted} == {1: 10, 2_000_000: 5, 3: 10, 70: 10}
+@pytest.mark.parametrize("name", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])
+def test_a_size_whose_time_is_up_in_the_middle_of_a_round_ends(name, tmp_path):
+    records = ping_pong(
+        name, tmp_path, iterations=54, warmups=25, layers=("coroutine",),
+        sizes=(1, 2_000_000, 3, 70), seconds_per_size=1e-6,
+    )  # fmt: skip
+    counts = Counter(r.payload_bytes for r in select(records, Sample) if not r.warmup)
+    assert counts == {1: 10, 2_000_000: 5, 3: 10, 70: 10}
 
 
-@pytest.mark.parametrize("name", ["tcp", "ucx:shm+polling", "mpi"])
-def test_both_layers_of_a_real_launch(name, tmp_path):
-    """Every message of both layers is measured, verified and told with its transport."""
-    if problem := backends.parse(name).unavailable("cpu"):
-        pytest.skip(problem.reason)
-    params = {"sizes": (1, 100_000), "layers": ("coroutine", "comm"), "seconds_per_size": 60.0}
-    case = Case(workload="pingpong", backend=name, params=params, iterations=43, warmups=7,
-                timeout_s=240.0)  # fmt: skip
-    plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.measured(plan, tmp_path)
-    assert not [record for record in records if isinstance(record, Failure)], records
-    assert isinstance(records[-1], LaunchEnd)
-    samples = [record for record in records if isinstance(record, Sample) and not record.warmup]
-    counts = {}
-    for sample in samples:
-        key = sample.layer, sample.payload_bytes
-        counts[key] = counts.get(key, 0) + 1
-    assert counts == {
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [
+        pytest.param("tcp", "tcp/lo", marks=pytest.mark.slow),
+        ("ucx:shm+polling", "sysv/memory"),
+        ("mpi", "sysv/memory"),
+    ],
+)
+def test_messages_of_the_coroutine_layer_and_of_dask(name, transport, tmp_path):
+    records = ping_pong(
+        name, tmp_path, iterations=43, warmups=7, layers=("coroutine", "comm"),
+        sizes=(1, 100_000), seconds_per_size=60.0,
+    )  # fmt: skip
+    samples = [sample for sample in select(records, Sample) if not sample.warmup]
+    assert Counter((sample.layer, sample.payload_bytes) for sample in samples) == {
         ("coroutine", 1): 43, ("coroutine", 100_000): 4, ("comm", 1): 43, ("comm", 100_000): 4,
     }  # fmt: skip
     assert all(sample.verified for sample in samples)
-    used = [record for record in records if isinstance(record, TransportUsed)]
-    # Each layer has a connection of its own.
+    used = select(records, TransportUsed)
+    # Each layer has a separate connection.
     assert [(record.src, record.dst) for record in used] == [("0", "1"), ("1", "0")] * 2
-    expected = {"tcp": "tcp/lo", "ucx:shm+polling": "sysv/memory", "mpi": "sysv/memory"}[name]
-    assert all(record.transport.startswith(expected) for record in used)
+    assert all(record.transport.startswith(transport) for record in used)

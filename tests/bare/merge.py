@@ -62,11 +62,11 @@ def main(backend: str, scratch: Path) -> None:
     records = InMemory()
     run_launch(Launch(case=case, index=0, block=0, position=0), scratch, records)
     samples = [record for record in records if isinstance(record, Sample)]
-    found: dict[str, list[float]] = {"with": [], "without": []}
+    seconds: dict[str, list[float]] = {"with": [], "without": []}
     for sample, profiled in zip(samples, EveryOther.profiled, strict=True):
         if not sample.warmup:
-            found["with" if profiled else "without"].append(sample.seconds)
-    print(json.dumps(found))
+            seconds["with" if profiled else "without"].append(sample.seconds)
+    print(json.dumps(seconds))
 
 
 if __name__ == "__main__":

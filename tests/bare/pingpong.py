@@ -1,4 +1,4 @@
-"""The ping-pong that anyone would write by hand: the yardstick for the harness's own cost.
+"""The ping-pong that anyone would write by hand: the yardstick for the harness's cost.
 
 Nothing of commbench is in it. ``python pingpong.py PROTOCOL SIZE COUNT`` prints the one-way
 seconds of every message as a JSON list.

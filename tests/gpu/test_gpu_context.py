@@ -1,12 +1,8 @@
 """A process has its CUDA context first, then UCX, then RMM's memory, and says what it has."""
 
-from __future__ import annotations
-
 import importlib
 import sys
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import fake_machine
 import pytest
@@ -16,18 +12,18 @@ from commbench.errors import LaunchError, UnavailableError
 from commbench.harness import runner
 from commbench.harness.measure import conditions
 from commbench.machine import gpu
-from commbench.model import Case, ClusterSpec, Launch, Record, Setting
+from commbench.model import Case, ClusterSpec, Launch, Setting
 
 SPEC = ClusterSpec(device="gpu", rmm_pool="1GB")
 _NAMES = ("cupy", "cupyx", "rmm", "numba", "dask_cuda")
 
 
-def _loaded() -> list[str]:
+def _loaded():
     return [name for name in sys.modules if name.partition(".")[0] in _NAMES]
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def fakes(monkeypatch):
     """Return the fake CuPy, which this process imports, as it does the other fakes."""
     kept = {name: sys.modules.pop(name) for name in _loaded()}
     monkeypatch.syspath_prepend(fake_machine.FAKES)
@@ -38,10 +34,10 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def set_up(fakes, monkeypatch):
     """Return a function that sets this process up, by what it would inherit."""
 
-    def prepare(spec: ClusterSpec = SPEC, backend: str = "tcp") -> None:
+    def prepare(spec=SPEC, backend="tcp"):
         before_cuda = backends.parse(backend).before_cuda
         for name, value in gpu.environment(spec, before_cuda).items():
             monkeypatch.setenv(name, value)
@@ -50,16 +46,14 @@ def set_up(fakes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return prepare
 
 
-def test_a_launch_on_host_memory_has_nothing_to_do_with_it(monkeypatch: Any) -> None:
-    """No variable is set, and without it no CUDA library is imported."""
+def test_a_launch_on_host_memory_imports_no_cuda_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.environment(ClusterSpec(), "module:function") == {}
     gpu.set_up()
     gpu.synchronize("cpu")
 
 
-def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> None:
-    """dask-cuda's set-up gets bytes or a share, and CuPy allocates by RMM from then on."""
+def test_rmm_is_set_up_as_the_case_says(set_up, fakes):
     set_up()
     plugins = importlib.import_module("dask_cuda.plugins")
     nothing = {"maximum_pool_size": None, "release_threshold": None, "log_directory": None}
@@ -68,16 +62,15 @@ def test_rmm_is_asked_for_what_the_case_asks_for(set_up: Any, fakes: Any) -> Non
         "initial_pool_size": 10**9, "managed_memory": False, "async_alloc": False,
         "track_allocations": False, "external_lib_list": ["cupy"], **nothing,
     }  # fmt: skip
-    told = gpu.describe()
-    assert told["rmm"] == "26.10.0 PoolMemoryResource(CudaMemoryResource)"
-    assert told["cupy"] == "rmm_cupy_allocator"
+    description = gpu.describe()
+    assert description["rmm"] == "26.10.0 PoolMemoryResource(CudaMemoryResource)"
+    assert description["cupy"] == "rmm_cupy_allocator"
     set_up(ClusterSpec(device="gpu", rmm_pool="0.5", rmm_async=True))
     assert plugins.ASKED[1]["initial_pool_size"] == 0.5
     assert plugins.ASKED[1]["async_alloc"] is True
 
 
-def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None:
-    """The context is made, on the first GPU, and CuPy keeps its own pool."""
+def test_without_rmm_options_cupy_keeps_its_pool(set_up, fakes):
     set_up(ClusterSpec(device="gpu"))
     assert fakes.COUNTS["use"] == fakes.COUNTS["context"] == 1
     assert "dask_cuda" not in sys.modules
@@ -85,9 +78,8 @@ def test_without_rmm_options_nothing_is_changed(set_up: Any, fakes: Any) -> None
     assert gpu.describe()["rmm"] == "26.10.0 CudaMemoryResource"
 
 
-def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in dask-cuda: distributed-ucxx makes the context, UCX begins, then comes the pool."""
-    module: Any = ModuleType("distributed_ucxx.ucxx")
+def test_ucx_begins_before_rmm(set_up, monkeypatch):
+    module = ModuleType("distributed_ucxx.ucxx")
     order = []
     module.init_once = lambda: order.append("dask_cuda" in sys.modules)
     monkeypatch.setitem(sys.modules, "distributed_ucxx", ModuleType("distributed_ucxx"))
@@ -99,65 +91,57 @@ def test_ucx_begins_before_rmm(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert order == [False]
 
 
-def test_a_gpu_that_is_not_there_is_told(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CUDA's complaint, and the variable that named the GPU."""
+def test_a_missing_gpu_is_cudas_error(set_up, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,0")
     with pytest.raises(UnavailableError, match="first of CUDA_VISIBLE_DEVICES=7,0: cudaErrorNoDe"):
         set_up()
 
 
-def test_a_pool_that_does_not_fit_is_told(set_up: Any) -> None:
-    """With what was asked for."""
+def test_a_pool_that_does_not_fit_is_an_error_with_its_size(set_up):
     with pytest.raises(UnavailableError, match=r"RMM is unavailable.*9000GB.*bad_alloc"):
         set_up(ClusterSpec(device="gpu", rmm_pool="9000GB"))
 
 
-def test_every_process_of_a_launch_is_told(tmp_path: Any) -> None:
-    """The environment of a launch has what UCX needs and RMM's options, and stops spilling."""
+def test_the_environment_of_a_launch_has_the_options_of_ucx_and_rmm(tmp_path):
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
-    found = runner.environment(
+    variables = runner.environment(
         Launch(case=case, index=0, block=0, position=0), backends.parse(case.backend), tmp_path
     )
-    assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in found["COMMBENCH_GPU"]
-    assert '"rmm_pool": "1GB"' in found["COMMBENCH_GPU"]
-    assert found["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
-    assert found["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] == "True"
-    assert found["UCX_TLS"] == "tcp,cuda_copy,cuda_ipc"
+    assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in variables["COMMBENCH_GPU"]
+    assert '"rmm_pool": "1GB"' in variables["COMMBENCH_GPU"]
+    assert variables["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
+    assert variables["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] == "True"
+    assert variables["UCX_TLS"] == "tcp,cuda_copy,cuda_ipc"
 
 
-# --- what the workers tell -------------------------------------------------------------------
-
-
-def checked(spec: ClusterSpec, *told: dict[str, Any]) -> list[Record]:
-    """Return what is recorded of a cluster whose workers tell that."""
-    rows = {f"tcp://10.0.0.1:{number}": row for number, row in enumerate(told)}
+def checked(spec, *described):
+    """Return the records of a cluster whose workers describe their GPUs so."""
+    rows = {f"tcp://10.0.0.1:{number}": row for number, row in enumerate(described)}
     names = {where: str(number) for number, where in enumerate(rows)}
-    cluster: Any = SimpleNamespace(names=names, client=SimpleNamespace(run=lambda _: rows))
+    cluster = SimpleNamespace(names=names, client=SimpleNamespace(run=lambda _: rows))
     launch = Launch(
         case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
     )
-    found: list[Record] = []
-    conditions.validate_gpus(launch, cluster, found.append)
-    return found
+    records = []
+    conditions.validate_gpus(launch, cluster, records.append)
+    return records
 
 
-def row(uuid: str = "aa", **given: str) -> dict[str, Any]:
-    """Return what one worker tells."""
-    told = {"uuid": uuid, "name": "H100", "visible": "0,1", "cupy": "rmm_cupy_allocator"}
-    return {**told, "rmm": "26.10.0 PoolMemoryResource(CudaMemoryResource)", **given}
+def row(uuid="aa", **given):
+    """Return the description of a worker's GPU."""
+    base = {"uuid": uuid, "name": "H100", "visible": "0,1", "cupy": "rmm_cupy_allocator"}
+    return {**base, "rmm": "26.10.0 PoolMemoryResource(CudaMemoryResource)", **given}
 
 
-def test_where_memory_comes_from_is_recorded_once() -> None:
-    """One setting for workers that are alike."""
-    (found,) = checked(SPEC, row("aa"), row("bb"))
-    assert isinstance(found, Setting)
-    assert found.value == (
+def test_the_memory_resource_of_like_workers_is_recorded_once():
+    (record,) = checked(SPEC, row("aa"), row("bb"))
+    assert isinstance(record, Setting)
+    assert record.value == (
         "RMM 26.10.0 PoolMemoryResource(CudaMemoryResource); CuPy by rmm_cupy_allocator"
     )
 
 
-def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
-    """Whoever started them, by what their drivers say; where they may share one, they do."""
+def test_workers_that_share_a_gpu_end_the_launch_unless_they_may():
     with pytest.raises(LaunchError, match=r"workers 0, 1 work on one GPU .*--workers-per-gpu"):
         checked(SPEC, row(), row())
     shared = ClusterSpec(device="gpu", workers_per_gpu=2)
@@ -167,7 +151,7 @@ def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told", "says"),
+    ("spec", "described", "says"),
     [
         (SPEC, {"error": "ModuleNotFoundError: cupy"}, "worker 0 has no GPU .*ModuleNotFound"),
         (SPEC, row(rmm="26.10.0 CudaMemoryResource"), "asked for .pool 1GB.*not Pool"),
@@ -176,9 +160,6 @@ def test_workers_that_share_a_gpu_unasked_end_the_launch() -> None:
         (ClusterSpec(device="gpu", rmm_managed=True), row(), "not Managed"),
     ],
 )
-def test_memory_that_is_not_as_asked_for_ends_the_launch(
-    spec: ClusterSpec, told: dict[str, Any], says: str
-) -> None:
-    """What was asked for is no evidence: the worker's libraries are."""
+def test_another_memory_resource_than_the_case_has_ends_the_launch(spec, described, says):
     with pytest.raises(LaunchError, match=says):
-        checked(spec, told)
+        checked(spec, described)

@@ -1,9 +1,6 @@
-"""Each launcher gives every worker a GPU of its own; that they have one, the workers tell."""
-
-from __future__ import annotations
+"""Each launcher gives every worker another GPU."""
 
 import importlib.util
-from pathlib import Path
 
 import fake_machine
 import pytest
@@ -19,37 +16,34 @@ BLOCKS = {"sizes": (65536,)}
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is missing")
-def test_mpirun(tmp_path: Path) -> None:
-    """The ranks of one world differ in their environment, and their frames are staged."""
-    found = launch(tmp_path, "all-to-all", "mpi", BLOCKS, launcher="mpirun", rmm_pool="1GB")
-    places = {place.worker: place.gpu for place in of_kind(WorkerPlace, found)}
-    assert places == {"rank-1": "0", "rank-2": "1"}
-    assert {used.transport for used in of_kind(TransportUsed, found)} == {"mpi/shm, staged"}
+def test_ranks_of_mpirun_have_different_gpus(tmp_path):
+    records = launch(tmp_path, "all-to-all", "mpi", BLOCKS, launcher="mpirun", rmm_pool="1GB")
+    gpus = {record.worker: record.gpu for record in of_kind(WorkerPlace, records)}
+    assert gpus == {"rank-1": "0", "rank-2": "1"}
+    assert {used.transport for used in of_kind(TransportUsed, records)} == {"mpi/shm, staged"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("asyncssh") is None, reason="asyncssh is missing")
-def test_ssh(tmp_path: Path) -> None:
-    """The workers of a host count its GPUs from the first; one too many ends the launch."""
+def test_workers_over_ssh_have_different_gpus(tmp_path):
     with sshd.server(tmp_path / "sshd") as server:
         cluster = {
             "launcher": "ssh", "hosts": ("127.0.0.1",) * 2, "launcher_options": server.options,
         }  # fmt: skip
-        found = launch(tmp_path, "all-to-all", "tcp", BLOCKS, **cluster)
-        assert of_kind(WorkerPlace, found)
-        found = launch(tmp_path, "all-to-all", "tcp", BLOCKS, **cluster, n_workers=3)
-    (failure,) = [record for record in found if isinstance(record, Failure)]
+        records = launch(tmp_path, "all-to-all", "tcp", BLOCKS, **cluster)
+        assert of_kind(WorkerPlace, records)
+        records = launch(tmp_path, "all-to-all", "tcp", BLOCKS, **cluster, n_workers=3)
+    (failure,) = [record for record in records if isinstance(record, Failure)]
     assert "first of CUDA_VISIBLE_DEVICES=2,0,1: cudaErrorNoDevice" in failure.message
 
 
-def test_jobs_are_told_all_but_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue gives each job its own; the script has RMM's options and the module that sets up."""
+def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch):
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is missing")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     words = ["run", "merge", "--device", "gpu", "--rmm-pool", "10GB", "--launcher", "slurm",
@@ -62,7 +56,6 @@ def test_jobs_are_told_all_but_their_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "CUDA_VISIBLE_DEVICES" not in done.output
 
 
-def test_a_world_is_one_command_where_its_ranks_are_alike() -> None:
-    """Nothing changes for host memory."""
+def test_ranks_with_equal_variables_are_one_command():
     assert _ranks([{}, {}, {}], ["rank"]) == ["-n", "4", "rank"]
     assert _ranks([{"A": "x"}], ["rank"])[2:] == ["rank", ":", "-n", "1", "env", "A=x", "rank"]

@@ -3,17 +3,13 @@
 Where there is one GPU, its two workers share it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from commbench import backends, load
-from commbench.analysis.run import Run
 from commbench.machine import gpu
 from commbench.model import ClusterSpec
 
@@ -36,7 +32,7 @@ pytestmark = [
 ]
 
 
-def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
+def measured(folder, workload, backend, *arguments):
     """Run a workload with two workers and an RMM pool, and return what it left behind."""
     if problem := backends.parse(backend).unavailable("gpu"):
         pytest.skip(f"{backend}: {problem.reason}")
@@ -54,21 +50,19 @@ def measured(folder: Path, workload: str, backend: str, *arguments: str) -> Run:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_workload_over_a_backend(workload: str, backend: str, tmp_path: Path) -> None:
-    """Every result is verified, each worker has the GPU it should have, and RMM is as asked for."""
-    found = measured(tmp_path, workload, backend, *WORKLOADS[workload])
-    # Nobody can look into the memory of ucx_perftest.
-    assert found.samples[found.samples["tool"] == ""]["verified"].all()
-    assert len(set(found.places["gpu_uuid"])) == min(2, N_GPUS)
-    assert all("PoolMemoryResource" in text for text in found.settings["value"] if "RMM" in text)
+def test_results_gpus_and_memory_of_a_workload_over_a_backend(workload, backend, tmp_path):
+    run = measured(tmp_path, workload, backend, *WORKLOADS[workload])
+    # The memory of ucx_perftest can't be verified.
+    assert run.samples[run.samples["tool"] == ""]["verified"].all()
+    assert len(set(run.places["gpu_uuid"])) == min(2, N_GPUS)
+    assert all("PoolMemoryResource" in text for text in run.settings["value"] if "RMM" in text)
 
 
 @pytest.mark.skipif(N_GPUS < 2, reason="NVLink joins two GPUs, and fewer are visible")
-def test_nvlink_and_the_floor(tmp_path: Path) -> None:
-    """What cuda_ipc moves is no faster than a copy between the two GPUs, and not far slower."""
+def test_nvlink_is_about_as_fast_as_a_copy_between_the_gpus(tmp_path):
     sizes = ("--sizes", "256MiB", "--layers", "raw,comm", "--iterations", "200")
-    found = measured(tmp_path, "pingpong", "ucx:tcp+nvlink", *sizes)
-    assert all(name.startswith("cuda_ipc") for name in found.transports["transport"])
-    medians = found.samples[~found.samples["warmup"]].groupby("layer")["seconds"].median()
+    run = measured(tmp_path, "pingpong", "ucx:tcp+nvlink", *sizes)
+    assert all(name.startswith("cuda_ipc") for name in run.transports["transport"])
+    medians = run.samples[~run.samples["warmup"]].groupby("layer")["seconds"].median()
     assert 0.9 * medians["memcpy"] < medians["raw"] < 3 * medians["memcpy"]
     assert 0.9 * medians["memcpy"] < medians["comm"]

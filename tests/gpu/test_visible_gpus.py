@@ -1,10 +1,5 @@
 """A process works on the first GPU in CUDA_VISIBLE_DEVICES, and each worker gets another one."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-
 import fake_machine
 import pytest
 
@@ -16,14 +11,14 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
+def orders(variables):
     """Return what each process has in CUDA_VISIBLE_DEVICES."""
-    return [own.get(VISIBLE, "") for own in variables]
+    return [each.get(VISIBLE, "") for each in variables]
 
 
 @pytest.mark.parametrize(
@@ -39,23 +34,20 @@ def orders(variables: tuple[Mapping[str, str], ...]) -> list[str]:
         ("MIG-1111,MIG-2222", ("MIG-1111", "MIG-2222")),
     ],
 )
-def test_the_environment_says_what_is_visible(text: str | None, names: tuple[str, ...]) -> None:
-    """In its order, and as CUDA does nothing from the first on that is not there or came before."""
+def test_visible_gpus_end_at_the_first_missing_or_repeated_one(text, names):
     assert gpu.devices({} if text is None else {VISIBLE: text}) == names
 
 
-def test_each_worker_gets_a_gpu_of_its_own_and_sees_the_others() -> None:
-    """Its own comes first; numbers are nvidia-smi's."""
-    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
-    assert orders(found) == ["0,1", "1,0"]
-    assert {own["CUDA_DEVICE_ORDER"] for own in found} == {"PCI_BUS_ID"}
+def test_each_worker_sees_another_gpu_first():
+    variables = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), {})
+    assert orders(variables) == ["0,1", "1,0"]
+    assert {each["CUDA_DEVICE_ORDER"] for each in variables} == {"PCI_BUS_ID"}
     names = {VISIBLE: "GPU-bbbb,GPU-aaaa"}
-    found = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), names)
-    assert orders(found) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
+    variables = gpu.env_for_workers(ClusterSpec(n_workers=2, device="gpu"), names)
+    assert orders(variables) == ["GPU-bbbb,GPU-aaaa", "GPU-aaaa,GPU-bbbb"]
 
 
-def test_workers_share_gpus_where_they_may() -> None:
-    """The first ones the first GPU, and so on; a GPU is not taken before it is needed."""
+def test_workers_that_share_gpus_fill_the_first_one_first():
     spec = ClusterSpec(n_workers=3, device="gpu", workers_per_gpu=2)
     assert orders(gpu.env_for_workers(spec, {})) == ["0,1", "0,1", "1,0"]
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "1,0"})) == ["1,0", "1,0", "0,1"]
@@ -69,30 +61,24 @@ def test_workers_share_gpus_where_they_may() -> None:
         (2, 1, {VISIBLE: "1"}, r"and 1 is visible \(CUDA_VISIBLE_DEVICES=1\)$"),
     ],
 )
-def test_more_workers_than_gpus_is_an_error(
-    n_workers: int, per_gpu: int, environ: Mapping[str, str], says: str
-) -> None:
-    """The message has all the numbers."""
+def test_more_workers_than_gpus_is_an_error(n_workers, per_gpu, environ, says):
     spec = ClusterSpec(n_workers=n_workers, device="gpu", workers_per_gpu=per_gpu)
     with pytest.raises(UsageError, match=says):
         gpu.env_for_workers(spec, environ)
 
 
-def test_a_placement_wins() -> None:
-    """A worker has the GPU that its placement names, also where two name the same one."""
+def test_the_gpu_of_a_placement_wins():
     placement = (Placement(gpu=1), Placement(gpu=1), Placement(cpus="0"))
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[:2])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[1:])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
-    # By number, where the variable names by UUID: the two can't be told apart.
+    # By number, where the variable names by UUID: which is which is unknown.
     assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
 
 
-def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of a measurement of host memory get no variable, and nvidia-smi is not asked."""
-
-    def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch):
+    def devices(environ):
         raise AssertionError("nvidia-smi was asked")
 
     monkeypatch.setattr(gpu, "devices", devices)
@@ -100,8 +86,7 @@ def test_host_memory_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.env_for_processes(ClusterSpec(), 2, {}) == ({}, {})
 
 
-def test_the_gpus_of_another_host_are_counted_from_the_first() -> None:
-    """Nobody knows them: a host with four workers is taken to have four GPUs, or those named."""
+def test_the_gpus_of_another_host_are_counted_from_the_first():
     four = [gpu.env_for_remote_worker(number, 4, 1, {})[VISIBLE] for number in range(4)]
     assert four == ["0,1,2,3", "1,2,3,0", "2,3,0,1", "3,0,1,2"]
     assert gpu.env_for_remote_worker(3, 4, 2, {})[VISIBLE] == "1,0"

@@ -2,17 +2,11 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import futures_of, wait
+from distributed import futures_of
+from small import persist, run, workload
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import Context
+from commbench.errors import VerificationError
 from commbench.workloads.merge import MODULUS, JoinData, Merge, column_sums
-
-
-def workload(*, seed=1, n_workers=2, **params):
-    """Return a small workload on the CPU."""
-    context = Context(n_workers=n_workers, device="cpu", seed=seed)
-    return Merge(Merge.Params(**{"rows": 1_000} | params), context)
 
 
 def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
@@ -22,29 +16,21 @@ def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
     )
 
 
-def run(client, work):
-    """Return the persisted result of one iteration."""
-    work.prepare(client)
-    return persist(client, work.build())
-
-
-def persist(client, frame):
-    """Persist and wait, as the harness does."""
-    result = client.persist(frame)
-    wait(result)
-    return result
+def n_matches(rows, partitions, frac_match):
+    """Return the number of rows of the joined frame."""
+    return partitions**2 * max(int(rows // partitions * frac_match), 1)
 
 
 @pytest.fixture(scope="module")
 def done(client):
     """Return a workload and its right result."""
-    work = workload()
+    work = workload(Merge)
     return work, run(client, work)
 
 
-def whole(chunk_of, partitions):
+def whole(chunk_frame, partitions):
     """Return all chunks in one frame."""
-    return pd.concat([chunk_of(chunk) for chunk in range(partitions)], ignore_index=True)
+    return pd.concat([chunk_frame(chunk) for chunk in range(partitions)], ignore_index=True)
 
 
 SHAPES = [
@@ -57,24 +43,17 @@ SHAPES = [
 ]
 
 
-def n_matches(rows, partitions, frac_match):
-    """Return the number of rows of the joined frame."""
-    return partitions**2 * max(int(rows // partitions * frac_match), 1)
-
-
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
-@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES[:4])
+@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES[1:4])
 def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
-    """A right result of either shuffle passes, for any rows, chunks and share of matches."""
-    work = workload(rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
+    work = workload(Merge, rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
     result = run(client, work)
     work.verify(client, result)
     assert len(result) == n_matches(rows, partitions, frac_match)
 
 
 @pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES)
-def test_matches_and_sums_are_those_of_a_pandas_merge(rows, partitions, frac_match):
-    """The number of matches and every expected sum are what one pandas merge of all data finds."""
+def test_matches_and_sums_are_those_of_one_pandas_merge(rows, partitions, frac_match):
     definition = data(rows, partitions, frac_match)
     build = whole(definition.build, partitions)[["key", "payload"]]
     joined = build.merge(whole(definition.other, partitions), on="key", how="inner")
@@ -85,7 +64,6 @@ def test_matches_and_sums_are_those_of_a_pandas_merge(rows, partitions, frac_mat
 
 
 def test_the_chunks_are_those_of_dask_cudas_benchmark():
-    """Keys, stretches, fillers, payloads and dtypes follow the published definition."""
     rows, partitions = 1_003, 4
     definition = data(rows, partitions)
     stretch, chosen = rows // partitions, int(rows // partitions * 0.3)
@@ -107,49 +85,30 @@ def test_the_chunks_are_those_of_dask_cudas_benchmark():
         assert not other["payload"].is_monotonic_increasing
 
 
-def test_the_build_frame_is_indexed_by_its_shuffle_column(client):
-    """Both frames are in memory, and build's partitions hold the rows that "shuffle" sent them."""
-    work = workload(rows=300, partitions=3)
+def test_the_partitions_of_the_build_frame_follow_its_shuffle_column(client):
+    work = workload(Merge, rows=300, partitions=3)
     work.prepare(client)
     build, other = work.frames
     assert {future.status for future in futures_of([build, other])} == {"finished"}
     assert list(build.columns) == list(other.columns) == ["key", "payload"]
-    for place in range(3):
-        part = build.partitions[place].compute()
+    for number in range(3):
+        part = build.partitions[number].compute()
         assert part.index.name == "shuffle"
-        assert set(part.index) == {place}
+        assert set(part.index) == {number}
         assert {len(part[part["key"] // 300 == chunk]) for chunk in range(3)} == {100}
     expected = whole(work.data.build, 3)[["key", "payload"]]
-    found = build.compute().sort_values("key", ignore_index=True)
-    pd.testing.assert_frame_equal(found, expected)
+    pd.testing.assert_frame_equal(build.compute().sort_values("key", ignore_index=True), expected)
 
 
-def test_payload_is_the_size_of_the_columns(client):
-    """The payload formula is the memory of both frames' columns without their indexes."""
-    work = workload(rows=997, partitions=3)
-    before = work.payload_bytes
-    work.prepare(client)
-    frames = [frame.compute() for frame in work.frames]
-    assert before == sum(int(frame.memory_usage(index=False).sum()) for frame in frames)
-    assert before == sum(len(f) * sum(t.itemsize for t in f.dtypes) for f in frames)
+def test_each_side_and_chunk_is_another_permutation():
+    payloads = [data().build(0), data().build(1), data().other(0), data().other(1)]
+    assert len({tuple(frame["payload"]) for frame in payloads}) == 4
 
 
 def test_one_partition_for_each_worker_by_default():
-    """Without a number of partitions there is one for each worker, as in dask-cuda."""
-    work = workload(n_workers=5, rows=1_000_000)
+    work = workload(Merge, n_workers=5, rows=1_000_000)
     assert work.data.partitions == 5
     assert work.payload_bytes == 160_000_000
-
-
-def test_the_seed_decides_the_data():
-    """The same seed gives the same chunks; another seed, side or chunk other permutations."""
-    for side in ("build", "other"):
-        chunks = [getattr(data(seed=seed), side)(0) for seed in (1, 1, 2)]
-        pd.testing.assert_frame_equal(chunks[0], chunks[1])
-        assert not chunks[0].equals(chunks[2])
-        assert (chunks[0]["payload"] != chunks[2]["payload"]).mean() > 0.9
-    payloads = [data().build(0), data().build(1), data().other(0), data().other(1)]
-    assert len({tuple(frame["payload"]) for frame in payloads}) == 4
 
 
 def _first_partition(change):
@@ -198,7 +157,6 @@ CORRUPTIONS = {
 @pytest.mark.filterwarnings("ignore:Meta is not valid")
 @pytest.mark.parametrize(("change", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
 def test_a_corrupted_result_is_caught(client, done, change, message):
-    """A row, a number or a column that is not the join's is caught and named."""
     work, result = done
     corrupted = persist(client, change(result))
     with pytest.raises(VerificationError, match=message):
@@ -206,7 +164,6 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
 
 
 def test_an_outer_join_is_caught(client, done):
-    """Rows without a match don't pass for joined ones."""
     work, _ = done
     build, other = work.frames
     outer = persist(client, build.merge(other, on=["key"], how="outer", shuffle_method="tasks"))
@@ -214,15 +171,7 @@ def test_an_outer_join_is_caught(client, done):
         work.verify(client, outer)
 
 
-def test_the_join_of_other_data_is_caught(client, done):
-    """A right join of the data of another seed does not pass."""
-    work, _ = done
-    with pytest.raises(VerificationError, match="key: expected"):
-        work.verify(client, run(client, workload(seed=2)))
-
-
 def test_a_partition_that_failed_is_caught(client, done):
-    """A partition whose task raised makes the check fail with what it raised."""
     work, result = done
 
     def fail(frame):
@@ -233,20 +182,10 @@ def test_a_partition_that_failed_is_caught(client, done):
         work.verify(client, failed)
 
 
-def test_a_partition_that_was_cancelled_is_caught(client):
-    """A partition that was lost after the join does not pass."""
-    work = workload(seed=3)
-    result = run(client, work)
-    client.cancel([future for future in futures_of(result) if future.key[1] == 1])
-    with pytest.raises(VerificationError, match=r"block \(1,\).*cancelled"):
-        work.verify(client, result)
-
-
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
-def test_the_shuffle_is_the_one_that_was_asked_for(client, shuffle, configured):
-    """The graph holds the tasks of the chosen shuffle alone, whatever Dask's configuration says."""
-    work = workload(shuffle=shuffle)
+def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):
+    work = workload(Merge, shuffle=shuffle)
     with dask.config.set({"dataframe.shuffle.method": configured}):
         work.prepare(client)
         graph = work.build().optimize().__dask_graph__()
@@ -257,8 +196,7 @@ def test_the_shuffle_is_the_one_that_was_asked_for(client, shuffle, configured):
 
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
 def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
-    """By tasks half of all rows are in the workers' transfer logs; peer to peer none of them."""
-    work = workload(rows=20_000, shuffle=shuffle)
+    work = workload(Merge, rows=20_000, shuffle=shuffle)
     work.prepare(client)
     client.run(lambda dask_worker: dask_worker.transfer_incoming_log.clear())
     result = persist(client, work.build())
@@ -272,21 +210,3 @@ def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
         assert sum(logged.values()) > half
     else:
         assert sum(logged.values()) < half / 10
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"rows": 0}, r"rows is 0; it must be at least the number of partitions \(2\)"),
-        ({"rows": 3, "partitions": 4}, r"rows is 3; .* \(4\)"),
-        ({"partitions": -1}, "partitions is -1; it must be at least 1, or 0"),
-        ({"frac_match": 0.0}, "frac_match is 0.0; it must be above 0 and at most 1"),
-        ({"frac_match": 1.01}, "frac_match is 1.01"),
-        ({"frac_match": float("nan")}, "frac_match is nan"),
-        ({"shuffle": "disk"}, "shuffle is 'disk'; it must be one of tasks, p2p"),
-    ],
-)
-def test_bad_parameters_are_refused(params, message):
-    """A parameter out of range is refused with its value and what is allowed."""
-    with pytest.raises(UsageError, match=message):
-        workload(**params)

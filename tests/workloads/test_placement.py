@@ -1,26 +1,25 @@
 import time
 
 import pytest
-from distributed import futures_of, wait
+from distributed import futures_of
+from small import inputs, persist, workload
 
 from commbench.errors import LaunchError
-from commbench.workloads.base import Context
 from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.merge import Merge
 from commbench.workloads.placement import rebalance
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
 
-CONTEXT = Context(n_workers=2, device="cpu", seed=1)
 WORKLOADS = {
-    "transpose-sum": lambda: TransposeSum(TransposeSum.Params(size=160, chunk=80), CONTEXT),
-    "merge": lambda: Merge(Merge.Params(rows=2_000), CONTEXT),
-    "svd": lambda: Svd(Svd.Params(rows=900, columns=10, chunk_rows=150), CONTEXT),
+    TransposeSum: {"size": 160, "chunk": 80},
+    Merge: {"rows": 2_000},
+    Svd: {"rows": 900, "columns": 10, "chunk_rows": 150},
 }
 
 
 def homes(client, collection):
-    """Return the names of the workers that hold each block, in the order of the blocks."""
+    """Return the names of the workers that have each block, in the order of the blocks."""
     futures = sorted(futures_of(collection), key=lambda future: future.key[1:])
     names = {
         address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()
@@ -44,8 +43,7 @@ def moved(client):
 def iterate(client, work):
     """Run and check one iteration, and wait until its result is forgotten."""
     graph = work.build()
-    result = client.persist(list(graph) if isinstance(graph, tuple) else graph)
-    wait(result)
+    result = persist(client, graph)
     nbytes = moved(client)
     work.verify(client, result)
     keys = [future.key for future in futures_of(result)]
@@ -57,22 +55,15 @@ def iterate(client, work):
     return nbytes
 
 
-def inputs(work):
-    """Return the persisted collections of a workload."""
-    return list(work.frames) if isinstance(work, Merge) else [work.x]
-
-
 @pytest.mark.parametrize("shape", [(60, 60), (40, 100), (20, 20)])
-def test_blocks_are_spread_in_order(client, shape):
-    """Successive blocks lie in equal runs on successive workers, one copy each."""
+def test_successive_blocks_are_spread_over_successive_workers(client, shape):
     (x,) = persist_input(client, uniform_array("cpu", 1, shape, (20, 20)))
     rebalance(client, x)
     n_blocks = x.numblocks[0] * x.numblocks[1]
     assert homes(client, x) == [[index * 2 // n_blocks] for index in range(n_blocks)]
 
 
-def test_copies_and_strays_are_put_back(client):
-    """Blocks that were copied or moved by Dask are where they were again."""
+def test_copied_and_moved_blocks_are_put_back(client):
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
     rebalance(client, x)
     before, data = homes(client, x), x.compute()
@@ -103,8 +94,7 @@ def _stray(client, x):
     client.run_on_scheduler(drop)
 
 
-def test_blocks_that_can_not_be_placed_end_the_launch(client):
-    """Where the blocks don't come into place in time the error says how many are left."""
+def test_blocks_that_cant_be_placed_in_time_end_the_launch(client):
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
     rebalance(client, x)
     _stray(client, x)
@@ -112,10 +102,9 @@ def test_blocks_that_can_not_be_placed_end_the_launch(client):
         rebalance(client, x, seconds=-1)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_iteration_moves_data(client, name):
-    """The third iteration finds its input where the first found it, and moves data like it."""
-    work = WORKLOADS[name]()
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_every_iteration_begins_with_the_same_placement_and_moves_data(client, kind):
+    work = workload(kind, **WORKLOADS[kind])
     work.prepare(client)
     before = [homes(client, collection) for collection in inputs(work)]
     assert all(len(names) == 1 for group in before for names in group)
@@ -123,6 +112,6 @@ def test_every_iteration_moves_data(client, name):
     nbytes = [iterate(client, work) for _ in range(3)]
     assert [homes(client, collection) for collection in inputs(work)] == before
     assert min(nbytes) > 0
-    if name == "transpose-sum":
+    if kind is TransposeSum:
         # Two bands of two blocks: the pair off the diagonal is parted.
         assert min(nbytes) >= 80 * 80 * 8

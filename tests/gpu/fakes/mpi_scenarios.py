@@ -29,7 +29,7 @@ async def answer(comm: Any) -> None:
 
 
 async def exchange(path: str) -> None:
-    """Arrays of all sizes come back as they went, several in a message, beside host memory."""
+    """Arrays of all sizes come back as they went, several in a message, with host memory."""
     async with listen("mpi://127.0.0.1:0", answer) as listener:
         comm = await connect(listener.contact_address)
         assert comm.extra_info["gpu_memory"] == path, comm.extra_info

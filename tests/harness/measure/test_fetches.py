@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -7,6 +5,7 @@ import time
 
 import processes
 import pytest
+from launching import make_launch, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
@@ -15,7 +14,6 @@ from commbench.model import (
     Case,
     ClusterSpec,
     IdleCost,
-    Launch,
     LogCount,
     NetworkCounter,
     Sample,
@@ -36,13 +34,13 @@ CASE = Case(
     workload="all-to-all", backend="tcp", params={"sizes": SIZES},
     cluster=ClusterSpec(n_workers=2), iterations=2, warmups=1,
 )  # fmt: skip
+CHECK_SECONDS = 0.2
 
 
 class Wrong(AllToAll):
     """Finds every block of worker 1 wrong."""
 
     def verify(self, owner, size, fetched):
-        """Find it wrong, after a look at the real one."""
         super().verify(owner, size, fetched)
         if owner == 1:
             raise VerificationError("a block of worker 1 is wrong")
@@ -52,15 +50,13 @@ class Slow(AllToAll):
     """Takes its time to check a block."""
 
     def verify(self, owner, size, fetched):
-        """Block the worker's event loop."""
-        time.sleep(0.5)
+        time.sleep(CHECK_SECONDS)
 
 
 class Broken(AllToAll):
     """Has no block of worker 1."""
 
     def block(self, owner, size):
-        """Make worker 0's only."""
         if owner == 1:
             raise ZeroDivisionError("no memory for this one")
         return super().block(owner, size)
@@ -71,61 +67,48 @@ def work(kind=AllToAll, sizes=SIZES):
     return kind(kind.Params(sizes=sizes), Context(n_workers=2, device="cpu", seed=0))
 
 
-def unregister(cluster):
-    """Take the plugins off the workers again."""
-    for plugin in (fetches.Fetcher, wire.WireMeter):
-        cluster.client.unregister_worker_plugin(plugin.name)
-
-
-@pytest.fixture
-def measure(cluster, monkeypatch):
+@pytest.fixture(scope="module")
+def measure(cluster):
     """Return a function that measures a workload and returns its records."""
-    real = fetches.measure_idle
-    monkeypatch.setattr(fetches, "measure_idle", lambda *given: real(*given, 0.1))
-    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(workload, records=None):
         records = InMemory() if records is None else records
-        launch = Launch(case=CASE, index=4, block=0, position=0)
-        fetches.measure_fetches(launch, workload, cluster.backend, cluster, records)
+        try:
+            fetches.measure_fetches(
+                make_launch(CASE, 4), workload, cluster.backend, cluster, records
+            )
+        finally:
+            for plugin in (fetches.Fetcher, wire.WireMeter):
+                with contextlib.suppress(KeyError):
+                    cluster.client.unregister_worker_plugin(plugin.name)
         return records
 
-    yield measure
-    unregister(cluster)
+    with pytest.MonkeyPatch.context() as patch:
+        real = fetches.measure_idle
+        patch.setattr(fetches, "measure_idle", lambda *given: real(*given, 0.1))
+        patch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
+        yield measure
 
 
 @pytest.fixture(scope="module")
-def exchange(cluster):
+def exchange(measure):
     """Return the records of one warm-up and two iterations between two workers."""
-    launch = Launch(case=CASE, index=4, block=0, position=0)
-    records = InMemory()
-    fetches.measure_fetches(launch, work(), cluster.backend, cluster, records)
-    unregister(cluster)
+    records = measure(work())
     assert {(record.case_id, record.launch) for record in records} == {(CASE.id, 4)}
     return records
 
 
-def of(records, kind, iteration=None):
-    """Return the records of one kind, and of one iteration."""
-    return [
-        record
-        for record in records
-        if isinstance(record, kind) and (iteration is None or record.iteration == iteration)
-    ]
-
-
 @pytest.mark.parametrize("iteration", [-1, 0, 1])
 def test_every_pair_fetches_every_size_once_alone_and_once_together(exchange, iteration):
-    """The matrix is complete, in every iteration and warm-up."""
-    found = [(t.channel, t.nbytes, t.src, t.dst) for t in of(exchange, TransferRecord, iteration)]
+    fetched = select(exchange, TransferRecord, iteration)
     expected = itertools.product(("alone", "together"), SIZES, PAIRS)
-    assert sorted(found) == sorted((channel, size, *pair) for channel, size, pair in expected)
+    assert sorted((t.channel, t.nbytes, t.src, t.dst) for t in fetched) == sorted(
+        (channel, size, *pair) for channel, size, pair in expected
+    )
 
 
-def test_alone_is_alone(exchange):
-    """No other fetch is under way while one is alone, not even one of those together."""
-    found = of(exchange, TransferRecord)
-    for one, other in itertools.combinations(found, 2):
+def test_no_other_fetch_is_under_way_while_one_is_alone(exchange):
+    for one, other in itertools.combinations(select(exchange, TransferRecord), 2):
         if "alone" in (one.channel, other.channel):
             assert one.stop_s <= other.start_s or other.stop_s <= one.start_s
 
@@ -160,119 +143,103 @@ def answering(cluster):
     return answering
 
 
-def test_together_begins_at_once(answering, measure):
-    """Where every fetch takes half a second, all pairs begin before the first has ended."""
-
+def test_together_all_pairs_begin_before_the_first_has_ended(answering, measure):
     async def answer(real, who, asked):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         return await real()
 
     with answering(answer):
         records = measure(work(sizes=(1000,)))
     together = [
-        [t for t in of(records, TransferRecord, iteration) if t.channel == "together"]
+        [t for t in select(records, TransferRecord, iteration) if t.channel == "together"]
         for iteration in (-1, 0, 1)
     ]
     # A busy machine may delay some of them.
     assert any(max(t.start_s for t in ts) < min(t.stop_s for t in ts) for ts in together)
 
 
-def test_samples_are_what_their_fetches_took(exchange):
-    """Alone the mean over the pairs, together from the first start to the last end."""
-    for sample in of(exchange, Sample):
+def test_a_sample_is_the_mean_fetch_alone_and_the_whole_span_together(exchange):
+    for sample in select(exchange, Sample):
         size = sample.payload_bytes // (1 if sample.layer == "alone" else len(PAIRS))
-        own = [
-            t for t in of(exchange, TransferRecord, sample.iteration)
+        fetched = [
+            t for t in select(exchange, TransferRecord, sample.iteration)
             if (t.channel, t.nbytes) == (sample.layer, size)
         ]  # fmt: skip
-        assert len(own) == len(PAIRS)
-        mean = sum(t.stop_s - t.start_s for t in own) / len(own)
-        whole = max(t.stop_s for t in own) - min(t.start_s for t in own)
+        assert len(fetched) == len(PAIRS)
+        mean = sum(t.stop_s - t.start_s for t in fetched) / len(fetched)
+        whole = max(t.stop_s for t in fetched) - min(t.start_s for t in fetched)
         expected = mean if sample.layer == "alone" else whole
         assert sample.seconds == pytest.approx(expected, abs=2e-6)
-        assert sample.started_at_s == min(t.start_s for t in own)
+        assert sample.started_at_s == min(t.start_s for t in fetched)
         assert sample.verified
         assert sample.warmup == (sample.iteration < 0)
         assert sample.cpu_seconds > 0
-    assert len(of(exchange, Sample)) == 3 * 2 * len(SIZES)
+    assert len(select(exchange, Sample)) == 3 * 2 * len(SIZES)
 
 
 @pytest.mark.parametrize("iteration", [-1, 0, 1])
-def test_every_byte_crossed_the_wire_again(exchange, iteration):
-    """Nothing is spared because it was fetched before: the wire had all bytes, both ways."""
-    found = {
-        (record.src, record.dst): record.nbytes for record in of(exchange, WireBytes, iteration)
-    }
+def test_in_every_iteration_all_bytes_cross_the_wire(exchange, iteration):
+    nbytes = {(r.src, r.dst): r.nbytes for r in select(exchange, WireBytes, iteration)}
     for pair in PAIRS:
-        assert found[pair] == pytest.approx(2 * sum(SIZES), rel=0.01)
-        assert found[pair] >= 2 * sum(SIZES)
-    counters = {c.interface: c.nbytes for c in of(exchange, NetworkCounter, iteration)}
+        assert 2 * sum(SIZES) <= nbytes[pair] < 1.01 * 2 * sum(SIZES)
+    counters = {c.interface: c.nbytes for c in select(exchange, NetworkCounter, iteration)}
     assert counters["lo"] >= 2 * 2 * sum(SIZES)
 
 
-def test_every_fetch_is_accounted_for(exchange):
-    """What a worker began is what it logged: four fetches in each iteration."""
-    for count in of(exchange, LogCount):
+def test_every_fetch_that_began_was_logged(exchange):
+    for count in select(exchange, LogCount):
         assert (count.n_started, count.n_logged, count.n_busy, count.n_failed) == (4, 4, 0, 0)
 
 
-def test_workers_hold_nothing_of_what_they_fetched(exchange, cluster):
-    """A worker knows no block of another, and the blocks are gone when all is measured."""
+def test_workers_keep_no_block(exchange, cluster):
     processes.until(lambda: not any(cluster.client.has_what().values()), "no blocks")
 
 
-def test_links_and_the_idle_cost_are_told(exchange):
-    """Where the workers are, what carries the bytes, and what the cluster costs idle."""
+def test_locations_transports_and_the_idle_cost_are_recorded(exchange):
     assert isinstance(exchange[0], IdleCost)
-    places = {place.worker: place for place in of(exchange, WorkerPlace)}
-    assert {*places} == {"0", "1"}
-    assert places["0"].host_id == places["1"].host_id
-    assert places["0"].pid != places["1"].pid
-    assert {record.worker for record in of(exchange, WorkerAddress)} == {"0", "1"}
-    assert all("127.0.0.1" in record.address for record in of(exchange, WorkerAddress))
-    assert {(t.src, t.dst, t.transport) for t in of(exchange, TransportUsed)} == {
+    one, other = select(exchange, WorkerPlace)
+    assert {one.worker, other.worker} == {"0", "1"}
+    assert one.host_id == other.host_id
+    assert one.pid != other.pid
+    addresses = select(exchange, WorkerAddress)
+    assert {record.worker for record in addresses} == {"0", "1"}
+    assert all("127.0.0.1" in record.address for record in addresses)
+    assert {(t.src, t.dst, t.transport) for t in select(exchange, TransportUsed)} == {
         (*pair, "tcp/lo") for pair in PAIRS
     }
 
 
-def test_fetches_come_in_messages_of_bounded_size(measure, monkeypatch):
-    """Where a message holds no more than one worker's fetches, none is lost by that."""
+def test_no_fetch_is_lost_where_a_message_has_those_of_one_worker_alone(measure, monkeypatch):
     monkeypatch.setattr(traffic, "CHUNK", 1)
-    records = measure(work(sizes=(1000,)))
-    found = [(r.iteration, r.channel, r.src, r.dst) for r in of(records, TransferRecord)]
-    assert sorted(found) == [
+    fetched = select(measure(work(sizes=(1000,))), TransferRecord)
+    assert sorted((r.iteration, r.channel, r.src, r.dst) for r in fetched) == sorted(
         (iteration, channel, *pair)
         for iteration in (-1, 0, 1) for channel in ("alone", "together") for pair in PAIRS
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def test_a_block_that_arrives_wrong_voids_the_launch(measure):
-    """No sample of the wrong fetch is emitted, and the error says what was wrong."""
     records = InMemory()
     with pytest.raises(VerificationError, match="a block of worker 1 is wrong"):
         measure(work(Wrong), records)
-    assert of(records, Sample) == []
-    assert of(records, TransferRecord) == []
+    assert select(records, Sample) == []
+    assert select(records, TransferRecord) == []
 
 
-def test_checking_is_in_no_time(measure):
-    """A check of 0.5 s makes no fetch slower, neither alone nor together."""
+def test_checking_a_block_makes_no_fetch_slower(measure):
     records = measure(work(Slow, sizes=(1000,)))
     fastest = {}
-    for sample in of(records, Sample):
+    for sample in select(records, Sample):
         fastest[sample.layer] = min(sample.seconds, fastest.get(sample.layer, 9.0))
-    assert max(fastest.values()) < 0.5
+    assert max(fastest.values()) < CHECK_SECONDS
 
 
-def test_a_block_that_cant_be_made_is_told(measure):
-    """The error names the block and the reason."""
+def test_the_error_names_a_block_that_cant_be_made(measure):
     with pytest.raises(LaunchError, match=r"commbench-block-1-1000.*no memory for this one"):
         measure(work(Broken))
 
 
 def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
-    """Its first answer is in the count, and not in the time of the fetch that followed."""
-
     async def once_refused(real, who, asked):
         if who not in asked:
             asked.add(who)
@@ -281,6 +248,6 @@ def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
 
     with answering(once_refused):
         records = measure(work(sizes=(1000,)))
-    counts = [(c.n_started, c.n_logged, c.n_busy) for c in of(records, LogCount, -1)]
+    counts = [(c.n_started, c.n_logged, c.n_busy) for c in select(records, LogCount, -1)]
     assert counts == [(3, 2, 1), (3, 2, 1)]
-    assert [(c.n_started, c.n_busy) for c in of(records, LogCount, 0)] == [(2, 0), (2, 0)]
+    assert [(c.n_started, c.n_busy) for c in select(records, LogCount, 0)] == [(2, 0), (2, 0)]

@@ -1,8 +1,7 @@
-"""Where the time goes on a real cluster: what a task does is found in the part that is its own."""
-
-from __future__ import annotations
+"""The profile of a task on a real cluster shows what the task does."""
 
 import asyncio
+import functools
 import threading
 import time
 
@@ -11,12 +10,14 @@ import dask
 import processes
 import pytest
 from distributed import get_worker
+from launching import make_launch, no_idle_cost, select
 
 from commbench import stats
+from commbench.harness import transfers, wire
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import plugins
 from commbench.machine import cores
-from commbench.model import Activity, Case, Launch, Sample, ThreadTime
+from commbench.model import Activity, Case, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import ClusterWorkload, Context
@@ -27,19 +28,18 @@ SLACK = 0.2
 
 
 def spin(seconds):
-    """Use the processor of this thread for so long."""
+    """Use the processor of this thread."""
     began = time.thread_time()
     while time.thread_time() - began < seconds:
         pass
 
 
 def sleep(seconds):
-    """Do nothing for so long."""
     time.sleep(seconds)
 
 
 def block_the_loop(seconds):
-    """Use the processor in the event loop's thread for so long, and wait for it."""
+    """Use the processor in the event loop's thread, and wait for it."""
     done = threading.Event()
 
     def callback():
@@ -76,7 +76,6 @@ class One(ClusterWorkload):
         """Do nothing."""
 
     def build(self):
-        """Return the task."""
         with dask.annotate(workers=[self.address], allow_other_workers=False):
             return (dask.delayed(self.function, pure=False)(SECONDS, dask_key_name="one"),)
 
@@ -84,41 +83,36 @@ class One(ClusterWorkload):
         """Find everything right."""
 
 
-@pytest.fixture
-def profiled(cluster, recorded, monkeypatch):
+@pytest.fixture(scope="module")
+def profile(cluster, recorded):
     """Return a function that returns the records of a task's two iterations and their profile."""
-    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
 
     def measure(function):
         case = Case(workload="test", backend="tcp", iterations=2, warmups=0)
-        launch = Launch(case=case, index=0, block=0, position=0)
         records = InMemory()
         workload = One(function, cluster.addresses["0"])
-        measuring.measure_cluster(launch, workload, cluster.backend, cluster, records)
+        measuring.measure_cluster(make_launch(case), workload, cluster.backend, cluster, records)
+        for plugin in (transfers.TransferLog, wire.WireMeter):
+            cluster.client.unregister_worker_plugin(plugin.name)
         profiles = stats.worker_profiles(recorded([case], [*records, builders.end(case)]))
         return records, profiles.set_index(["worker", "iteration"])
 
-    return measure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "measure_idle", no_idle_cost)
+        yield functools.cache(measure)
 
 
 @pytest.mark.parametrize("function", [spin, sleep, block_the_loop])
-def test_the_accounts_of_real_processes_add_up(profiled, function):
-    """Every worker's threads, and every process's loop, have their whole time accounted for."""
-    _, profiles = profiled(function)
+def test_tasks_and_loop_parts_add_up_to_the_whole_time(profile, function):
+    _, profiles = profile(function)
     assert sorted({worker for worker, _ in profiles.index}) == ["0", "1", "client", "scheduler"]
-    for account, rows in (
-        (TASK_PARTS, profiles.loc[["0", "1"]]),
-        (LOOP_PARTS, profiles),
-    ):
-        assert (rows[list(account)] >= 0).all(axis=None)
-        assert rows[list(account)].sum(axis="columns").tolist() == pytest.approx(
-            rows.wall_s.tolist()
-        )
+    for parts, rows in ((TASK_PARTS, profiles.loc[["0", "1"]]), (LOOP_PARTS, profiles)):
+        assert (rows[list(parts)] >= 0).all(axis=None)
+        assert rows[list(parts)].sum(axis="columns").tolist() == pytest.approx(rows.wall_s.tolist())
 
 
-def test_a_task_that_spins_computes(profiled):
-    """Its time on a core is compute, of its worker alone."""
-    _, profiles = profiled(spin)
+def test_a_task_that_spins_computes(profile):
+    _, profiles = profile(spin)
     for row in profiles.loc["0"].itertuples():
         assert SECONDS - 0.05 < row.compute_s < SECONDS + 0.05
         assert row.messages_s + row.poll_s < SLACK
@@ -127,17 +121,15 @@ def test_a_task_that_spins_computes(profiled):
     assert (unused > profiles.loc["1"].wall_s - SLACK).all()
 
 
-def test_a_task_that_sleeps_is_blocked(profiled):
-    """Its time is neither compute nor idle."""
-    _, profiles = profiled(sleep)
+def test_a_task_that_sleeps_is_blocked(profile):
+    _, profiles = profile(sleep)
     for row in profiles.loc["0"].itertuples():
         assert row.blocked_s > SECONDS - SLACK
         assert row.compute_s < 0.05
 
 
-def test_what_keeps_the_loop_busy_is_the_loops(profiled):
-    """The loop's thread has the time on a core, the task that waits for it is blocked."""
-    _, profiles = profiled(block_the_loop)
+def test_a_callback_that_spins_counts_for_the_loop_and_blocks_the_task(profile):
+    _, profiles = profile(block_the_loop)
     for row in profiles.loc["0"].itertuples():
         assert row.messages_s > SECONDS - 0.1
         assert row.compute_s < 0.05
@@ -145,12 +137,11 @@ def test_what_keeps_the_loop_busy_is_the_loops(profiled):
     assert (profiles.loc["1"].messages_s < SLACK).all()
 
 
-def test_a_loop_that_never_sleeps_polls(profiled, cluster):
-    """Turns that the idle loop makes too are polls, not messages."""
+def test_turns_that_the_idle_loop_makes_too_are_polls(profile, cluster):
     address = cluster.addresses["0"]
     cluster.client.run(poll, True, workers=[address])
     try:
-        _, profiles = profiled(sleep)
+        _, profiles = profile.__wrapped__(sleep)
     finally:
         cluster.client.run(poll, False, workers=[address])
     for row in profiles.loc["0"].itertuples():
@@ -159,12 +150,12 @@ def test_a_loop_that_never_sleeps_polls(profiled, cluster):
     assert (profiles.loc["1"].poll_s < 0.3 * profiles.loc["1"].wall_s).all()
 
 
-def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
-    """Each process's readings enclose the sample, and its idle time comes after them."""
-    monkeypatch.setattr(plugins, "IDLE_SECONDS", 3.0)
-    records, _ = profiled(spin)
-    samples = {r.iteration: r for r in records if isinstance(r, Sample)}
-    threads = [r for r in records if isinstance(r, ThreadTime)]
+def test_the_readings_enclose_the_sample_and_exclude_the_idle_time(profile, monkeypatch):
+    # A busy machine takes long between two readings.
+    monkeypatch.setattr(plugins, "IDLE_SECONDS", 2.0)
+    records, _ = profile.__wrapped__(sleep)
+    samples = {sample.iteration: sample for sample in select(records, Sample)}
+    threads = select(records, ThreadTime)
     assert {(t.worker, t.role) for t in threads} >= {
         ("0", "loop"), ("0", "tasks"), ("1", "tasks"), ("scheduler", "loop"), ("client", "loop"),
     }  # fmt: skip
@@ -175,51 +166,47 @@ def test_the_readings_are_just_outside_of_the_window(profiled, monkeypatch):
         assert (thread.n_turns > 0) == (thread.role == "loop")
 
 
-def test_dasks_own_metrics_are_those_of_the_iteration(profiled):
-    """What Dask metered of the task is told once an iteration, for its worker."""
-    records, _ = profiled(spin)
-    found = [
-        r for r in records
-        if isinstance(r, Activity) and (r.context, r.label) == ("execute", "thread-cpu")
-    ]  # fmt: skip
-    assert [(r.worker, r.iteration) for r in found] == [("0", 0), ("0", 1)]
-    assert [r.seconds for r in found] == pytest.approx([SECONDS, SECONDS], abs=0.05)
+def test_dasks_metrics_are_recorded_for_each_iteration(profile):
+    records, _ = profile(spin)
+    activities = [
+        activity
+        for activity in select(records, Activity)
+        if (activity.context, activity.label) == ("execute", "thread-cpu")
+    ]
+    assert [(a.worker, a.iteration) for a in activities] == [("0", 0), ("0", 1)]
+    assert [a.seconds for a in activities] == pytest.approx([SECONDS, SECONDS], abs=0.05)
 
 
-def test_the_event_loops_are_left_as_they_were(profiled, cluster):
-    """After the measurement no loop counts its turns any more."""
-
+def test_no_event_loop_counts_its_turns_after_the_measurement(profile, cluster):
     def wrapped():
         return "select" in vars(asyncio.get_running_loop()._selector)
 
-    profiled(spin)
+    profile(spin)
     assert not any(cluster.client.run(wrapped).values())
     assert not cluster.client.run_on_scheduler(wrapped)
 
 
-def test_a_loop_without_a_selector_is_not_counted():
-    """Loops of another make keep working; their turns stay unknown."""
+def test_the_turns_of_a_loop_without_a_selector_are_unknown():
     counter = plugins.TurnCounter(object())
     counter.close()
     assert counter.n_turns == 0
 
 
-def test_each_thread_has_its_own_times():
-    """The kernel tells the thread that spins from the one that sleeps."""
-    told, stop = {}, threading.Event()
+def test_the_kernel_times_each_thread_separately():
+    ids, stop = {}, threading.Event()
 
     def work(name, seconds):
-        told[name] = threading.get_native_id()
+        ids[name] = threading.get_native_id()
         spin(seconds)
         stop.wait(60)
 
     threads = [threading.Thread(target=work, args=args) for args in (("busy", 0.3), ("idle", 0))]
     for thread in threads:
         thread.start()
-    processes.until(lambda: cores.thread_seconds()[told["busy"]][0] > 0.25, "a quarter of a second")
+    processes.until(lambda: cores.thread_seconds()[ids["busy"]][0] > 0.25, "a quarter of a second")
     times = cores.thread_seconds()
     stop.set()
     for thread in threads:
         thread.join()
-    assert times[told["idle"]][0] < times[told["busy"]][0] / 2
+    assert times[ids["idle"]][0] < times[ids["busy"]][0] / 2
     assert min(waited for _, waited in times.values()) >= 0

@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 
 import dask
 import dask.array as da
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from builders import expanded
 from distributed import wait
+from launching import select
 from processes import until
 
 from commbench.harness import transfers
@@ -20,6 +19,9 @@ from commbench.model import LogCount, TransferRecord
 from commbench.workloads.placement import rebalance
 
 WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
+ONE_FETCH = LogCount(
+    **WHERE, worker="1", n_started=1, n_logged=1, n_busy=0, n_failed=0, n_in_flight=0
+)
 
 
 class SlowToPickle:
@@ -34,38 +36,9 @@ class SlowToPickle:
         return SlowToPickle, (self.file,)
 
 
-@pytest.fixture
-def client(cluster):
-    """Return the client of a cluster whose workers keep a whole log, empty as yet."""
-    cluster.client.run(forget_log)
-    cluster.client.register_plugin(transfers.TransferLog())
-    yield cluster.client
-    cluster.client.unregister_worker_plugin(transfers.TransferLog.name)
-
-
 def forget_log(dask_worker):
-    """Empty the worker's own log."""
+    """Empty the worker's log."""
     dask_worker.transfer_incoming_log.clear()
-
-
-def collect(cluster):
-    """Return the records and the counts, by worker, since the last collection."""
-    found = expanded(traffic.fetches(cluster.client, cluster.names, **WHERE))
-    assert {(item.case_id, item.launch, item.iteration) for item in found} == {("a case", 3, 2)}
-    counts = {item.worker: item for item in found if isinstance(item, LogCount)}
-    return [item for item in found if isinstance(item, TransferRecord)], counts
-
-
-def put(cluster, value, worker):
-    """Return a future of `value`, which lies on `worker`."""
-    where = [cluster.addresses[worker]]
-    return cluster.client.scatter(value, workers=where, hash=False)
-
-
-def use(cluster, futures, worker):
-    """Return a future of something that `worker` computes of `futures`, which it has to fetch."""
-    where = [cluster.addresses[worker]]
-    return cluster.client.submit(lambda *values: len(values), *futures, workers=where, pure=False)
 
 
 def n_incoming(dask_worker):
@@ -76,34 +49,6 @@ def n_incoming(dask_worker):
 def explained(count):
     """Return how many fetches the counts account for."""
     return count.n_logged + count.n_busy + count.n_failed + count.n_in_flight
-
-
-@pytest.mark.parametrize(("src", "dst"), [("0", "1"), ("1", "0")])
-def test_a_fetch_is_recorded_with_its_direction_and_size(cluster, client, src, dst):
-    """The record of a fetch says who had the data, who fetched them, how much and when."""
-    array = np.zeros(3_000_000, dtype="u1")
-    future = put(cluster, array, src)
-    collect(cluster)
-    before = time.time()
-    assert use(cluster, [future], dst).result() == 1
-    after = time.time()
-    (record,), counts = collect(cluster)
-    assert (record.src, record.dst, record.n_keys) == (src, dst, 1)
-    assert 3_000_000 <= record.nbytes < 3_001_000
-    assert before - 0.1 < record.start_s < record.stop_s < after + 0.1
-    assert counts[dst] == LogCount(
-        **WHERE, worker=dst, n_started=1, n_logged=1, n_busy=0, n_failed=0, n_in_flight=0
-    )
-    assert counts[src].n_started == 0
-
-
-def test_nothing_is_collected_twice(cluster, client):
-    """A second collection has only what came after the first."""
-    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
-    assert len(collect(cluster)[0]) == 1
-    records, counts = collect(cluster)
-    assert records == []
-    assert [count.n_started for count in counts.values()] == [0, 0]
 
 
 def entries(count, who, dask_worker):
@@ -119,16 +64,56 @@ def entries(count, who, dask_worker):
         )  # fmt: skip
 
 
-def keys_of_entries(dask_worker):
-    """Return the names of the fields of the entries in the worker's log."""
-    return sorted({key for entry in dask_worker.transfer_incoming_log for key in entry})
+@pytest.fixture
+def client(cluster):
+    """Return the client of a cluster whose workers keep a whole log, empty as yet."""
+    cluster.client.run(forget_log)
+    cluster.client.register_plugin(transfers.TransferLog())
+    yield cluster.client
+    cluster.client.unregister_worker_plugin(transfers.TransferLog.name)
 
 
-def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, client):
-    """No entry of a long log is lost, reordered or changed, and no message is large."""
-    count, sizes = 100_000, []
-    address = cluster.addresses["1"]
-    client.run(entries, count, cluster.addresses["0"], workers=[address])
+def collect(cluster):
+    """Return the records and the counts, by worker, since the last collection."""
+    records = expanded(traffic.fetches(cluster.client, cluster.names, **WHERE))
+    assert {(r.case_id, r.launch, r.iteration) for r in records} == {("a case", 3, 2)}
+    counts = {count.worker: count for count in select(records, LogCount)}
+    return select(records, TransferRecord), counts
+
+
+def put(cluster, value, worker):
+    """Return a future of `value`, which lies on `worker`."""
+    where = [cluster.addresses[worker]]
+    return cluster.client.scatter(value, workers=where, hash=False)
+
+
+def use(cluster, futures, worker):
+    """Return a future of something that `worker` computes of `futures`, which it has to fetch."""
+    where = [cluster.addresses[worker]]
+    return cluster.client.submit(lambda *values: len(values), *futures, workers=where, pure=False)
+
+
+def test_a_fetch_is_recorded_once_with_its_direction_and_size(cluster, client):
+    array = np.zeros(3_000_000, dtype="u1")
+    future = put(cluster, array, "0")
+    collect(cluster)
+    before = time.time()
+    assert use(cluster, [future], "1").result() == 1
+    after = time.time()
+    (record,), counts = collect(cluster)
+    assert (record.src, record.dst, record.n_keys) == ("0", "1", 1)
+    assert 3_000_000 <= record.nbytes < 3_001_000
+    assert before - 0.1 < record.start_s < record.stop_s < after + 0.1
+    assert counts["1"] == ONE_FETCH
+    assert counts["0"].n_started == 0
+    records, counts = collect(cluster)
+    assert records == []
+    assert [count.n_started for count in counts.values()] == [0, 0]
+
+
+def test_a_long_log_is_collected_whole_in_bounded_messages(cluster, client):
+    count, sizes = 45_000, []
+    client.run(entries, count, cluster.addresses["0"], workers=[cluster.addresses["1"]])
 
     class Counting:
         def run(self, function, *args, **kwargs):
@@ -136,67 +121,46 @@ def test_a_hundred_thousand_entries_are_collected_in_bounded_messages(cluster, c
             sizes.extend(len(text) for text in answer.values() if isinstance(text, str))
             return answer
 
-    collected = expanded(traffic.fetches(Counting(), cluster.names, **WHERE))
-    found = [item for item in collected if isinstance(item, TransferRecord)]
-    assert len(found) == count
-    assert [record.nbytes for record in found] == list(range(count))
-    assert {(record.src, record.dst, record.n_keys) for record in found} == {("0", "1", 2)}
-    assert len(sizes) >= 5
+    records = select(expanded(traffic.fetches(Counting(), cluster.names, **WHERE)), TransferRecord)
+    assert [record.nbytes for record in records] == list(range(count))
+    assert {(record.src, record.dst, record.n_keys) for record in records} == {("0", "1", 2)}
+    assert len(sizes) >= 3
     assert 500_000 < max(sizes) < 4_000_000
-    # Shorter than the millisecond at which Dask's own duration ends.
-    assert {record.stop_s - record.start_s for record in found} == {2.0**-12}
+    # Shorter than the millisecond at which Dask's duration ends.
+    assert {record.stop_s - record.start_s for record in records} == {2.0**-12}
 
 
-def test_the_made_up_entries_are_like_real_ones(cluster, client):
-    """The entries of the test above have the fields that Dask gives its own."""
+def test_times_are_start_and_stop_of_the_log(cluster, client):
+    # Dask rounds the duration up.
     address = cluster.addresses["1"]
     use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
-    real = client.run(keys_of_entries, workers=[address])[address]
-    client.run(forget_log)
-    client.run(entries, 1, address, workers=[address])
-    assert client.run(keys_of_entries, workers=[address])[address] == real
-
-
-def first_entry(dask_worker):
-    """Return start, stop and duration as Dask logged them."""
-    entry = dask_worker.transfer_incoming_log[0]
-    return entry["start"], entry["stop"], entry["duration"]
-
-
-def test_times_are_the_logs_own(cluster, client):
-    """Start and stop are those of the log, whose rounded-up duration is not used."""
-    address = cluster.addresses["1"]
-    use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result()
-    start, stop, duration = client.run(first_entry, workers=[address])[address]
+    entry = client.run(lambda dask_worker: dask_worker.transfer_incoming_log[0], workers=[address])[
+        address
+    ]
     (record,), _ = collect(cluster)
-    assert (record.start_s, record.stop_s) == (start, stop)
-    assert duration >= 0.001
+    assert (record.start_s, record.stop_s) == (entry["start"], entry["stop"])
+    assert entry["duration"] >= 0.001
 
 
-def limit(count, dask_worker):
-    """Let the worker serve at most `count` others at a time, and return what it was before."""
-    before = dask_worker.transfer_outgoing_count_limit
-    dask_worker.transfer_outgoing_count_limit = count
-    return before
-
-
-def outcomes(dask_worker):
-    """Return the outcomes of the worker's fetches so far."""
-    return Counter(dask_worker.plugins[transfers.TransferLog.name].outcomes)
-
-
-def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
-    """Fetches that a busy sender refused are counted, and every fetch that began is explained."""
+def test_fetches_that_a_busy_sender_refused_are_counted(cluster, client):
     sender, receiver = cluster.addresses["0"], cluster.addresses["1"]
     futures = [put(cluster, bytes(1000 + number), "0") for number in range(40)]
     collect(cluster)
     total = client.run(n_incoming)
+
+    def n_refused(dask_worker):
+        return dask_worker.plugins[transfers.TransferLog.name].outcomes["GatherDepBusyEvent"]
+
+    def limit(count, dask_worker):
+        before = dask_worker.transfer_outgoing_count_limit
+        dask_worker.transfer_outgoing_count_limit = count
+        return before
+
     before = client.run(limit, 0, workers=[sender])[sender]
     try:
         done = [use(cluster, [future], "1") for future in futures]
         until(
-            lambda: client.run(outcomes, workers=[receiver])[receiver]["GatherDepBusyEvent"] >= 2,
-            "the sender refused",
+            lambda: client.run(n_refused, workers=[receiver])[receiver] >= 2, "the sender refused"
         )
     finally:
         client.run(limit, before, workers=[sender])
@@ -211,8 +175,7 @@ def test_what_busy_senders_refuse_is_accounted_for(cluster, client):
     assert sum(record.n_keys for record in records) == len(futures)
 
 
-def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client, tmp_path):
-    """A fetch under way is counted as such, and with its entry when that has come."""
+def test_a_fetch_in_flight_is_logged_in_the_next_collection(cluster, client, tmp_path):
     future = put(cluster, 1, "0")
     unsent = tmp_path / "unsent"
     slow = client.submit(SlowToPickle, unsent, workers=[cluster.addresses["0"]], pure=False)
@@ -233,20 +196,17 @@ def test_what_is_in_flight_belongs_to_the_next_collection(cluster, client, tmp_p
     done.result()
     records, counts = collect(cluster)
     assert len(records) == 1
-    assert counts["1"] == LogCount(
-        **WHERE, worker="1", n_started=1, n_logged=1, n_busy=0, n_failed=0, n_in_flight=0
-    )
+    assert counts["1"] == ONE_FETCH
 
 
-def test_many_fetches_of_a_real_workload_are_all_there(cluster, client):
-    """Everything that two workers fetch of each other in a shuffle-like graph is in the records."""
-    x = client.persist(da.random.default_rng(228).random((600, 600), chunks=(50, 50)))
+def test_every_fetch_of_a_transpose_is_recorded(cluster, client):
+    x = client.persist(da.random.default_rng(228).random((300, 300), chunks=(50, 50)))
     wait(x)
     rebalance(client, x)
     collect(cluster)
     total = client.run(n_incoming)
     halves = []
-    for name, rows in (("0", slice(0, 300)), ("1", slice(300, 600))):
+    for name, rows in (("0", slice(0, 150)), ("1", slice(150, 300))):
         # Left to the scheduler, one worker may do all the fetching.
         with dask.annotate(workers=[cluster.addresses[name]]):
             halves.append(x[rows] + x.T[rows])
@@ -266,18 +226,12 @@ def state(dask_worker):
     return {
         "log": id(log),
         "maxlen": log.maxlen,
-        "own attributes": sorted(name for name in vars(dask_worker) if name == "gather_dep"),
+        "instance attributes": sorted(name for name in vars(dask_worker) if name == "gather_dep"),
         "function": id(dask_worker.gather_dep.__func__),
     }
 
 
-def totals(dask_worker):
-    """Return the sizes in the worker's log."""
-    return [entry["total"] for entry in dask_worker.transfer_incoming_log]
-
-
-def test_teardown_restores_the_worker_exactly(cluster):
-    """The worker has its own bounded log back, with the last entries, and its own methods."""
+def test_teardown_restores_log_and_methods_of_the_worker(cluster):
     client = cluster.client
     before = client.run(state)
     client.run(forget_log)
@@ -288,15 +242,17 @@ def test_teardown_restores_the_worker_exactly(cluster):
     client.unregister_worker_plugin(transfers.TransferLog.name)
     assert client.run(state) == before
     assert before[address]["maxlen"] == 1000
-    assert before[address]["own attributes"] == []
-    assert client.run(totals, workers=[address])[address] == list(range(500, 1500))
+    assert before[address]["instance attributes"] == []
+    totals = client.run(
+        lambda dask_worker: [entry["total"] for entry in dask_worker.transfer_incoming_log],
+        workers=[address],
+    )
+    assert totals[address] == list(range(500, 1500))
     assert use(cluster, [put(cluster, b"x" * 1000, "0")], "1").result() == 1
 
 
 @pytest.mark.parametrize("event", ["GatherDepFailureEvent", "GatherDepNetworkFailureEvent"])
-def test_a_fetch_that_failed_is_counted(event):
-    """A fetch that ended in a failure is neither lost nor logged."""
-
+def test_a_fetch_that_failed_is_counted_once(event):
     class State:
         transfer_incoming_count_total = 5
         transfer_incoming_count = 0
@@ -319,15 +275,13 @@ def test_a_fetch_that_failed_is_counted(event):
     assert transfers.count(worker)["n_failed"] == 0
 
 
-def test_the_events_have_these_names_in_dask():
-    """The names of the outcomes are those of distributed's classes."""
+def test_dask_has_events_of_these_names():
     for kind in ("Success", "Busy", "Failure", "NetworkFailure"):
         assert hasattr(distributed.worker, f"GatherDep{kind}Event")
 
 
-def test_collecting_while_the_workers_go_on_loses_nothing(cluster, client):
-    """Entries that come in the middle of a collection are in the next one."""
-    address, found, stop = cluster.addresses["1"], [], threading.Event()
+def test_entries_that_come_during_a_collection_are_in_the_next_one(cluster, client):
+    address, records, stop = cluster.addresses["1"], [], threading.Event()
 
     def append():
         try:
@@ -339,7 +293,7 @@ def test_collecting_while_the_workers_go_on_loses_nothing(cluster, client):
     thread = threading.Thread(target=append)
     thread.start()
     while not stop.is_set():
-        found += collect(cluster)[0]
+        records += collect(cluster)[0]
     thread.join()
-    found += collect(cluster)[0]
-    assert len(found) == 10_000
+    records += collect(cluster)[0]
+    assert len(records) == 10_000

@@ -1,9 +1,7 @@
-"""Processes on other hosts are asked for what the kernel tells here of those on this one.
+"""Processes on other hosts are measured through Dask.
 
-A worker of this host passes for one elsewhere: nothing may look at it but through Dask.
+A worker of this host passes for one elsewhere: nothing else may look at it.
 """
-
-from __future__ import annotations
 
 import os
 import time
@@ -11,14 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import wait
+from launching import make_launch, no_idle_cost, select
 
 from commbench.harness import suite
+from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions
-from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
 from commbench.machine import cores
-from commbench.model import ClusterSpec, CoreUse, Launch, Sample, ThreadTime, registry
+from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime, registry
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context
 
@@ -26,10 +25,19 @@ SECONDS = 0.4
 
 
 def spin(seconds):
-    """Use the processor of this thread for so long."""
+    """Use the processor of this thread."""
     began = time.thread_time()
     while time.thread_time() - began < seconds:
         pass
+
+
+def make_case():
+    """Return a small case."""
+    params = {"size": 200, "chunk": 50}
+    (case,) = suite.cases_for(
+        "transpose-sum", ("tcp",), params, ClusterSpec(), iterations=1, warmups=0
+    )
+    return case
 
 
 @pytest.fixture
@@ -50,86 +58,80 @@ def spin_on(cluster, worker):
 
 
 @pytest.mark.parametrize("worker", ["0", "1"])
-def test_the_cpu_time_of_all_is_counted(far, worker):
-    """A task's time is in the sum wherever the worker is, and everybody counts once."""
+def test_cpu_time_counts_once_wherever_the_worker_is(far, worker):
     before = far.cpu_seconds()
     spin_on(far, worker)
     assert SECONDS <= far.cpu_seconds() - before < SECONDS + 1.0
     assert far.n_processes == 4
 
 
-def test_the_cores_of_other_hosts_are_watched(far):
-    """Each has a record of its own, with the time of the cluster's processes there as own."""
-    found = conditions.Conditions(Launch(case=_case(), index=2, block=0, position=0))
-    with found.on(far):
+def test_each_other_host_has_a_record_of_its_cores(far):
+    seen = conditions.Conditions(make_launch(make_case(), 2))
+    with seen.on(far):
         spin_on(far, "1")
         spin_on(far, "0")
-    (use,) = found.remote_use
+    (use,) = seen.remote_use
     assert isinstance(use, CoreUse)
     assert (use.host, use.launch) == (os.uname().nodename, 2)
     assert use.n_cores == len(os.sched_getaffinity(0))
-    # Worker 0 is here: its time is that of others there.
+    # Worker 0 is here, so that its time is that of others there.
     assert SECONDS <= use.own_cpu_seconds < 2 * SECONDS + 0.3
     assert use.busy_cpu_seconds > use.own_cpu_seconds + SECONDS / 2
-    assert found.foreign_cpu_s == 0
+    assert seen.foreign_cpu_s == 0
 
 
 def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
-    """An unknown use of the cores is not an idle host."""
     monkeypatch.setattr(conditions, "_ask", lambda *_: None)
-    found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
-    with found.on(far):
+    seen = conditions.Conditions(make_launch(make_case()))
+    with seen.on(far):
         pass
-    assert found.remote_use == ()
+    assert seen.remote_use == ()
 
 
-def test_processes_that_were_there_before_count_from_then_on(cluster, monkeypatch):
-    """Of a cluster that lives on, what it used for others before is not the launch's own."""
+def test_a_preexisting_cluster_counts_from_the_launch_on(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "foreign_pids", cluster.pids[1:])
     whole = cores.cpu_seconds(cluster.foreign_pids)
-    own = {}
+    cpu_s = {}
     for outlives in (False, True):
         monkeypatch.setattr(cluster, "preexisting", outlives)
-        found = conditions.Conditions(Launch(case=_case(), index=0, block=0, position=0))
-        with found.on(cluster):
+        seen = conditions.Conditions(make_launch(make_case()))
+        with seen.on(cluster):
             spin_on(cluster, "0")
-        own[outlives] = found.foreign_cpu_s
-    assert own[False] >= whole + SECONDS
-    assert SECONDS <= own[True] < SECONDS + 0.5
+        cpu_s[outlives] = seen.foreign_cpu_s
+    assert cpu_s[False] >= whole + SECONDS
+    assert SECONDS <= cpu_s[True] < SECONDS + 0.5
 
 
-def test_threads_elsewhere_are_read_there(far, monkeypatch):
-    """Every process has the times of its threads, and no other process's that shares its id."""
+def test_threads_are_not_mixed_up_with_those_of_an_equal_process_id_here(far, monkeypatch):
+    monkeypatch.setattr(measuring, "measure_idle", no_idle_cost)
     (pid,) = far.client.run(os.getpid, workers=[far.addresses["1"]]).values()
     monkeypatch.setattr(far, "pids", (*far.pids, pid))
     real = cores.thread_seconds
     monkeypatch.setattr(
         cores, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
     )
-    case = _case()
+    case = make_case()
     kind = registry.load("workload", "transpose-sum")
     params = suite.structure(dict(case.params), kind.Params, "transpose-sum")
     workload = kind(params, Context(n_workers=2, device="cpu", seed=0))
     records = InMemory()
-    launch = Launch(case=case, index=0, block=0, position=0)
+    launch = make_launch(case)
     try:
-        measure_cluster(launch, workload, far.backend, far, records)
+        measuring.measure_cluster(launch, workload, far.backend, far, records)
     finally:
         for name in ("commbench-transfer-log", "commbench-wire-meter"):
             far.client.unregister_worker_plugin(name)
     loops = {
-        (record.worker, record.iteration): record for record in records
-        if isinstance(record, ThreadTime) and record.role == "loop"
+        (record.worker, record.iteration): record for record in select(records, ThreadTime)
+        if record.role == "loop"
     }  # fmt: skip
     assert {worker for worker, _ in loops} == {"0", "1", "scheduler", "client"}
     assert all(0 <= record.cpu_seconds < 100 for record in loops.values())
     assert sum(record.cpu_seconds for (worker, _), record in loops.items() if worker == "1") > 0
-    assert all(sample.verified for sample in records if isinstance(sample, Sample))
+    assert all(sample.verified for sample in select(records, Sample))
 
 
-def test_the_clock_of_another_host(far):
-    """Its lead is found within half of a question's round trip; clocks of this host have none."""
-
+def test_the_clock_offset_of_another_host(far):
     class Skewed:
         def run(self, function, workers):
             time.sleep(0.002)
@@ -141,8 +143,7 @@ def test_the_clock_of_another_host(far):
     assert conditions.clock_offsets(skewed) == {"a": pytest.approx(5.0, abs=0.01)}
 
 
-def test_where_processes_are_is_found_out(cluster, monkeypatch):
-    """Those of this host are told by their ids, whoever started them."""
+def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     pids = set(cluster.pids)
     for name, value in (("pids", ()), ("remote_members", frozenset(["?"]))):
         monkeypatch.setattr(cluster, name, value)
@@ -159,17 +160,8 @@ def test_where_processes_are_is_found_out(cluster, monkeypatch):
     assert cluster.remote_members == {SCHEDULER, *cluster.names}
 
 
-def test_cores_are_asked_for_where_the_cluster_is(far):
-    """A worker and a scheduler elsewhere tell what this process would."""
+def test_core_times_are_read_by_the_worker_or_scheduler_elsewhere(far):
     for member in (far.addresses["1"], SCHEDULER):
         before = cores.times([0]).busy_s
-        told = conditions._ask(far.client, member, [0])
-        assert before <= told.busy_s <= cores.times([0]).busy_s
-
-
-def _case():
-    params = {"size": 200, "chunk": 50}
-    (case,) = suite.cases_for(
-        "transpose-sum", ("tcp",), params, ClusterSpec(), iterations=2, warmups=1
-    )
-    return case
+        times = conditions._ask(far.client, member, [0])
+        assert before <= times.busy_s <= cores.times([0]).busy_s

@@ -1,20 +1,16 @@
-"""Who used the cores while a launch ran is told apart: the launch itself, and others."""
-
-from __future__ import annotations
+"""The use of the cores during a launch: by the launch itself, and by others."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import builders
 import pytest
-from processes import Tag
+from launching import make_launch
 
 from commbench.harness.measure import conditions
 from commbench.machine import cores
-from commbench.model import CoreUse, Launch
 
-LAUNCH = Launch(case=builders.case(), index=3, block=0, position=0)
+LAUNCH = make_launch(builders.case(), 3)
 BURN = """
 import time
 input()
@@ -24,7 +20,7 @@ input()
 """
 
 
-def burning(seconds: float) -> subprocess.Popen[str]:
+def burning(seconds):
     """Start a process that waits for a line, burns that much CPU time, says so, and waits."""
     return subprocess.Popen(
         [sys.executable, "-c", BURN.format(seconds)],
@@ -32,21 +28,20 @@ def burning(seconds: float) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def burn(child: subprocess.Popen[str]) -> None:
-    """Let the process burn it."""
+def burn(child):
+    """Let the process burn its CPU time."""
     child.stdin.write("\n")
     child.stdin.flush()
     assert child.stdout.readline() == "done\n"
 
 
-def end(child: subprocess.Popen[str]) -> None:
-    """Wait for the process to end, and for the kernel to have told its times."""
+def end(child):
+    """Wait for the process to end, whose times the kernel has then."""
     child.communicate("\n")
 
 
-def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
-    """The time of a process that the launch started and waited for is its own, not others'."""
-    records: list[CoreUse] = []
+def test_children_that_ended_count_for_the_launch(tag):
+    records = []
     with conditions.watched(LAUNCH, records.append):
         child = burning(0.5)
         burn(child)
@@ -60,9 +55,8 @@ def test_children_that_ended_are_the_launch_s_own(tag: Tag) -> None:
     assert use.stolen_cpu_seconds >= 0
 
 
-def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
-    """What a process burns that is not the launch's is everybody's, but not its own."""
-    records: list[CoreUse] = []
+def test_other_processes_count_in_the_busy_time_alone(tag):
+    records = []
     child = burning(0.6)
     try:
         with conditions.watched(LAUNCH, records.append):
@@ -74,9 +68,9 @@ def test_others_are_in_the_busy_time_alone(tag: Tag) -> None:
     assert use.own_cpu_seconds < 0.3
 
 
-def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
-    """Its processes may live on: their time would pass for that of others."""
-    records: list[CoreUse] = []
+def test_a_launch_that_fails_has_no_record(tag):
+    # Its processes may live on, and their time would pass for that of others.
+    records = []
     with pytest.raises(ZeroDivisionError), conditions.watched(LAUNCH, records.append):
         raise ZeroDivisionError
     assert records == []
@@ -85,12 +79,9 @@ def test_a_launch_that_fails_tells_nothing(tag: Tag) -> None:
 @pytest.mark.parametrize(
     "seen", [None, cores.Times(1.0, 0.0)], ids=["nothing", "a clock that stands"]
 )
-def test_where_the_kernel_hides_it_there_is_no_record(
-    seen: cores.Times | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """An unknown use of the cores is not an idle machine."""
+def test_no_record_where_the_kernel_hides_the_times(seen, monkeypatch, tmp_path):
     monkeypatch.setattr(cores, "times", lambda _: seen)
-    records: list[CoreUse] = []
+    records = []
     with conditions.watched(LAUNCH, records.append):
         pass
     assert records == []

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -15,14 +13,21 @@ from commbench.machine import process
 
 
 @pytest.fixture
+def watchers():
+    """Return a function that returns the threads that watch a process since the test began."""
+    before = set(threading.enumerate())
+    return lambda: [t for t in {*threading.enumerate()} - before if t.name.startswith("watch ")]
+
+
+@pytest.fixture
 def deaths(monkeypatch):
-    """Return the list of the deaths that are told, from here on."""
+    """Return the list of the deaths that are reported from here on."""
     monkeypatch.setattr(process, "_watched", {})
     monkeypatch.setattr(process, "_on_death", None)
     monkeypatch.setattr(process, "_reported", False)
-    told: list[str] = []
-    process.on_death(told.append)
-    return told
+    messages = []
+    process.on_death(messages.append)
+    return messages
 
 
 @pytest.fixture
@@ -40,19 +45,13 @@ def sleeper(tag):
         child.wait()
 
 
-def watchers():
-    """Return the threads that watch a process."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
-
-
-def test_a_death_is_told_with_the_last_words(deaths, sleeper, tmp_path):
-    """The name, the id, the signal and the end of the log of a process that died are told."""
+def test_a_death_is_reported_with_the_end_of_the_log(deaths, sleeper, tmp_path):
     log = tmp_path / "worker-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(30)))
     child = sleeper()
     process.watch("worker 0", child, log)
     child.kill()
-    processes.until(lambda: deaths, "the death is told")
+    processes.until(lambda: deaths, "the report")
     (message,) = deaths
     first, *lines = message.splitlines()
     assert f"worker 0 (process {child.pid}) was killed by SIGKILL while it was needed" in first
@@ -60,28 +59,18 @@ def test_a_death_is_told_with_the_last_words(deaths, sleeper, tmp_path):
     assert lines == [f"  line {number}" for number in range(18, 30)]
 
 
-def test_an_exit_is_a_death_too(deaths, tmp_path):
-    """A process that exits by itself, even well, was needed as much as one that was killed."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
+@pytest.mark.parametrize("dead_already", [False, True])
+def test_an_exit_with_status_0_is_a_death(deaths, tmp_path, dead_already):
+    child = subprocess.Popen(["true"])
+    if dead_already:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     process.watch("scheduler", child, tmp_path / "none.log")
-    processes.until(lambda: deaths, "the death is told")
-    assert deaths == [
-        f"scheduler (process {child.pid}) exited with status 0 while it was needed"
-    ]  # fmt: skip
+    processes.until(lambda: deaths, "the report")
+    message = f"scheduler (process {child.pid}) exited with status 0 while it was needed"
+    assert deaths == [message]
 
 
-def test_a_process_that_is_dead_already_is_told(deaths, sleeper, tmp_path):
-    """A death before the watch began is not missed."""
-    child = sleeper()
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    process.watch("peer", child, tmp_path / "none.log")
-    processes.until(lambda: deaths, "the death is told")
-    assert "peer" in deaths[0]
-
-
-def test_only_the_first_death_is_told(deaths, sleeper, tmp_path):
-    """The deaths that follow from the first one explain nothing, and are not told."""
+def test_only_the_first_death_is_reported(deaths, sleeper, watchers, tmp_path):
     children = [sleeper() for _ in range(5)]
     for index, child in enumerate(children):
         process.watch(f"worker {index}", child, tmp_path / "none.log")
@@ -91,8 +80,7 @@ def test_only_the_first_death_is_told(deaths, sleeper, tmp_path):
     assert len(deaths) == 1
 
 
-def test_what_is_no_longer_watched_may_die(deaths, sleeper, tmp_path):
-    """After ``unwatch`` a death is intended: nobody hears of it, and no watcher is left."""
+def test_after_unwatch_no_death_is_reported(deaths, sleeper, watchers, tmp_path):
     child = sleeper()
     process.watch("worker 0", child, tmp_path / "none.log")
     process.unwatch()
@@ -102,8 +90,7 @@ def test_what_is_no_longer_watched_may_die(deaths, sleeper, tmp_path):
     assert deaths == []
 
 
-def test_a_name_can_be_used_again(deaths, sleeper, tmp_path):
-    """The death of an old worker 0 is not that of the new one, whose death is told."""
+def test_a_new_process_of_the_same_name_is_watched(deaths, sleeper, watchers, tmp_path):
     old, new = sleeper(), sleeper()
     process.watch("worker 0", old, tmp_path / "none.log")
     process.unwatch()
@@ -112,12 +99,11 @@ def test_a_name_can_be_used_again(deaths, sleeper, tmp_path):
     processes.until(lambda: len(watchers()) == 1, "the watcher of the old one ends")
     assert deaths == []
     new.kill()
-    processes.until(lambda: deaths, "the death is told")
+    processes.until(lambda: deaths, "the report")
     assert str(new.pid) in deaths[0]
 
 
 def test_more_processes_than_select_can_watch(deaths, sleeper, tmp_path):
-    """A descriptor above 1023, which select(2) can't take, is watched like any other."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2048:
         pytest.skip(f"this user may open {hard} files only")
@@ -127,15 +113,14 @@ def test_more_processes_than_select_can_watch(deaths, sleeper, tmp_path):
         child = sleeper()
         process.watch("worker 500", child, tmp_path / "none.log")
         child.kill()
-        processes.until(lambda: deaths, "the death is told")
+        processes.until(lambda: deaths, "the report")
     finally:
         for descriptor in fillers:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_path, monkeypatch):
-    """Whoever saw a connection close waits for the death behind it, and where one is told, ever."""
+def test_an_error_waits_for_the_report_of_a_death(deaths, sleeper, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.2)
     child = sleeper()
     process.watch("peer", child, tmp_path / "none.log")
@@ -143,24 +128,22 @@ def test_a_death_is_told_before_the_error_that_it_caused(deaths, sleeper, tmp_pa
     process.await_death_report()
     assert time.monotonic() - began >= 0.2
     child.kill()
-    processes.until(lambda: deaths, "the death is told")
+    processes.until(lambda: deaths, "the report")
     waiting = threading.Thread(target=process.await_death_report, daemon=True)
     waiting.start()
-    waiting.join(1)
+    waiting.join(0.5)
     assert waiting.is_alive()
     process.on_death(deaths.append)
     waiting.join(processes.PATIENCE_SECONDS)
     assert not waiting.is_alive()
 
 
-def test_where_nothing_is_watched_there_is_nothing_to_wait_for(deaths, monkeypatch):
-    """An error in a launch that has no other process is told without delay."""
+def test_an_error_does_not_wait_where_nothing_is_watched(deaths, monkeypatch):
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 1e6)
     process.await_death_report()
 
 
-def test_a_closed_pipe_tells_of_the_parents_end():
-    """The callback comes when the other end closes, and not for what is written before."""
+def test_the_callback_comes_when_the_parents_pipe_closes_and_not_before():
     read_end, write_end = os.pipe()
     called = threading.Event()
     process.watch_parent(read_end, called.set)
@@ -172,7 +155,6 @@ def test_a_closed_pipe_tells_of_the_parents_end():
 
 
 def test_the_kernel_ends_a_process_with_its_parent(tag):
-    """A process that asked for it is gone when its parent is killed, whatever it does."""
     grandchild = (
         "from commbench.machine import process; process.die_with_parent(); print(flush=True);"
         "import time; time.sleep(1000)"
@@ -191,8 +173,7 @@ def test_the_kernel_ends_a_process_with_its_parent(tag):
     processes.until(lambda: not tag.processes(), "the grandchild is gone")
 
 
-def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
-    """The mark finds a process in whatever session, stopped or not, and spares the others."""
+def test_all_processes_with_the_mark_and_no_others_are_killed(sleeper):
     marks = ["a" * 32, "a" * 32, "b" * 32]
     children = [
         sleeper(env={**os.environ, process.MARK: mark}, start_new_session=True) for mark in marks
@@ -200,7 +181,7 @@ def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
     children[1].send_signal(signal.SIGSTOP)
     processes.until(
         lambda: sorted(process.marked("a" * 32)) == sorted(child.pid for child in children[:2]),
-        "both are found",
+        "both have the mark",
     )
     process.kill_marked("a" * 32)
     assert process.marked("a" * 32) == []
@@ -210,8 +191,7 @@ def test_whoever_carries_the_mark_is_killed_and_nobody_else(sleeper):
     assert children[2].poll() is None
 
 
-def test_one_is_not_found_by_ones_own_mark(monkeypatch):
-    """A process that ends all that carry its mark does not begin with itself."""
+def test_a_process_does_not_kill_itself_by_its_mark():
     code = (
         "import os; from commbench.machine import process;"
         "process.kill_marked(os.environ[process.MARK]); print('alive')"
@@ -220,25 +200,14 @@ def test_one_is_not_found_by_ones_own_mark(monkeypatch):
     assert subprocess.check_output([sys.executable, "-c", code], env=environ) == b"alive\n"
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (0, "exited with status 0"),
-        (7, "exited with status 7"),
-        (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-42, "was killed by signal 42"),
-    ],
-)
-def test_an_exit_status_in_words(status, words):
-    """A status says whether the process exited or was killed, and by which signal."""
-    assert process.describe_exit(status) == words
-
-
 def test_the_tail_of_a_log(tmp_path):
-    """A log that is missing or empty has no last words, and bytes that are no text do no harm."""
     log = tmp_path / "log"
     assert process.tail(log) == ""
     log.write_bytes(b"")
     assert process.tail(log) == ""
     log.write_bytes(b"caf\xe9\n")
     assert process.tail(log).endswith("\n  caf\ufffd")
+
+
+def test_an_exit_by_an_unknown_signal_has_its_number():
+    assert process.describe_exit(-42) == "was killed by signal 42"

@@ -1,16 +1,14 @@
 """One worker fetches from another: two keys by turns, each answer checked."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 
-import builders
 import pytest
+from launching import ping_pong, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import fetches
-from commbench.model import Case, Failure, IdleCost, Launch, LaunchEnd, Sample
+from commbench.model import IdleCost, Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -53,8 +51,7 @@ def right(key, count, size=100):
     return {"status": "OK", "data": {key: payload}}
 
 
-def test_two_keys_take_turns(fetch):
-    """Neighbouring fetches never ask for the same key, through warm-ups and samples."""
+def test_neighbouring_fetches_never_ask_for_the_same_key(fetch):
     timings, asked = fetch(right)
     assert asked == KEYS * 4
     assert [number for number, _, _ in timings] == list(range(-2, 6))
@@ -62,17 +59,14 @@ def test_two_keys_take_turns(fetch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 100])
-def test_the_keys_differ_in_content_from_their_first_byte_on(size):
-    """Two keys of one size, down to a byte, have no byte in common where it matters."""
+def test_two_keys_of_one_size_differ_from_their_first_byte_on(size):
     one, other = (fetches._payload(workload(), size, number) for number in (0, 1))
     assert one.shape == other.shape == (size,)
     assert one[0] != other[0]
     assert (one[8:] != other[8:]).all()
 
 
-def test_what_was_fetched_last_is_not_taken_for_what_is_fetched_now(fetch):
-    """An answer that is the other key's is no sample."""
-
+def test_the_answer_to_the_other_key_is_no_sample(fetch):
     def stale(key, count):
         return {"status": "OK", "data": {key: right(KEYS[0], count)["data"][KEYS[0]]}}
 
@@ -80,9 +74,7 @@ def test_what_was_fetched_last_is_not_taken_for_what_is_fetched_now(fetch):
         fetch(stale)
 
 
-def test_the_last_answer_is_compared_whole(fetch):
-    """A wrong byte far from the first ones is found in the last fetch."""
-
+def test_every_byte_of_the_last_answer_is_compared(fetch):
     def garbled(key, count):
         answer = right(key, count)
         answer["data"][key][50] ^= 1
@@ -92,30 +84,23 @@ def test_the_last_answer_is_compared_whole(fetch):
         fetch(garbled)
 
 
-def test_a_busy_sender_is_no_fast_fetch(fetch):
-    """An answer without data ends the launch."""
+def test_an_answer_without_data_ends_the_launch(fetch):
     with pytest.raises(LaunchError, match="payload-0 answered 'busy'"):
         fetch(lambda *_: {"status": "busy"})
 
 
-def test_a_size_stops_after_its_time_but_not_before_ten_fetches(fetch):
-    """Past the time for a size ten fetches are enough."""
+def test_after_its_time_a_size_ends_with_ten_fetches(fetch):
     timings, _ = fetch(right, n_samples=1000, seconds_per_size=1e-9)
     assert [number for number, _, _ in timings if number >= 0] == list(range(10))
 
 
-def test_a_live_cluster_is_measured(tmp_path):
-    """Two workers over tcp give verified samples of each size, and what the idle cluster burns."""
-    params = {"layers": ("worker",), "sizes": (1, 100_000)}
-    case = Case(workload="pingpong", backend="tcp", params=params, iterations=40, warmups=10)
-    plan = [Launch(case=case, index=0, block=0, position=0)]
-    records = builders.measured(plan, tmp_path)
-    assert not [record for record in records if isinstance(record, Failure)], records
-    assert isinstance(records[-1], LaunchEnd)
-    (idle,) = [record for record in records if isinstance(record, IdleCost)]
+@pytest.mark.slow
+def test_a_launch_fetches_between_two_workers(tmp_path):
+    records = ping_pong("tcp", tmp_path, iterations=40, layers=("worker",), sizes=(1, 100_000))
+    (idle,) = select(records, IdleCost)
     assert idle.n_processes == 4
     for size, n in ((1, 40), (100_000, 10)):
-        found = [r for r in records if isinstance(r, Sample) and r.payload_bytes == size]
-        assert {(s.layer, s.verified, s.tool) for s in found} == {("worker", True, "")}
-        assert 4 <= len([s for s in found if not s.warmup]) <= n
-        assert all(0 < s.seconds < 60 and s.cpu_seconds > 0 for s in found)
+        samples = [s for s in select(records, Sample) if s.payload_bytes == size]
+        assert {(s.layer, s.verified, s.tool) for s in samples} == {("worker", True, "")}
+        assert 4 <= len([s for s in samples if not s.warmup]) <= n
+        assert all(0 < s.seconds < 60 and s.cpu_seconds > 0 for s in samples)

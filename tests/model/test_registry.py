@@ -1,12 +1,6 @@
-"""Plug-ins are found by entry point, loaded when asked for, and explained when they can't be."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 
 import pytest
 
@@ -18,10 +12,10 @@ from commbench.workloads.base import Workload
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def install(monkeypatch):
     """Return a function that installs entry points of the group ``commbench.backends``."""
 
-    def pretend(**values: str) -> None:
+    def pretend(**values):
         points = EntryPoints(
             EntryPoint(name, value, "commbench.backends") for name, value in values.items()
         )
@@ -35,50 +29,44 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("kind", "base"), [("backend", Backend), ("workload", Workload), ("launcher", Launcher)]
 )
-def test_every_plugin_is_what_its_group_promises(kind: str, base: type) -> None:
-    """Each entry point of ours leads to a class of its kind that knows its own name."""
+def test_every_plugin_is_a_class_of_its_kind_with_its_name(kind, base):
     assert registry.names(kind)
     for name in registry.names(kind):
-        found = registry.load(kind, name)
-        assert issubclass(found, base)
-        assert getattr(found, "head", None) == name or found.name == name
+        plugin = registry.load(kind, name)
+        assert issubclass(plugin, base)
+        assert getattr(plugin, "head", None) == name or plugin.name == name
 
 
 @pytest.mark.parametrize("kind", ["plot", "report"])
-def test_every_plot_and_report_can_be_called(kind: str) -> None:
-    """Each entry point of a plot or a report leads to a function."""
+def test_every_plot_and_report_can_be_called(kind):
     assert registry.names(kind)
     assert all(callable(registry.load(kind, name)) for name in registry.names(kind))
 
 
-def test_names_are_sorted_and_imported_by_nobody() -> None:
-    """Asking for the names of all plug-ins imports none of them."""
+def test_names_are_sorted_and_known_without_an_import():
     code = (
         "import sys; from commbench.model import registry;"
         "kinds = ('backend', 'workload', 'launcher', 'plot', 'section', 'report');"
         "assert all((n := registry.names(k)) and n == sorted(n) for k in kinds);"
         "print({'.'.join(m.split('.')[:2]) for m in sys.modules if m.startswith('commbench.')})"
     )
-    found = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert eval(found) == {"commbench.errors", "commbench.model"}
+    modules = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert eval(modules) == {"commbench.errors", "commbench.model"}
 
 
-def test_a_third_partys_entry_point_is_as_good_as_ours(install: Callable[..., None]) -> None:
-    """Whatever a package installs in the group is found by its name."""
+def test_a_third_partys_entry_point_is_loaded_by_name(install):
     install(mine="collections:OrderedDict")
     assert registry.names("backend") == ["mine"]
     assert registry.load("backend", "mine").__name__ == "OrderedDict"
 
 
-def test_an_unknown_name_lists_what_is_installed(install: Callable[..., None]) -> None:
-    """A name that nothing carries is answered with those that something does."""
+def test_an_unknown_name_lists_what_is_installed(install):
     install(mine="collections:OrderedDict", yours="collections:OrderedDict")
     with pytest.raises(UnknownNameError, match=r"unknown backend 'min'.*'mine'.*mine, yours"):
         registry.load("backend", "min")
 
 
-def test_an_unknown_kind_has_no_names() -> None:
-    """A group that nobody installs into is empty, and says so."""
+def test_a_group_without_entry_points_has_no_names():
     with pytest.raises(UnknownNameError, match="unknown nonsense 'x'; known: none"):
         registry.load("nonsense", "x")
 
@@ -92,10 +80,8 @@ def test_an_unknown_kind_has_no_names() -> None:
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
-    source: str, reason: str, install: Callable[..., None],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """A missing package, shared library or class is a reason, never a traceback."""
+    source, reason, install, tmp_path, monkeypatch
+):
     (tmp_path / "broken_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_plugin", raising=False)
@@ -104,10 +90,7 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
         registry.load("backend", "mine")
 
 
-def test_a_plugins_own_mistake_is_not_hidden(
-    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A plug-in that is wrong, rather than incomplete, shows its author where."""
+def test_an_error_in_a_plugins_code_is_not_hidden(install, tmp_path, monkeypatch):
     (tmp_path / "wrong_plugin.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     install(mine="wrong_plugin:Thing")

@@ -1,18 +1,12 @@
 """What a measurement of GPU memory needs is looked at before anything starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
-import tomllib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import builders
 import fake_machine
 import pytest
-from packaging.requirements import Requirement
 
 from commbench.analysis.comparability import match
 from commbench.errors import UsageError
@@ -27,30 +21,29 @@ EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def installed(monkeypatch):
     """Return the names of the packages that count as installed, to be changed."""
-    found, find_spec = set(EVERYTHING), importlib.util.find_spec
+    names, find_spec = set(EVERYTHING), importlib.util.find_spec
 
-    def find(name: str, package: str | None = None) -> Any:
+    def find(name, package=None):
         if name in EVERYTHING:
-            return find_spec("json") if name in found else None
+            return find_spec("json") if name in names else None
         return find_spec(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
-    return found
+    return names
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(tmp_path, monkeypatch):
     """Be a machine of two GPUs."""
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
-def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params: Any) -> str:
+def problem(workload="all-to-all", cluster=SPEC, **params):
     """Return what is lacking for a case, in words."""
-    case = Case(workload=workload, backend="tcp", cluster=cluster, params=params)
-    found = unmet(case)
-    return f"{found.what}: {found.reason}; {found.remedy}" if found else ""
+    lack = unmet(Case(workload=workload, backend="tcp", cluster=cluster, params=params))
+    return f"{lack.what}: {lack.reason}; {lack.remedy}" if lack else ""
 
 
 @pytest.mark.parametrize(
@@ -68,8 +61,7 @@ def problem(workload: str = "all-to-all", cluster: ClusterSpec = SPEC, **params:
         (replace(SPEC, rmm_managed=True), "ucx:tcp+nvlink", "peer can't map managed memory"),
     ],
 )
-def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: str) -> None:
-    """On whatever machine, and with what to do instead."""
+def test_options_that_contradict_each_other_are_refused(spec, backend, says):
     with pytest.raises(UsageError, match=says):
         suite.cases_for("transpose-sum", [backend], {}, spec)
 
@@ -77,14 +69,12 @@ def test_what_makes_no_sense_is_refused(spec: ClusterSpec, backend: str, says: s
 @pytest.mark.parametrize(
     "given", [{"rmm_pool": "10GB", "rmm_async": True}, {"rmm_pool": "0.5", "rmm_managed": True}]
 )
-def test_what_dask_cuda_takes_is_taken(given: dict[str, Any]) -> None:
-    """A pool goes with the asynchronous allocator, and with managed memory."""
+def test_a_pool_goes_with_other_options(given):
     gpu.validate(replace(SPEC, **given), "ucx")
 
 
-def test_rmm_is_part_of_a_case() -> None:
-    """A case with another pool, allocator or share of a GPU is another; the plain one stays."""
-    others: list[dict[str, Any]] = [
+def test_rmm_is_part_of_a_case():
+    others = [
         {}, {"rmm_pool": "1GB"}, {"rmm_pool": "2GB"}, {"rmm_async": True}, {"rmm_managed": True},
         {"workers_per_gpu": 2},
     ]  # fmt: skip
@@ -107,19 +97,15 @@ def test_rmm_is_part_of_a_case() -> None:
         ("merge", "dask_cudf", "dask_cudf is not installed"),
     ],
 )
-def test_a_missing_package_is_named(
-    workload: str, absent: str, says: str, installed: set[str]
-) -> None:
-    """With what it is for, and the command that brings it."""
+def test_a_missing_package_is_named(workload, absent, says, installed):
     installed.remove(absent)
-    told = problem(workload)
-    assert told.startswith(f"device gpu: the package {says}")
-    assert told.endswith("pip install 'commbench[gpu]'")
+    text = problem(workload)
+    assert text.startswith(f"device gpu: the package {says}")
+    assert text.endswith("pip install 'commbench[gpu]'")
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_only_what_is_used_must_be_there(installed: set[str]) -> None:
-    """Arrays do without cuDF, and nobody without an RMM pool needs dask-cuda."""
+def test_packages_that_a_case_does_not_use_may_be_missing(installed):
     installed -= {"cudf", "dask_cudf", "dask_cuda"}
     assert problem("transpose-sum") == ""
     assert "dask_cuda is not installed: it sets up RMM (asked for: pool 1GB async)" in problem(
@@ -128,8 +114,7 @@ def test_only_what_is_used_must_be_there(installed: set[str]) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus", "installed")
-def test_hidden_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA_VISIBLE_DEVICES leaves none, it is named, and so is what it might name."""
+def test_gpus_hidden_by_the_variable_are_named(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert problem() == (
         "device gpu: CUDA_VISIBLE_DEVICES=-1 leaves none of the 2 GPUs visible; unset it, or name "
@@ -138,8 +123,7 @@ def test_hidden_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nvidia-smi complains of is passed on; a driver without a GPU says no more than that."""
+def test_the_error_of_a_driver_that_fails_is_named(tmp_path, monkeypatch):
     fake_machine.two_gpus(tmp_path, monkeypatch, "")
     assert problem() == (
         "device gpu: no NVIDIA GPU is visible; run on a machine with GPUs, or with the device cpu"
@@ -160,10 +144,7 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("pingpong", {}, {"mode": "multi-pair", "pairs": 2}, "4 processes need 4"),
     ],
 )
-def test_too_few_gpus_are_told(
-    workload: str, cluster: dict[str, Any], params: dict[str, Any], says: str
-) -> None:
-    """With both counts, and how many workers would have to share a GPU."""
+def test_too_few_gpus_are_named_with_the_share_that_would_do(workload, cluster, params, says):
     assert re.search(says, problem(workload, replace(SPEC, **cluster), **params))
 
 
@@ -177,20 +158,17 @@ def test_too_few_gpus_are_told(
         {"n_workers": 3, "placement": (Placement(gpu=0),) * 3},
     ],
 )
-def test_enough_gpus_are_enough(cluster: dict[str, Any]) -> None:
-    """Also where workers share them, are on other hosts, or are placed by hand."""
+def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster):
     assert problem("merge", replace(SPEC, **cluster)) == ""
 
 
-def test_a_running_cluster_keeps_its_memory() -> None:
-    """RMM can't be set up by a guest."""
+def test_rmm_cant_be_set_up_on_a_running_cluster():
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
         suite.cases_for("merge", ["tcp"], {}, spec)
 
 
-def test_runs_that_differ_in_rmm_are_not_compared() -> None:
-    """The difference is named with both values, also where one of them is none."""
+def test_runs_that_differ_in_rmm_are_not_compared():
     plain = builders.run([Case(workload="merge", backend="tcp", cluster=SPEC)])
     pooled = replace(SPEC, rmm_pool="1GB", workers_per_gpu=2)
     other = builders.run([Case(workload="merge", backend="tcp", cluster=pooled)])
@@ -202,8 +180,7 @@ def test_runs_that_differ_in_rmm_are_not_compared() -> None:
     assert not match(plain, plain).differences
 
 
-def test_a_suite_asks_for_rmm_too(tmp_path: Path) -> None:
-    """In its cluster table, by the names of the options."""
+def test_a_suite_has_the_options_of_rmm(tmp_path):
     path = tmp_path / "suite.toml"
     path.write_text(
         'cluster = { device = "gpu", rmm_pool = "0.5", rmm_async = true, workers_per_gpu = 2 }\n'
@@ -214,16 +191,14 @@ def test_a_suite_asks_for_rmm_too(tmp_path: Path) -> None:
     assert case.cluster.workers_per_gpu == 2
 
 
-def test_placement_follows_the_share_of_a_gpu() -> None:
-    """Workers that share a GPU are bound to the same one, and so to the same CPUs."""
+def test_workers_that_share_a_gpu_are_placed_on_it():
     host = Host(name="node1", gpus=(Gpu(index=0, cpus="0-3"), Gpu(index=1, cpus="4-7")))
-    assert [place.gpu for place in auto(host, 3, "gpu", 2)] == [0, 0, 1]
+    assert [placement.gpu for placement in auto(host, 3, "gpu", 2)] == [0, 0, 1]
     with pytest.raises(UsageError, match="each of the 5 workers 1/2 of a GPU, and node1 has 2"):
         auto(host, 5, "gpu", 2)
 
 
-def test_the_report_tells_where_memory_came_from(recorded: Any) -> None:
-    """As the processes told it, in the provenance; what was asked for, above the times."""
+def test_the_report_has_the_memory_resource(recorded):
     case = Case(workload="merge", backend="tcp", cluster=replace(SPEC, rmm_pool="1GB"))
     records = [
         builders.sample(case, 1.0), builders.end(case),
@@ -232,17 +207,3 @@ def test_the_report_tells_where_memory_came_from(recorded: Any) -> None:
     text = " ".join(registry.load("report", "terminal")(recorded([case], records)).split())
     assert "GPU memory RMM 26.10 PoolMemoryResource; CuPy by rmm" in text
     assert "gpu, RMM pool 1GB" in text
-
-
-def test_the_extra_names_packages_of_one_cuda() -> None:
-    """Its requirements can be parsed, and none is for another CUDA than ucx's."""
-    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    extras = pyproject["project"]["optional-dependencies"]
-    wanted = {Requirement(text).name for text in extras["gpu"]}
-    assert wanted == {
-        "commbench", "cudf-cu12", "cupy-cuda12x", "dask-cuda", "dask-cudf-cu12", "numba-cuda",
-        "rmm-cu12",
-    }  # fmt: skip
-    assert {Requirement(text).name for text in extras["ucx"]} == {
-        "ucxx-cu12", "distributed-ucxx-cu12",
-    }  # fmt: skip

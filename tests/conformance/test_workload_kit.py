@@ -1,0 +1,218 @@
+"""The kit for authors of workloads passes what is right and finds what is wrong."""
+
+from dataclasses import dataclass, field
+
+import dask
+import numpy as np
+import pytest
+
+from commbench.conformance import check_workload
+from commbench.errors import UsageError, VerificationError
+from commbench.model import registry
+from commbench.workloads.all_to_all import AllToAll
+from commbench.workloads.base import ClusterWorkload, Workload
+from commbench.workloads.pingpong import PingPong
+from commbench.workloads.transpose_sum import TransposeSum
+
+
+class Mine(TransposeSum):
+    """Right, but for what its subclasses do wrong."""
+
+    name = "mine"
+
+
+class Blind(Mine):
+    """Accepts every result."""
+
+    def verify(self, client, result):
+        """Look away."""
+
+
+class Strict(Mine):
+    """Refuses every result."""
+
+    def verify(self, client, result):
+        raise VerificationError("not good enough")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoParams:
+    """Nothing to choose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoHelp:
+    """A parameter without help."""
+
+    size: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoDefault:
+    """A parameter without a default."""
+
+    size: int = field(metadata={"help": "how much"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOption:
+    """A parameter that no option can have."""
+
+    size: list[int] = field(default_factory=list, metadata={"help": "how much"})
+
+
+@dataclass
+class Changeable:
+    """Parameters that are not frozen."""
+
+
+class Text(ClusterWorkload):
+    """Computes what the kit can't change."""
+
+    name, summary, Params, payload_bytes = "mine", "text", NoParams, 1
+
+    def prepare(self, client):
+        """Do nothing."""
+
+    def build(self):
+        return dask.delayed(str)("word")
+
+    def verify(self, client, result):
+        """Look away."""
+
+
+class Unseeded(AllToAll):
+    """Makes the same blocks for every seed."""
+
+    name = "mine"
+
+    def block(self, owner, size):
+        return np.random.default_rng([owner, size]).integers(0, 256, size, dtype="u1")
+
+
+class Restless(Unseeded):
+    """Makes another block at each call."""
+
+    def block(self, owner, size):
+        return np.random.default_rng().integers(0, 256, size, dtype="u1")
+
+
+class Careless(Unseeded):
+    """Looks at the first half of a block."""
+
+    def verify(self, owner, size, fetched):
+        if (fetched != self.block(owner, size))[: size // 2].any():
+            raise VerificationError("wrong")
+
+
+class Hollow(Unseeded):
+    """Sends zeros."""
+
+    def block(self, owner, size):
+        return np.zeros(size, dtype="u1")
+
+
+class Short(Unseeded):
+    """Makes less than the size."""
+
+    def block(self, owner, size):
+        return super().block(owner, size)[1:]
+
+
+class Stale(PingPong):
+    """Does not number its messages."""
+
+    name = "mine"
+
+    def stamp(self, payload, number):
+        """Leave it as it is."""
+
+
+def subclass(kind, **attributes):
+    """Return a subclass with these attributes."""
+    return type("Subclass", (kind,), {"name": "mine", **attributes})
+
+
+WRONG = {
+    "a wrong number in .* went unnoticed": Blind,
+    "payload_bytes is 0": subclass(Mine, payload_bytes=0),
+    "its name is 'yours'": subclass(Mine, name="yours"),
+    "summary is": subclass(Mine, summary="one line\nand another"),
+    "have no help: size": subclass(Mine, Params=NoHelp),
+    "Params makes no options: TypeError": subclass(Mine, Params=NoDefault),
+    "Params makes no options": subclass(Mine, Params=NoOption),
+    "no frozen dataclass": subclass(Mine, Params=Changeable),
+    "the kit can't change": Text,
+    "is no ClusterWorkload": subclass(Workload, summary="nothing", Params=NoParams),
+    "the seed makes no difference": Unseeded,
+    "is another at each call": Restless,
+    "a wrong last byte of 4096 went unnoticed": Careless,
+    "zlib leaves": Hollow,
+    "4095 were made": Short,
+    "a stale reply of 4096 B went unnoticed": Stale,
+}
+SMALL = {
+    "transpose-sum": {"size": 60, "chunk": 20},
+    "svd": {"rows": 400, "columns": 10, "chunk_rows": 100},
+    "merge": {"rows": 500},
+    "all-to-all": {"sizes": (1, 5000)},
+    "pingpong": {"sizes": (1, 5000)},
+}
+
+
+def small(kind):
+    """Return parameters with which a workload of this kind is small."""
+    if issubclass(kind, TransposeSum):
+        return {"size": 40, "chunk": 20} if kind.Params is TransposeSum.Params else {}
+    return {"sizes": (4096,)} if issubclass(kind, AllToAll | PingPong) else {}
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    """Return the client of two workers."""
+    return cluster.client
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Return a function that makes a class the workload ``mine``."""
+    load = registry.load
+
+    def pretend(kind):
+        monkeypatch.setattr(
+            registry, "load", lambda group, name: kind if name == "mine" else load(group, name)
+        )
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_each_workload_of_commbench_passes(client, name):
+    check_workload(name, client, **SMALL[name])
+
+
+def test_every_installed_workload_is_checked():
+    assert set(SMALL) == set(registry.names("workload"))
+
+
+@pytest.mark.parametrize(("words", "kind"), WRONG.items(), ids=[*WRONG])
+def test_what_a_workload_does_wrong_is_named(client, install, words, kind):
+    install(kind)
+    with pytest.raises(AssertionError, match=words):
+        check_workload("mine", client, **small(kind))
+
+
+def test_the_error_of_a_workload_that_refuses_a_right_result_is_raised(client, install):
+    install(Strict)
+    with pytest.raises(VerificationError, match="not good enough"):
+        check_workload("mine", client, size=40, chunk=20)
+
+
+def test_wrong_parameters_are_a_usage_error(client):
+    with pytest.raises(UsageError, match="size is 0"):
+        check_workload("transpose-sum", client, size=0)
+
+
+@pytest.mark.slow
+def test_without_a_client_a_cluster_is_started():
+    check_workload("transpose-sum", size=40, chunk=20)

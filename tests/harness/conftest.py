@@ -1,0 +1,51 @@
+"""One cluster for all tests of this folder: to start one takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import launching
+import processes
+import pytest
+
+from commbench import backends
+from commbench.launchers.base import RunningCluster
+from commbench.launchers.local import LocalLauncher
+from commbench.model import ClusterSpec
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """Return two workers of one thread, 0 and 1, over what COMMBENCH_TEST_BACKEND says."""
+    launching.require(processes.BACKEND)
+    scratch = tmp_path_factory.mktemp("cluster")
+    backend = backends.parse(processes.BACKEND)
+    # The workers import the functions of the test modules.
+    here = Path(__file__).parent
+    folders = [str(here.parent), str(here), str(here / "measure"), os.environ["PYTHONPATH"]]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in backend.environment("cpu", scratch).items():
+            patch.setenv(name, value)
+        with pytest.MonkeyPatch.context() as at_start:
+            at_start.setenv("DASK_TEMPORARY_DIRECTORY", str(scratch))
+            at_start.setenv("PYTHONPATH", os.pathsep.join(folders))
+            running = LocalLauncher().start(ClusterSpec(n_workers=2), backend.protocol, scratch)
+        with running:
+            running.backend = backend
+            running.addresses = {name: address for address, name in running.names.items()}
+            yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: RunningCluster) -> RunningCluster:
+    """Return the cluster without connections between its workers, which a meter must see begin."""
+
+    def forget_connections(dask_worker: Any) -> None:
+        for address in list(dask_worker.rpc.available):
+            dask_worker.rpc.remove(address)
+
+    shared_cluster.client.run(forget_connections)
+    return shared_cluster

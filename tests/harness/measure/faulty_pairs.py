@@ -1,0 +1,34 @@
+"""Ping-pongs of which the second pair misbehaves; its process imports little else."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from commbench.errors import VerificationError
+from commbench.workloads.pingpong import PingPong
+
+
+class Wrong(PingPong):
+    """Finds every second message wrong."""
+
+    def verify(self, payload, reply, *, whole):
+        if payload[0] % 2:
+            raise VerificationError("this is not what was sent")
+
+
+class Dies(PingPong):
+    """Ends the process that sends."""
+
+    def stamp(self, payload, number):
+        if number >> 32 == 1:
+            os._exit(7)
+
+
+class Slow(PingPong):
+    """Every window of the second pair takes long."""
+
+    def stamp(self, payload, number):
+        if number >> 32 == 1:
+            time.sleep(0.05)
+        super().stamp(payload, number)

@@ -1,0 +1,329 @@
+import dataclasses
+import threading
+import time
+from collections import deque
+from typing import ClassVar
+
+import dask
+import processes
+import pytest
+from distributed import wait
+from launching import make_launch, select
+
+from commbench.errors import LaunchError, VerificationError
+from commbench.harness import transfers, wire
+from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure.conditions import measure_idle
+from commbench.model import (
+    Case,
+    IdleCost,
+    LogCount,
+    NetworkCounter,
+    Sample,
+    TaskRecord,
+    TransferRecord,
+    TransportUsed,
+    WireBytes,
+)
+from commbench.store.emitter import InMemory
+from commbench.workloads.base import ClusterWorkload, Context
+
+MB = 10**6
+N_ARRAYS = 3
+
+
+def make(number):
+    """Return a megabyte of data."""
+    return bytes([number]) * MB
+
+
+def look(data):
+    """Return what shows that the data arrived."""
+    return data[0], len(data)
+
+
+def spin(cpu_seconds, n_threads):
+    """Use the processor for that long in each thread."""
+
+    def loop():
+        began = time.thread_time()
+        while time.thread_time() - began < cpu_seconds:
+            pass
+
+    threads = [threading.Thread(target=loop) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Base(ClusterWorkload):
+    """A workload without input and checks."""
+
+    name = "test"
+    payload_bytes = N_ARRAYS * MB
+
+    def __init__(self, addresses):
+        super().__init__(None, Context(n_workers=2, device="cpu", seed=0))
+        self.addresses = addresses
+        self.n_built = 0
+
+    def prepare(self, client):
+        """Do nothing."""
+
+    def verify(self, client, result):
+        """Find everything right."""
+
+    def call_on(self, worker, function, *arguments, key):
+        with dask.annotate(workers=[self.addresses[worker]], allow_other_workers=False):
+            return dask.delayed(function, pure=False)(*arguments, dask_key_name=key)
+
+
+class Moves(Base):
+    """Three arrays of a megabyte are made on worker 0 and looked at on worker 1."""
+
+    def prepare(self, client):
+        self._move_back(client, "prepare")
+
+    def _move_back(self, client, key):
+        data = client.submit(make, 1, workers=[self.addresses["1"]], pure=False)
+        seen = client.submit(look, data, workers=[self.addresses["0"]], key=f"{key}-{self.n_built}")
+        assert seen.result() == (1, MB)
+
+    def build(self):
+        self.n_built += 1
+        return tuple(
+            self.call_on("1", look, self.call_on("0", make, n, key=f"make-{n}"), key=f"look-{n}")
+            for n in range(N_ARRAYS)
+        )
+
+    def verify(self, client, result):
+        assert [future.result() for future in client.compute(list(result))] == [
+            (n, MB) for n in range(N_ARRAYS)
+        ]
+        self._move_back(client, "check")
+
+
+class Spins(Base):
+    """Every worker uses the processor for 0.3 s in each of two threads."""
+
+    def build(self):
+        return tuple(self.call_on(w, spin, 0.3, 2, key=f"spin-{w}") for w in "01")
+
+
+class Fails(Moves):
+    """The second call has a task that fails."""
+
+    def build(self):
+        right, *_ = super().build()
+        return (
+            (right, self.call_on("0", divmod, 6, 0, key="fail-6")) if self.n_built > 1 else (right,)
+        )
+
+    def verify(self, client, result):
+        """Let the harness find out."""
+
+
+class Wrong(Moves):
+    """The second result is wrong."""
+
+    def verify(self, client, result):
+        if self.n_built > 1:
+            raise VerificationError("expected 1, found 2")
+
+
+@pytest.fixture(scope="module")
+def measure(cluster):
+    """Return a function that measures a workload and appends the records to a list."""
+
+    def measure(kind, *, iterations=2, warmups=1, records=None):
+        case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
+        records = InMemory() if records is None else records
+        workload = kind(cluster.addresses)
+        try:
+            measuring.measure_cluster(
+                make_launch(case, 4), workload, cluster.backend, cluster, records
+            )
+        finally:
+            for plugin in (transfers.TransferLog, wire.WireMeter):
+                cluster.client.unregister_worker_plugin(plugin.name)
+        assert {(record.case_id, record.launch) for record in records} == {(case.id, 4)}
+        return records
+
+    with pytest.MonkeyPatch.context() as patch:
+        real = measuring.measure_idle
+        patch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
+        patch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
+        yield measure
+
+
+@pytest.fixture(scope="module")
+def moves(measure):
+    """Return the records of a workload that moves three megabytes in every iteration."""
+    return measure(Moves, iterations=2, warmups=1)
+
+
+ITERATIONS = pytest.mark.parametrize("iteration", range(-1, 2))
+
+
+def test_warm_ups_come_first_and_are_flagged(moves):
+    samples = select(moves, Sample)
+    assert [(s.iteration, s.warmup) for s in samples] == [
+        (-1, True), (0, False), (1, False)
+    ]  # fmt: skip
+    assert {(s.layer, s.verified, s.payload_bytes) for s in samples} == {
+        ("workload", True, N_ARRAYS * MB)
+    }  # fmt: skip
+
+
+@ITERATIONS
+def test_fetches_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
+    fetched = select(moves, TransferRecord, iteration)
+    assert {(record.src, record.dst) for record in fetched} == {("0", "1")}
+    assert sum(record.n_keys for record in fetched) == N_ARRAYS
+    assert sum(record.nbytes for record in fetched) == pytest.approx(N_ARRAYS * MB, rel=0.001)
+    (sample,) = select(moves, Sample, iteration)
+    for record in fetched:
+        assert sample.started_at_s - 0.1 < record.start_s < record.stop_s
+        assert record.stop_s < sample.started_at_s + sample.seconds + 0.1
+
+
+@ITERATIONS
+def test_bytes_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
+    nbytes = {(r.src, r.dst): r.nbytes for r in select(moves, WireBytes, iteration)}
+    assert nbytes["0", "1"] == pytest.approx(N_ARRAYS * MB, rel=0.01)
+    assert nbytes["1", "0"] < 0.01 * N_ARRAYS * MB
+    # The loopback interface may have had more.
+    received = {c.interface: c.nbytes for c in select(moves, NetworkCounter, iteration)}
+    assert received["lo"] >= N_ARRAYS * MB
+
+
+@ITERATIONS
+def test_as_many_fetches_began_as_were_logged_in_an_iteration(moves, iteration):
+    counts = {count.worker: count for count in select(moves, LogCount, iteration)}
+    assert counts["0"].n_started == 0
+    assert counts["1"].n_started == counts["1"].n_logged >= 1
+    assert counts["1"].n_logged == len(select(moves, TransferRecord, iteration))
+
+
+@ITERATIONS
+def test_every_iteration_computes_its_whole_graph_again(moves, iteration):
+    tasks = select(moves, TaskRecord, iteration)
+    computed = sorted((t.name, t.worker) for t in tasks if t.action == "compute")
+    assert computed == [("look", "1")] * N_ARRAYS + [("make", "0")] * N_ARRAYS
+    assert {t.name for t in tasks} == {"make", "look"}
+    (sample,) = select(moves, Sample, iteration)
+    for task in tasks:
+        assert sample.started_at_s - 0.1 < task.start_s <= task.stop_s
+        assert task.stop_s < sample.started_at_s + sample.seconds + 0.1
+
+
+def forgetful(dask_scheduler):
+    """Let the scheduler remember no more than two tasks."""
+    dask_scheduler.plugins["task-stream"].buffer = deque(maxlen=2)
+
+
+def test_an_iteration_may_have_more_tasks_than_dask_remembers(measure, cluster):
+    # The limit of Dask's task stream is 100,000 tasks by default.
+    cluster.client.get_task_stream()
+    cluster.client.run_on_scheduler(forgetful)
+    tasks = select(measure(Moves, warmups=0, iterations=1), TaskRecord)
+    assert len([task for task in tasks if task.action == "compute"]) == 2 * N_ARRAYS
+
+
+class Built(Moves):
+    """Notes when each graph was ready."""
+
+    ready_at_s: ClassVar[list[float]] = []
+
+    def build(self):
+        graph = super().build()
+        time.sleep(0.2)
+        self.ready_at_s.append(time.time())
+        return graph
+
+
+def test_the_clock_starts_when_the_graph_is_built(measure):
+    samples = select(measure(Built), Sample)
+    for sample, ready_at_s in zip(samples, Built.ready_at_s, strict=True):
+        assert sample.build_seconds >= 0.2
+        assert ready_at_s <= sample.started_at_s
+        assert 0 < sample.submit_seconds < sample.seconds
+
+
+def test_the_transports_of_every_pair_are_recorded(moves):
+    used = select(moves, TransportUsed)
+    assert {(t.src, t.dst, t.transport) for t in used} == {
+        ("0", "1", "tcp/lo"), ("1", "0", "tcp/lo")
+    }  # fmt: skip
+    assert all(t.evidence and not t.contradiction for t in used)
+
+
+def test_the_idle_cost_comes_first_and_covers_client_and_scheduler(moves):
+    assert isinstance(moves[0], IdleCost)
+    assert moves[0].n_processes == 4
+    assert moves[0].seconds >= 0.1
+    assert 0 <= moves[0].cpu_seconds < 4 * moves[0].seconds
+
+
+def test_cpu_seconds_are_those_of_all_threads_of_all_workers(measure):
+    samples = select(measure(Spins, iterations=2, warmups=0), Sample)
+    used = 2 * 2 * 0.3
+    for sample in samples:
+        assert used <= sample.cpu_seconds < 1.75 * used
+
+
+def test_a_failed_task_ends_the_launch_after_the_samples_before(measure):
+    records = InMemory()
+    with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*ZeroDivisionError"):
+        measure(Fails, warmups=0, iterations=3, records=records)
+    assert [sample.iteration for sample in select(records, Sample)] == [0]
+    assert not select(records, TransferRecord, 1)
+
+
+def test_a_wrong_result_ends_the_launch_after_the_records_before(measure):
+    records = InMemory()
+    with pytest.raises(VerificationError, match="expected 1, found 2"):
+        measure(Wrong, warmups=0, iterations=3, records=records)
+    assert [sample.iteration for sample in select(records, Sample)] == [0]
+    assert {r.iteration for r in records if hasattr(r, "iteration")} == {0}
+
+
+class Kept(Base):
+    """The user keeps the result, so that the scheduler can't forget it."""
+
+    def build(self):
+        return (self.call_on("0", make, 1, key="make-kept"),)
+
+    def verify(self, client, result):
+        self.kept = result
+
+
+def test_a_result_that_cant_be_released_ends_the_launch(measure, monkeypatch):
+    monkeypatch.setattr(measuring, "_FORGET_SECONDS", 0.3)
+    with pytest.raises(LaunchError, match="would not compute"):
+        measure(Kept, warmups=0)
+
+
+def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, monkeypatch):
+    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
+    launch = make_launch(Case(workload="test", backend="tcp"))
+    client, address = cluster.client, cluster.addresses["0"]
+    members = cluster.cpu_seconds, cluster.n_processes
+
+    def used():
+        return client.run(time.process_time, workers=[address])[address]
+
+    quiet = measure_idle(launch, *members, 0.3)
+    before = used()
+    busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
+    processes.until(lambda: used() > before + 0.1, "the task")
+    began = used()
+    cost = measure_idle(launch, *members, 0.3)
+    spun = used() - began
+    wait(busy)
+    assert dataclasses.replace(cost, seconds=0, cpu_seconds=0) == IdleCost(
+        case_id=launch.case.id, launch=0, seconds=0, cpu_seconds=0, n_processes=4
+    )
+    assert quiet.cpu_seconds < 0.5 * quiet.seconds
+    assert cost.cpu_seconds > max(spun / 2, quiet.cpu_seconds)

@@ -1,0 +1,42 @@
+"""Small workloads on the CPU, and their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import wait
+
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.merge import Merge
+from commbench.workloads.svd import Svd
+from commbench.workloads.transpose_sum import TransposeSum
+
+PARAMS: dict[type[ClusterWorkload], dict[str, int]] = {
+    Merge: {"rows": 1_000},
+    Svd: {"rows": 95, "columns": 5, "chunk_rows": 20},
+    TransposeSum: {"size": 50, "chunk": 20},
+}
+
+
+def workload(kind: Any, *, seed: int = 1, n_workers: int = 2, **params: Any) -> Any:
+    """Return a workload."""
+    context = Context(n_workers=n_workers, device="cpu", seed=seed)
+    return kind(kind.Params(**PARAMS[kind] | params), context)
+
+
+def persist(client: Any, collection: Any) -> Any:
+    """Persist and wait, as the harness does."""
+    result = client.persist(list(collection) if isinstance(collection, tuple) else collection)
+    wait(result)
+    return result
+
+
+def run(client: Any, work: Any) -> Any:
+    """Return the persisted result of one iteration."""
+    work.prepare(client)
+    return persist(client, work.build())
+
+
+def inputs(work: Any) -> list[Any]:
+    """Return the persisted collections of a workload."""
+    return list(work.frames) if isinstance(work, Merge) else [work.x]
