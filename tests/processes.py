@@ -45,10 +45,13 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SEC
     return value
 
 
-def invoke(*arguments: Any, columns: int = 80) -> Any:
-    """Run the command line in this process, and return click's result."""
+def invoke(*arguments: Any, columns: int = 80, figures: Sequence[str] | None = None) -> Result:
+    """Run the command line in this process, with all figures or only these."""
     environ = {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
+    with pytest.MonkeyPatch.context() as patch:
+        if figures is not None:
+            draw_only(patch, *figures)
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
     assert "Traceback" not in result.output
     return result
 
@@ -256,14 +259,6 @@ def records(run: Path | str, kind: str) -> list[dict[str, Any]]:
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
     return [record for line in lines if line and (record := json.loads(line))["record"] == kind]
-
-
-def invoke(*arguments: Any, figures: Sequence[str] = ()) -> Result:
-    """Run the command line in this process; all `figures` of a run would take seconds."""
-    names = registry.names
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
-        return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 class CommandLine:

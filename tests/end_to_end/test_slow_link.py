@@ -27,8 +27,7 @@ def measured(request, tmp_path_factory):
             "run", "all-to-all", "--launcher", "namespaces", "--workers", 3, "--launches", 1,
             "--iterations", 5, "--sizes",
             f"64KiB,{round(rate * SECONDS / 4)},{round(rate * SECONDS)}",
-            "--output", folder / "results",
-        )  # fmt: skip
+            "--output", folder / "results", figures=())  # fmt: skip
     assert result.exit_code == 0, result.output
     run = result.stdout.splitlines()[-1]
     report = json.loads(processes.invoke("report", run, "--format", "json").stdout)

@@ -31,7 +31,7 @@ cluster = { launcher = "local", launcher_options = {} }
 
 
 def run(path, output, *arguments):
-    return processes.invoke("run", path, "--output", output, *arguments)
+    return processes.invoke("run", path, "--output", output, *arguments, figures=())
 
 
 @pytest.fixture

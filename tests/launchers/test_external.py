@@ -80,8 +80,7 @@ def measure(dask_cluster, owner, output):
         result = processes.invoke(
             "run", "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
             "--iterations", 4, "--scheduler-file", dask_cluster.file,
-            "--output", output,
-        )  # fmt: skip
+            "--output", output, figures=())  # fmt: skip
     assert result.exit_code == 0, result.output
     assert tag.processes() == []
     run = result.stdout.splitlines()[-1]
@@ -277,7 +276,7 @@ def test_a_file_without_an_address_is_refused(content, tmp_path):
     ],
 )
 def test_options_that_the_launcher_does_not_take_are_usage_errors(arguments, message):
-    result = processes.invoke("run", "merge", *arguments)
+    result = processes.invoke("run", "merge", *arguments, figures=())
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
 

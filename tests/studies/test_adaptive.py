@@ -76,7 +76,9 @@ def run(output, *arguments):
     results = output / "results"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run_plan", simulate)
-        result = processes.invoke("run", file, "--rigorous", "--output", results, *arguments)
+        result = processes.invoke(
+            "run", file, "--rigorous", "--output", results, *arguments, figures=()
+        )
     return result, next(results.iterdir())
 
 
@@ -127,7 +129,7 @@ def test_a_resumed_run_first_completes_its_interrupted_block(limited, tmp_path, 
     (tmp_path / "samples.jsonl").write_text("".join(lines[:last]))
     assert sorted(Counter(end["case_id"] for end in ends(tmp_path)).values()) == [6, 7]
     monkeypatch.setattr(runner, "run_plan", simulate)
-    result = processes.invoke("run", "--resume", tmp_path)
+    result = processes.invoke("run", "--resume", tmp_path, figures=())
     assert result.exit_code == 0, result.output
     assert set(Counter(end["case_id"] for end in ends(tmp_path)).values()) == {8}
 
@@ -149,7 +151,9 @@ def test_a_resumed_run_first_completes_its_interrupted_block(limited, tmp_path, 
 )
 def test_invalid_limits_are_refused_before_anything_starts(arguments, message, tmp_path):
     output = tmp_path / "results"
-    result = processes.invoke("run", "merge", "--backends", "fake", "--output", output, *arguments)
+    result = processes.invoke(
+        "run", "merge", "--backends", "fake", "--output", output, *arguments, figures=()
+    )
     assert result.exit_code == 2
     assert message in result.stderr
     assert not output.exists()
