@@ -13,6 +13,8 @@ moves once or twice its data. Pinned tasks follow rules that depend on the graph
 The size of a result that does not exist yet is estimated: each task divides its size equally among
 the tasks that use it. A pinned task is neither queued on the scheduler nor stolen by other workers.
 Peer-to-peer shuffles distribute their output themselves, and equally; it is not pinned.
+
+Like `transfers` this module does not import commbench, so it can be sent by value.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
-
-from commbench.errors import LaunchError
 
 Key = Hashable
 _NEAR = 0.5
@@ -67,13 +67,13 @@ def activate(active: bool, dask_scheduler: Any) -> None:
 
     Raises
     ------
-    LaunchError
+    RuntimeError
         If tasks could not be pinned.
     """
     plugin = dask_scheduler.plugins[Pinning.name]
     plugin.active = active
     if plugin.error is not None:
-        raise LaunchError(f"tasks can't be pinned to workers: {plugin.error!r}")
+        raise RuntimeError(f"tasks can't be pinned to workers: {plugin.error!r}")
 
 
 def _restrictions(scheduler: Any, new: Sequence[Key], wanted: set[Key]) -> dict[Key, set[str]]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.errors import LaunchError
 from commbench.harness import pinning
 from commbench.harness.measure.cluster import _until_forgotten as until_forgotten
 from commbench.harness.pinning import assign
@@ -72,7 +71,7 @@ def test_a_failure_to_pin_ends_the_launch(client):
         dask_scheduler.plugins[pinning.Pinning.name].error = None
 
     client.run_on_scheduler(fail)
-    with pytest.raises(LaunchError, match=r"can't be pinned to workers: KeyError\('x'\)"):
+    with pytest.raises(RuntimeError, match=r"can't be pinned to workers: KeyError\('x'\)"):
         client.run_on_scheduler(pinning.activate, False)
     client.run_on_scheduler(mend)
 

@@ -45,7 +45,8 @@ def with_option(spec, **options):
 def test_a_workload_over_ssh_is_measured_and_leaves_no_process(server, tmp_path, tag):
     result = processes.invoke(
         "run", "merge", "--rows", 20_000, "--launcher", "ssh", "--hosts", ",".join(HOSTS),
-        "--launches", 1, "--iterations", 1, "--output", tmp_path, *server.arguments, figures=())  # fmt: skip
+        "--launches", 1, "--iterations", 1, "--output", tmp_path, *server.arguments, figures=(),
+    )  # fmt: skip
     assert result.exit_code == 0, result.output
     processes.until(lambda: not tag.processes(), "the end of all processes")
     run = result.stdout.splitlines()[-1]
