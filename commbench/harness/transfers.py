@@ -4,7 +4,8 @@ Dask's log keeps the last 1,000 entries, and the number of dropped ones is unkno
 replaces the log by an unbounded one, and counts the outcomes of all fetches, to compare the entries
 with ``transfer_incoming_count_total``.
 
-Like `wire`, `spill` and `pinning` this module does not import commbench, so it can be sent by value.
+Like `wire`, `spill` and `pinning` this module does not import commbench, so that it can be sent by
+value.
 """
 
 from __future__ import annotations

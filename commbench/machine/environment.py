@@ -41,7 +41,7 @@ _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version
 _GPU_TIMEOUT_S = 10.0
 _NUMA_NODE = "device/numa_node"
 _N_READINGS = 2000
-_SOURCE = Path(__file__).parent.parent
+_SOURCE = Path(__file__).parents[2]
 Limit = float | str | None
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from commbench.machine import environment
 
+ROOT = Path(__file__).parents[2]
+
 GIB = 2**30
 CPUINFO = """\
 processor\t: 0
@@ -389,6 +391,10 @@ class TestCheckout:
         self.repository(tmp_path)
         monkeypatch.setattr(environment, "_SOURCE", plant(tmp_path, {"venv/x": ""}) / "venv")
         assert environment.collect()["git"]["commbench"] is None
+
+    @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the tests are in no checkout")
+    def test_the_commit_of_an_editable_package_is_that_of_its_checkout(self):
+        assert environment.collect()["git"]["commbench"] == environment.checkout(ROOT)
 
     def test_a_removed_working_directory_has_no_commit(self, tmp_path, monkeypatch):
         folder = tmp_path / "gone"
