@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import getpass
 import os
@@ -71,11 +72,34 @@ def server(
     if sshd is None:
         pytest.skip("sshd of openssh-server is not installed")
     with contextlib.ExitStack() as undo:
-        if os.geteuid() == 0 and not _PRIVILEGE_SEPARATION.exists():
-            # A server that root starts wants it; Debian's service makes it.
-            _PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            undo.callback(_PRIVILEGE_SEPARATION.rmdir)
+        if os.geteuid() == 0:
+            undo.enter_context(_privilege_separation())
         yield from _serve(sshd, folder, addresses, prefixes)
+
+
+@contextlib.contextmanager
+def _privilege_separation() -> Iterator[None]:
+    """Have the folder that a server of root's needs; the last of the tests' servers removes it.
+
+    Debian's service makes it, too.
+    """
+    marker = _PRIVILEGE_SEPARATION / "made-by-tests"
+    lock = os.open(_PRIVILEGE_SEPARATION.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _PRIVILEGE_SEPARATION.exists():
+            _PRIVILEGE_SEPARATION.mkdir(mode=0o755)
+            marker.touch()
+        # A shared lock means that a server is using the folder.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if marker.exists():
+                marker.unlink()
+                _PRIVILEGE_SEPARATION.rmdir()
+    finally:
+        os.close(lock)
 
 
 def _serve(

@@ -8,7 +8,8 @@ moves once or twice its data. Pinned tasks follow rules that depend on the graph
 - among workers with half as much or more, it runs where its result is needed: the results of the
   graph are spread over the workers as successive blocks, as ``rebalance`` spreads its input;
 - if it is needed on several, it runs on that with the fewest estimated bytes so far;
-- tasks without inputs are spread over the workers as successive blocks.
+- tasks without inputs are spread over the workers as successive blocks;
+- a task that the workload restricts to workers, hosts or resources stays so.
 
 The size of a result that does not exist yet is estimated: each task divides its size equally among
 the tasks that use it. A pinned task is neither queued on the scheduler nor stolen by other workers.
@@ -88,9 +89,22 @@ def _restrictions(scheduler: Any, new: Sequence[Key], wanted: set[Key]) -> dict[
         for dep in deps
         if states[dep].who_has
     }
-    free = _after_p2p(inputs)
-    assigned = assign(inputs, present, [key for key in ordered if key in wanted], len(workers))
-    return {key: set() if key in free else {workers[assigned[key]].address} for key in ordered}
+    free = _after_p2p(inputs) | {
+        key for key in ordered if states[key].host_restrictions or states[key].resource_restrictions
+    }
+    fixed = {
+        key: min(index[address] for address in given)
+        for key in ordered
+        if (given := (states[key].worker_restrictions or set()) & index.keys())
+    }
+    results = [key for key in ordered if key in wanted]
+    assigned = assign(inputs, present, results, len(workers), fixed)
+    return {
+        key: set(states[key].worker_restrictions or ())
+        if key in free or key in fixed
+        else {workers[assigned[key]].address}
+        for key in ordered
+    }
 
 
 def _after_p2p(inputs: Mapping[Key, Sequence[Key]]) -> set[Key]:
@@ -109,6 +123,7 @@ def assign(
     present: Mapping[Key, tuple[float, Sequence[int]]],
     results: Sequence[Key],
     n_workers: int,
+    fixed: Mapping[Key, int] | None = None,
 ) -> dict[Key, int]:
     """Return the number of the worker on which each task of a graph runs.
 
@@ -123,6 +138,8 @@ def assign(
         The keys that are wanted.
     n_workers
         The number of workers.
+    fixed
+        The workers of tasks that the graph itself restricts.
 
     Examples
     --------
@@ -154,7 +171,9 @@ def assign(
             for worker in homes[dep]:
                 weights[worker] += sizes[dep] / n_uses[dep]
         sizes[key] = sum(sizes[dep] / n_uses[dep] for dep in deps) if deps else 1.0
-        if deps:
+        if fixed and key in fixed:
+            worker = fixed[key]
+        elif deps:
             most = max(weights.values())
             near = [worker for worker, weight in weights.items() if weight >= _NEAR * most]
             wanted_at = needed.get(key)

@@ -114,9 +114,11 @@ def format_bytes(nbytes: float) -> str:
 
     Examples
     --------
-    >>> format_bytes(1), format_bytes(999_950), format_bytes(819_200_000)
-    ('1 B', '1.00 MB', '819 MB')
+    >>> format_bytes(1), format_bytes(999_950), format_bytes(819_200_000), format_bytes(math.nan)
+    ('1 B', '1.00 MB', '819 MB', '—')
     """
+    if math.isnan(nbytes):
+        return "—"
     if abs(nbytes) < 1000 and nbytes == int(nbytes):
         return f"{int(nbytes)} B"
     return _scaled(nbytes, "B", " kMGTP")

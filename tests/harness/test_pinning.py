@@ -55,6 +55,12 @@ def test_a_tree_of_sums_is_spread_over_the_workers():
     assert workers["root", 0] == 0
 
 
+def test_a_task_that_is_fixed_stays_there_and_its_result_is_there():
+    graph = {("a", 0): [("x", 0)], ("b", 0): [("a", 0)]}
+    workers = assign(graph, {("x", 0): (8, [0])}, [("b", 0)], 2, {("a", 0): 1})
+    assert workers == {("a", 0): 1, ("b", 0): 1}
+
+
 def test_inputs_that_are_being_computed_have_no_effect():
     graph = {("a", 0): [("pending", 0)], ("b", 0): [("pending", 0), ("x", 1)]}
     assert assign(graph, {("x", 1): (8, [1])}, [("a", 0), ("b", 0)], 2) == {
@@ -124,6 +130,15 @@ def test_peer_to_peer_shuffles_end_and_use_all_workers(client):
     shuffled = frame.shuffle("key", shuffle_method="p2p", npartitions=4)
     layout = workers_of(client, shuffled)
     assert {where for (where,) in layout.values()} == set(client.scheduler_info()["workers"])
+
+
+def test_tasks_that_the_graph_restricts_stay_so(client):
+    import dask
+
+    (*_, last) = client.scheduler_info()["workers"]
+    with dask.annotate(workers=[last], allow_other_workers=False):
+        tasks = [dask.delayed(abs)(-n, dask_key_name=("abs", n)) for n in range(4)]
+    assert set(workers_of(client, dask.delayed(list)(tasks)).values()) == {(last,)}
 
 
 def test_inactive_pinning_restricts_nothing(client):

@@ -55,7 +55,7 @@ class UncountedCluster(RunningCluster):
     def __init__(self):
         self._cluster = distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, protocol="tcp",
-            dashboard_address=None,
+            dashboard_address=":0",
         )  # fmt: skip
         self.client = distributed.Client(self._cluster, set_as_default=False)
         workers = self.client.scheduler_info()["workers"]

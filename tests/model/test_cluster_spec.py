@@ -65,7 +65,8 @@ def test_pair_workloads_only_have_the_options_of_devices():
 
 WHOLE = ClusterSpec(
     n_workers=3, threads_per_worker=2, device="gpu", launcher="mine", hosts=("a", "b"),
-    memory_limit="4GB", env={"A": "1"}, dask_config={"distributed.comm.compression": "zlib"},
+    task_placement="dask", memory_limit="4GB", env={"A": "1"},
+    dask_config={"distributed.comm.compression": "zlib"},
     launcher_options={"queue": "short"}, placement=(Placement(cpus="0"),),
     workers_per_gpu=2, rmm_pool="1GB", rmm_async=True, rmm_managed=True,
 )  # fmt: skip
@@ -75,8 +76,8 @@ def test_the_order_of_settings_in_descriptions_is_stable():
     # Histories of asv and names in pyperf depend on it.
     assert describe_settings(Case(workload="merge", backend="tcp", cluster=WHOLE)) == (
         "workers=3, threads=2, device=gpu, launcher=mine, hosts=a,b, queue=short, "
-        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, memory_limit=4GB, A=1, "
-        "distributed.comm.compression=zlib, iterations=3, warmups=1"
+        "placement=CPUs 0, rmm=pool 1GB async managed, workers_per_gpu=2, memory_limit=4GB, "
+        "task_placement=dask, A=1, distributed.comm.compression=zlib, iterations=3, warmups=1"
     )
 
 

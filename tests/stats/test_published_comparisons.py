@@ -20,7 +20,9 @@ def compared(recorded, figure, cases, records, scale=1.0):
 
 
 def cluster(device="gpu", n_workers=2):
-    return dataclasses.replace(builders.case().cluster, device=device, n_workers=n_workers)
+    return dataclasses.replace(
+        builders.case().cluster, device=device, n_workers=n_workers, task_placement="dask"
+    )
 
 
 def times(seconds):
@@ -62,13 +64,15 @@ def test_a_run_on_the_published_setting_has_no_differences(recorded):
 
 
 def test_every_difference_is_named(recorded):
-    case, over = (builders.case(name, cluster=cluster("cpu")) for name in ("mpi", "ucx:polling"))
+    pinned = dataclasses.replace(cluster("cpu"), task_placement="pinned")
+    case, over = (builders.case(name, cluster=pinned) for name in ("mpi", "ucx:polling"))
     records = [*launches(case, [1.0]), *launches(over, [2.0])]
     for one in (case, over):
         records += [transfer(one, 0.0, 0.5), log_count(one, "1")]
     rows = compared(recorded, "mpi4dask.merge_ri2", [case, over], records, 0.01)
     common = (
         "1 % of the size", "memory of CPUs, not GPUs", "one host, not several",
+        "tasks pinned, not placed by Dask",
     )  # fmt: skip
     rest = ("without 3, 4, 5 and 6 workers",)
     assert [row.differences for row in rows] == [

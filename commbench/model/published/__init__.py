@@ -126,7 +126,7 @@ def published_figure(name: str) -> Figure:
 
     Examples
     --------
-    >>> figure("rapids_blog.message_1GB").values[0].text
+    >>> published_figure("rapids_blog.message_1GB").values[0].text
     '46.5 GB/s'
     """
     if name not in _figures():

@@ -48,13 +48,12 @@ def time_tables(run: Run) -> Iterator[Table]:
                 f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
                 "moved": quantities(format_bytes, group.moved_bytes),
                 "CPU\ns": map(number, group.cpu_s),
-                "CPU s\nper GB": map(number, group.cpu_s_per_GB),
                 "idle\ncores": map(number, group.idle_cores),
             },
             f"Median over launches of each launch's median ({counts(group)}). Payload: "
             f"{format_bytes(int(group.payload_bytes.iloc[0]))}. moved: serialized bytes between "
             "workers in an iteration, the mean. CPU: all processes, client and scheduler "
-            "included, in an iteration, and per GB moved. Idle cores: burned by the cluster while "
+            "included, in an iteration. Idle cores: burned by the cluster while "
             "nothing is asked of it." + warmup(group),
         )
 
