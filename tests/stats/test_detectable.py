@@ -65,7 +65,7 @@ def launches(recorded, n_launches):
 def test_a_report_begins_with_what_it_can_find(recorded):
     run = launches(recorded, 8)
     assert resolution(run).startswith(
-        f"This run finds ratios from {run.comparisons[0].detectable:.3g}×"
+        f"This run finds ratios of {run.comparisons[0].detectable:.3g}× and more"
     )
 
 

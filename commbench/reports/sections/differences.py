@@ -38,10 +38,15 @@ def resolution(run: Run) -> str:
             f"This run can't tell any backends apart: {least.n_launches} launches per case, and "
             f"{len(found)} comparisons take {n_launches} (--launches {n_launches})."
         )
-    several = f" to {_finds(most)}" if most.detectable > least.detectable else ""
+    alike = most.detectable <= (1 + most.min_effect) * least.detectable
+    ratios = (
+        f"of {most.detectable:.3g}× and more"
+        if alike
+        else f"from {_finds(least)} to {_finds(most)}"
+    )
     return (
-        f"This run finds ratios from {_finds(least)}{several}, with a probability of 90 %. "
-        "Smaller ones may stay inconclusive."
+        f"This run finds ratios {ratios}, with a probability of 90 %. Smaller ones may stay "
+        "inconclusive."
     )
 
 
