@@ -76,7 +76,10 @@ def _reports(name, folder):
             text = registry.load("report", form)(built)
         except CommbenchError as error:
             text = str(error)
-        texts[form] = _NO_VALUES.sub("", text.replace(str(path), "RUN"))
+        # Markdown escapes underscores.
+        for name in (str(path), str(path).replace("_", r"\_")):
+            text = text.replace(name, "RUN")
+        texts[form] = _NO_VALUES.sub("", text)
     return texts
 
 

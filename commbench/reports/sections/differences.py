@@ -35,8 +35,8 @@ def resolution(run: Run) -> str:
     if math.isinf(least.detectable):
         n_launches = least_launches(len(found))
         return (
-            f"This run can't tell any backends apart: {least.n_launches} launches per case, and "
-            f"{len(found)} comparisons take {n_launches} (--launches {n_launches})."
+            f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
+            f"and needs {n_launches} (--launches {n_launches})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
     ratios = (
