@@ -15,7 +15,7 @@ N_RESAMPLES = 5000
 N_SIMULATED = 4000
 _MOST_SIMULATED = 20
 POWER = 0.9
-"""The probability of a detectable difference to be found."""
+"""The probability with which a detectable difference gets a verdict."""
 
 
 def resampled_medians(

@@ -30,10 +30,10 @@ def resolution(run: Run) -> str:
     """Return what differences the run can find, as a sentence; empty without a comparison."""
     if not run.comparisons:
         return ""
-    found = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
-    least, most = found[0], found[-1]
+    by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
+    least, most = by_resolution[0], by_resolution[-1]
     if math.isinf(least.detectable):
-        n_launches = least_launches(len(found))
+        n_launches = least_launches(len(run.comparisons))
         return (
             f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
             f"and needs {n_launches} (--launches {n_launches})."
