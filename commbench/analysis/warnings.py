@@ -330,8 +330,12 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
+def _n_cores(run: Run) -> float | None:
+    return cores.usable(run.manifest.environment.get("cpu") or {})
+
+
 def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    n_cores = _n_cores(run)
     on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
     # The workers' threads, the scheduler and the client.
     wanted = {
@@ -352,7 +356,7 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 def _polling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     del labels
-    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    n_cores = _n_cores(run)
     on_workers = set(run.samples.loc[run.samples["layer"] == "worker", "case_id"])
     polling = []
     for row in stats.idle_cores(run).itertuples():
@@ -381,7 +385,7 @@ def _may_be_remote(case: Case) -> bool:
 
 
 def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    n_cores = _n_cores(run)
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
         if case.id not in measured or stats.pingpong_mode(case) != "multi-pair":

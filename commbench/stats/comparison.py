@@ -191,14 +191,7 @@ def compare_pairs(
         [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
     )
     return [
-        _comparison(
-            one,
-            two,
-            min_effect,
-            max(p_value, alike),
-            test,
-            _detectable(one, two, min_effect, test, level),
-        )
+        _comparison(one, two, min_effect, max(p_value, alike), test, level)
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
     ]
 
@@ -234,7 +227,7 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
 
 
 def _comparison(
-    one: Side, two: Side, min_effect: float, p_value: float, test: str, detectable: float
+    one: Side, two: Side, min_effect: float, p_value: float, test: str, level: float
 ) -> Comparison:
     from commbench.stats.inference import cliffs_delta, interval
 
@@ -268,7 +261,7 @@ def _comparison(
         test=test,
         delta=cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
-        detectable=detectable,
+        detectable=_detectable(one, two, min_effect, test, level),
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,
         verdict="unequal" if unequal else verdict,

@@ -253,7 +253,7 @@ OUTLIERS = [
 
 
 def fetched(nbytes, n_started):
-    """Return a logged fetch of so many of the 100 bytes on the wire."""
+    """Return a logged fetch of `nbytes`, of which the wire had 100."""
     return [transfer(CASE, 0, 1, nbytes), wire(CASE, 100), log_count(CASE, n_started=n_started)]
 
 

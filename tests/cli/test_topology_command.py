@@ -1,17 +1,16 @@
 import tomllib
 
+import processes
 import pytest
 import trees
-from click.testing import CliRunner
 from trees import DGX1
 
-from commbench.cli.main import main
 from commbench.harness import suite as files
 from commbench.machine.topology import auto, parse, read_host
 
 
 def topology(*arguments):
-    return CliRunner().invoke(main, ["topology", *map(str, arguments)], env={"COLUMNS": "80"})
+    return processes.invoke("topology", *arguments)
 
 
 def test_the_first_line_counts_the_devices_of_this_machine():

@@ -5,9 +5,6 @@ import os
 
 import processes
 import pytest
-from click.testing import CliRunner
-
-from commbench.cli.main import main
 
 SIZES = [1 << 10, 1 << 16, 2 << 20]
 # With one CPU the workers share it.
@@ -75,7 +72,7 @@ def test_the_report_has_the_placement_and_the_class_of_each_link(exchanged):
 
 def test_a_model_can_be_fitted_to_the_run(exchanged):
     ended, _ = exchanged
-    result = CliRunner().invoke(main, ["model", str(ended.run), "--format", "json"])
+    result = processes.invoke("model", ended.run, "--format", "json")
     assert result.exit_code == 0, result.output
     # Where there are several NUMA nodes, the CPUs may be on different ones.
     links = {model["link"] for model in json.loads(result.stdout)["models"]}

@@ -3,12 +3,11 @@
 import importlib.util
 
 import fake_machine
+import processes
 import pytest
 import sshd
-from click.testing import CliRunner
 from fake_machine import launch, of_kind
 
-from commbench.cli.main import main
 from commbench.launchers.mpirun import _ranks
 from commbench.model import Failure, TransportUsed, WorkerPlace
 
@@ -48,7 +47,7 @@ def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     words = ["run", "merge", "--device", "gpu", "--rmm-pool", "10GB", "--launcher", "slurm",
              "--launcher-option", "memory=8GB", "--launches", "1", "--dry-run"]  # fmt: skip
-    done = CliRunner().invoke(main, words)
+    done = processes.invoke(*words)
     assert done.exit_code == 0, done.output
     assert "--preload commbench.machine.gpu.preload" in done.output
     assert "export COMMBENCH_GPU='{" in done.output

@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 
 import builders
+import processes
 import pytest
 from builders import place, transfer
-from click.testing import CliRunner
 from shown import titled, titles
 
-from commbench.cli.main import main
 from commbench.model import ClusterSpec, Placement
 from commbench.reports import html
 from commbench.reports import json as json_report
@@ -124,8 +123,7 @@ def test_a_report_takes_racks(recorded, tmp_path):
     file.write_text('[racks]\nr1 = ["node*"]\n')
     words = ["report", str(run.path), "--format", "json"]
     before, after = (
-        json.loads(CliRunner().invoke(main, [*words, *more]).stdout)
-        for more in ([], ["--racks", str(file)])
+        json.loads(processes.invoke(*words, *more).stdout) for more in ([], ["--racks", str(file)])
     )
     assert {pair["link"] for pair in before["pairs"]} == {"same NUMA", "network"}
     assert {pair["link"] for pair in after["pairs"]} == {"same NUMA", "same rack"}
@@ -134,7 +132,7 @@ def test_a_report_takes_racks(recorded, tmp_path):
 
 def test_racks_that_cannot_be_read_are_a_usage_error(recorded, tmp_path):
     run = recorded([CASE], TWO_HOSTS)
-    ended = CliRunner().invoke(main, ["report", str(run.path), "--racks", str(tmp_path / "no")])
+    ended = processes.invoke("report", run.path, "--racks", tmp_path / "no")
     assert ended.exit_code == 2
     assert "a file of racks" in " ".join(ended.output.split())
 

@@ -73,3 +73,15 @@ def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
     text = resolution(launches(recorded, 2))
     assert "2 launches per case" in text
     assert "--launches 6" in text
+
+
+def test_needed_launches_are_those_of_the_pairs_tested_together(recorded):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
+    records = [
+        builders.message(case, 1e-3, size, launch=launch)
+        for case in cases
+        for size in range(1, 101)
+        for launch in range(2)
+    ]
+    # One pair at each of a hundred sizes, not a hundred pairs.
+    assert "--launches 6" in resolution(recorded(cases, builders.ended(records)))

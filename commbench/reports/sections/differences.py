@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from commbench.analysis.run import Run
@@ -33,7 +34,10 @@ def resolution(run: Run) -> str:
     by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
     least, most = by_resolution[0], by_resolution[-1]
     if math.isinf(least.detectable):
-        n_launches = least_launches(len(run.comparisons))
+        together = Counter(
+            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in run.comparisons
+        )
+        n_launches = least_launches(max(together.values()))
         return (
             f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
             f"and needs {n_launches} (--launches {n_launches})."
