@@ -171,10 +171,10 @@ def failure(case: Case, message: str = "it broke", *, launch: int = 0) -> Record
     return model.Failure(case_id=case.id, launch=launch, stage="launch", message=message)
 
 
-def end(case: Case, *, launch: int = 0, ok: bool = True) -> Record:
+def end(case: Case, *, launch: int = 0, ok: bool = True, seconds: float = 9.0) -> Record:
     """Return the end of a launch."""
     return model.LaunchEnd(
-        case_id=case.id, launch=launch, block=launch, position=0, ok=ok, seconds=9.0
+        case_id=case.id, launch=launch, block=launch, position=0, ok=ok, seconds=seconds
     )
 
 

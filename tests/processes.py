@@ -87,11 +87,14 @@ class Process:
     pid: int
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
+    name: str
 
     @property
     def role(self) -> str:
         """What it is in a launch: orchestrator, launch, scheduler, worker 0, peer or other."""
         text = " ".join(self.arguments)
+        if self.name == "scheduler" or self.name.startswith("worker "):
+            return self.name
         if "-m commbench.launchers.child -m dask scheduler" in text:
             return "scheduler"
         if "-m commbench.launchers.child -m dask worker" in text:
@@ -120,7 +123,8 @@ def carrying(name: str, value: str) -> list[Process]:
             environ = dict(pair.partition("=")[::2] for pair in pairs)
             if environ.get(name) == value and int(folder.name) != os.getpid():
                 text = (folder / "cmdline").read_bytes().decode(errors="replace")
-                processes.append(Process(int(folder.name), tuple(text.split("\0")), environ))
+                comm = (folder / "comm").read_text().rstrip("\n")
+                processes.append(Process(int(folder.name), tuple(text.split("\0")), environ, comm))
     return processes
 
 

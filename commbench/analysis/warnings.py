@@ -132,13 +132,19 @@ def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _stopped(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    limit = {"launches": "--max-launches", "time": "--time-budget"}.get(run.ended_by)
-    if run.manifest.stopping is None or limit is None:
+    rule = run.manifest.stopping
+    if rule is None or run.ended_by != "time":
         return
-    for row in stats.widest(run.summaries).itertuples():
+    if n_open := len(stats.undecided(run)):
         yield (
-            f"stopped by {limit} before every median was known within "
-            f"±{run.manifest.stopping.rel_ci:.2g} of itself: {labels[row.case_id]} is known within "
+            f"the budget of {rule.budget_s:.0f} s ended before {n_open} of {len(run.comparisons)} "
+            f"comparisons were decided for differences of {rule.detect:.2g}; repeat with a longer "
+            "--budget or a larger --detect"
+        )
+    for row in stats.imprecise(run).itertuples():
+        yield (
+            f"the budget of {rule.budget_s:.0f} s ended before the median of {labels[row.case_id]} "
+            f"was known within ±{rule.detect:.2g} of itself: it is known within "
             + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
         )
 

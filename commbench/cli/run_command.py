@@ -99,7 +99,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.harness import suite as suites
     from commbench.machine import environment
     from commbench.store import directory
-    from commbench.studies import adaptive
+    from commbench.studies import budget
 
     if given["resume"]:
         return _resume(given["resume"])
@@ -109,7 +109,8 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     suite = options.available(suite, skip=given["skip_unavailable"])
     stopping, seed = options.stopping(given), given["seed"] or 0
     if stopping is not None:
-        adaptive.validate_stopping(stopping, suite)
+        budget.validate_stopping(stopping)
+        suite = budget.pilot(suite)
     described = Manifest(
         id=directory.new_run_id(suite.name, given["output"]),
         suite=suite,
@@ -130,7 +131,7 @@ def _resume(path: Path) -> int:
     from commbench.harness import suite as suites
     from commbench.stats.selection import good_launches
     from commbench.store import directory
-    from commbench.studies import adaptive
+    from commbench.studies import budget
 
     data = load(path)
     # Read all files now, so that an unreadable one is reported before measuring.
@@ -139,7 +140,7 @@ def _resume(path: Path) -> int:
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
     suite = options.available(store.manifest.suite, skip=False)
     if store.manifest.stopping is not None:
-        suite = adaptive.level_launches(suite, done)
+        suite = budget.level_launches(suite, done)
     missing = suites.plan(suite, store.manifest.seed + len(data.ends), done=done)
     return _execute(store, suites.shift(missing, data.launches_begun()))
 
@@ -151,14 +152,17 @@ def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
     from commbench.cli import progress
     from commbench.harness import runner
     from commbench.model import LaunchEnd
-    from commbench.studies import adaptive
+    from commbench.studies import budget
 
     failed = interrupted = False
-    plan = adaptive.extend(launches, store.manifest, lambda: load(store.path))
     with (
         interrupts.interruptible(),
         progress.display(store.manifest, len(launches)) as show,
-        closing(runner.run_plan(plan, store.path)) as records,
+        closing(
+            runner.run_plan(
+                budget.extend(launches, store.manifest, lambda: load(store.path), show), store.path
+            )
+        ) as records,
     ):
         try:
             for record in records:

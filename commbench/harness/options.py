@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 import click
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import RIGOROUS_LAUNCHES, Case, ClusterSpec, Stopping, Suite, units
+from commbench.model import Case, ClusterSpec, Stopping, Suite, units
 from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
@@ -24,6 +24,7 @@ else:
     # It takes no two type parameters before click 8.5.
     _ParamType = click.ParamType
 
+_RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
@@ -132,20 +133,19 @@ def run_options() -> list[click.Parameter]:
         click.Option(["--backends"], type=Parsed("names", comma_separated(str)),
                      help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
                           "[default: tcp]"),
-        click.Option(["--launches"], type=click.INT,
-                     help=f"Fresh clusters per backend.  [default: {case.launches}]"),
+        click.Option(["--budget"], type=SECONDS,
+                     help="Choose launches and iterations, and stop when every comparison is "
+                          "decided, or after this time: 5m.  "
+                          f"[with --detect: {rule.budget_s / 60:.0f}m]"),
+        click.Option(["--detect"], type=SHARE,
+                     help="The smallest difference that matters, for a run with a budget.  "
+                          f"[with --budget: {rule.detect:.0%}]"),
         click.Option(["--rigorous"], is_flag=True,
-                     help=f"At least {RIGOROUS_LAUNCHES} launches, then more until every median "
-                          "is known well enough, or a limit is reached:"),
-        click.Option(["--rel-ci"], type=SHARE,
-                     help="with --rigorous: enough is an interval of ± this share of the median.  "
-                          f"[default: {rule.rel_ci:.0%}]"),
-        click.Option(["--time-budget"], type=SECONDS,
-                     help="with --rigorous: no further launches after this long.  "
-                          f"[default: {rule.time_budget_s / 60:.0f} min]"),
-        click.Option(["--max-launches"], type=click.INT,
-                     help="with --rigorous: no more launches per backend than this.  "
-                          f"[default: {rule.max_launches}]"),
+                     help=f"Like --budget {_RIGOROUS.budget_s / 3600:.0f}h "
+                          f"--detect {_RIGOROUS.detect:.0%}."),
+        click.Option(["--launches"], type=click.INT,
+                     help="Fresh clusters per backend, without a budget.  "
+                          f"[default: {case.launches}]"),
         click.Option(["--iterations"], type=click.INT,
                      help="Timed calls per launch; for pingpong messages per size."),
         click.Option(["--warmups"], type=click.INT, help="Calls before the timed ones."),
@@ -178,29 +178,30 @@ def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options for launches, iterations, …, by their names in ``Case``."""
     settings = {key: given[key] for key in _REPLICATION if given[key] is not None}
-    if given["rigorous"]:
-        settings.setdefault("launches", RIGOROUS_LAUNCHES)
     if given["timeout"] is not None:
         settings["timeout_s"] = given["timeout"]
     return settings
 
 
 def stopping(given: dict[str, Any]) -> Stopping | None:
-    """Return the stopping rule of a ``--rigorous`` run; None without this option.
+    """Return the stopping rule of a run with a budget; None if its launches are fixed.
 
     Raises
     ------
     UsageError
-        If a limit is given without it.
+        If the launches are fixed as well.
     """
-    limits = {"rel_ci": "rel_ci", "time_budget": "time_budget_s", "max_launches": "max_launches"}
-    values = {field: given[key] for key, field in limits.items() if given[key] is not None}
-    if given["rigorous"]:
-        return Stopping(**values)
-    for key in limits:
-        if given[key] is not None:
-            raise UsageError(f"--{key.replace('_', '-')} is a limit of --rigorous; give both")
-    return None
+    chosen = {"budget_s": given["budget"], "detect": given["detect"]}
+    limits = {name: value for name, value in chosen.items() if value is not None}
+    if not limits and not given["rigorous"]:
+        return None
+    if given["launches"] is not None:
+        raise UsageError(
+            "a run with a budget chooses the number of launches; leave out --launches, or "
+            "--budget, --detect and --rigorous"
+        )
+    default = _RIGOROUS if given["rigorous"] else Stopping()
+    return replace(default, **limits, fixed_iterations=given["iterations"] is not None)
 
 
 def available(suite: Suite, *, skip: bool) -> Suite:

@@ -26,10 +26,12 @@ from commbench import backends
 from commbench.backends.base import Backend
 from commbench.errors import UnwritableError
 from commbench.harness.launch import LOG, UNWRITABLE
+from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
 from commbench.machine.process import MARK
-from commbench.model import Failure, Launch, LaunchEnd, Record
+from commbench.model import Case, Failure, Launch, LaunchEnd, Record, registry
 from commbench.store import directory
+from commbench.workloads.base import PairWorkload
 
 __all__ = ["MARK", "environment", "run_plan", "scratch_folder"]
 
@@ -170,6 +172,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     return {
         # By default Dask would leave folders in the system's temporary folder.
         "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
+        **_cluster_environment(case),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,
@@ -177,6 +180,13 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
         **gpu.environment(case.cluster, backend.before_cuda),
         **case.cluster.env,
     }
+
+
+def _cluster_environment(case: Case) -> dict[str, str]:
+    if issubclass(registry.load("workload", case.workload), PairWorkload):
+        return {}
+    launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
+    return launcher.environment(case.cluster)
 
 
 def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:

@@ -159,6 +159,11 @@ class Launcher(ABC):
                 )
         memory_limit(spec, 1.0)
 
+    def environment(self, spec: ClusterSpec) -> dict[str, str]:
+        """Return the default environment variables of a launch that starts `spec`."""
+        del spec
+        return {}
+
     def script(
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
     ) -> str:

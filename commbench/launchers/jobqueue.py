@@ -195,7 +195,7 @@ class JobCluster(LocalCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        self._spawn_scheduler(contact, protocol, *self._listens_at(spec), *preload_options(preload))
+        self._start_scheduler(contact, protocol, *self._listens_at(spec), *preload_options(preload))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
         for index in range(self._launcher.n_jobs(spec)):

@@ -2,6 +2,11 @@
 
 The scheduler runs in a separate process, so that its time is not the client's. The workers have no
 nanny: if a worker dies, the launch must fail instead of going on with a new worker.
+
+The processes are forked from that of the launch, which has imported what they need and has started
+neither a client nor a communication library. Processes with a GPU, and those bound to CPUs, whose
+memory could be on a distant NUMA node, start anew; the launcher's option ``start=spawn`` starts all
+anew. Every launch is a new process, so that memory layouts and hash seeds differ between launches.
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from commbench.errors import LaunchError
-from commbench.launchers import members
+from commbench.errors import LaunchError, UsageError
+from commbench.launchers import child, members
 from commbench.launchers.base import (
     Launcher,
     RunningCluster,
@@ -28,7 +34,12 @@ from commbench.launchers.base import (
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
 
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
+
 CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
+_IMPORTED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+_START, _STARTS = "start", ("fork", "spawn")
 _CLOSE_SECONDS = 5.0
 _END_SECONDS = 2.5
 
@@ -37,9 +48,11 @@ class LocalCluster(RunningCluster):
     """A running scheduler and its workers."""
 
     def __init__(
-        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
-    ) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = (),
+        *, forks: bool = False,
+    ) -> None:  # fmt: skip
+        self._forks = forks
+        self._processes: list[process.Child] = []
         self._scratch = scratch
         self._timeout_s = spec.start_timeout_s
         self._deadline = time.monotonic() + self._timeout_s
@@ -53,15 +66,18 @@ class LocalCluster(RunningCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        self._spawn_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
+        if self._forks:
+            for module in (*_IMPORTED, *preload):
+                importlib.import_module(module)
+        self._start_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
         preloads = preload_options(worker_preloads(spec, preload))
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
         limit = memory_limit(spec, equal_share(spec.n_workers))
         for index in range(spec.n_workers):
-            self._spawn(
-                f"worker {index}", *CHILD_COMMAND, "-m", "dask", "worker",
-                "--scheduler-file", contact, "--protocol", protocol, "--host", "127.0.0.1",
+            self._start_dask(
+                f"worker {index}", "--scheduler-file", contact,
+                "--protocol", protocol, "--host", "127.0.0.1",
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
                 *preloads, **gpus[index], **binding_env(bindings[index]),
@@ -69,11 +85,19 @@ class LocalCluster(RunningCluster):
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
-    def _spawn_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
-        self._spawn(
-            "scheduler", *CHILD_COMMAND, "-m", "dask", "scheduler", "--scheduler-file", contact,
-            "--protocol", protocol, "--port", "0", "--no-dashboard", *options,
+    def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
+        self._start_dask(
+            "scheduler", "--scheduler-file", contact, "--protocol", protocol,
+            "--port", "0", "--no-dashboard", *options,
         )  # fmt: skip
+
+    def _start_dask(self, name: str, *options: str | Path, **environ: str) -> None:
+        arguments = ["dask", name.partition(" ")[0], *map(str, options)]
+        if not self._forks:
+            self._spawn(name, *CHILD_COMMAND, "-m", *arguments, **environ)
+            return
+        log = self._log(name)
+        self._add(name, child.ForkedModule(name, arguments, environ, log), log)
 
     def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
         self._connect_to_scheduler(contact, preload)
@@ -95,15 +119,21 @@ class LocalCluster(RunningCluster):
         self.client = Client(scheduler_file=str(contact), timeout=self._timeout_s)
 
     def _spawn(self, name: str, *command: str | Path, **environ: str) -> None:
-        log = self._scratch / f"{name.replace(' ', '-')}.log"
+        log = self._log(name)
         with log.open("wb") as output:
             spawned = subprocess.Popen(
                 list(map(str, command)),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**nanny_environment(), **os.environ, **environ},
             )  # fmt: skip
-        self._processes.append(spawned)
-        process.watch(name, spawned, log)
+        self._add(name, spawned, log)
+
+    def _log(self, name: str) -> Path:
+        return self._scratch / f"{name.replace(' ', '-')}.log"
+
+    def _add(self, name: str, started: process.Child, log: Path) -> None:
+        self._processes.append(started)
+        process.watch(name, started, log)
 
     def close(self) -> None:
         """Ask the scheduler to shut down the cluster, then kill what is left."""
@@ -117,30 +147,50 @@ class LocalCluster(RunningCluster):
         for sent, seconds in (
             (None, timeout_s), (signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)
         ):  # fmt: skip
-            for child in self._processes:
-                if sent is not None and child.poll() is None:
-                    child.send_signal(sent)
+            for member in self._processes:
+                if sent is not None and member.poll() is None:
+                    member.send_signal(sent)
             deadline = time.monotonic() + seconds
-            for child in self._processes:
+            for member in self._processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(timeout=max(0.0, deadline - time.monotonic()))
+                    member.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 class LocalLauncher(Launcher):
     """Start every process on this host."""
 
     name = "local"
-    supports = frozenset({"placement", "memory_limit"})
+    supports = frozenset({"launcher_options", "placement", "memory_limit"})
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
         del spec
         return False
 
+    def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        super().validate(spec, backend)
+        for option, value in spec.launcher_options.items():
+            if option != _START or value not in _STARTS:
+                raise UsageError(
+                    f"the launcher local has no option {option}={value}; it has {_START}="
+                    f"{'|'.join(_STARTS)}"
+                )
+
+    def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102
+        # Some variables only have an effect when a process starts.
+        return nanny_environment() if _forks(spec) else {}
+
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
     ) -> RunningCluster:
-        return LocalCluster(spec, protocol, scratch, preload)
+        # Other processes, such as a notebook's, may have threads that hold locks.
+        is_launch = process.MARK in os.environ
+        return LocalCluster(spec, protocol, scratch, preload, forks=is_launch and _forks(spec))
+
+
+def _forks(spec: ClusterSpec) -> bool:
+    bound = spec.device == "gpu" or spec.placement
+    return not bound and spec.launcher_options.get(_START, "fork") == "fork"
 
 
 def nanny_environment() -> dict[str, str]:

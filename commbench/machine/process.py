@@ -11,11 +11,11 @@ import ctypes
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from commbench.machine import cores
 
@@ -39,6 +39,22 @@ _PR_SET_PDEATHSIG = 1
 # No process has this id.
 _REMOTE = 0
 
+
+class Child(Protocol):
+    """A child of this process; ``subprocess.Popen`` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal, or None if the process is running."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the process and return its exit status."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal to the process if it is running."""
+
+
 _on_death: Callable[[str], None] | None = None
 _reported = False
 _watched: dict[str, int] = {}
@@ -55,7 +71,7 @@ def on_death(report: Callable[[str], None]) -> None:
     _on_death, _reported = report, False
 
 
-def watch(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
+def watch(name: str, child: Child, log: Path) -> None:
     """Report the death of `child` with the end of its `log`, until ``unwatch`` is called."""
     descriptor = os.pidfd_open(child.pid)
     with _lock:

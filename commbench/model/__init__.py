@@ -40,7 +40,6 @@ from commbench.model.observed import (
 from commbench.model.plan import (
     FETCHES,
     LAYERS,
-    RIGOROUS_LAUNCHES,
     SCHEMA_VERSION,
     Case,
     ClusterSpec,
@@ -56,7 +55,6 @@ __all__ = [
     "FETCHES",
     "GPU_MEMORY",
     "LAYERS",
-    "RIGOROUS_LAUNCHES",
     "SCHEMA_VERSION",
     "Activity",
     "Case",

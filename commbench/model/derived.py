@@ -48,15 +48,17 @@ class Summary:
 class Comparison:
     """A comparison of two cases at one layer and size.
 
-    ``ratio`` is ``candidate_s`` / ``baseline_s``, the medians: below 1, the candidate is faster.
-    ``effect`` is ``ratio`` − 1. The interval contains the true ratio with 95 %. ``p_value`` is that
-    of the rank ``test``, adjusted for all pairs that were tested together; ``delta`` is Cliff's,
-    from −1 (the candidate is always faster) to 1. ``n_launches`` is the smaller number of launches
-    of the two. A true ratio of ``detectable`` has a verdict with a probability of 90 %; it is
-    infinite if no ratio has. The bytes are those that an iteration moved between workers, nan where
-    they are not counted. The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or
-    ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases of the same workload
-    and backend.
+    ``ratio`` is the candidate's time over the baseline's, by Hodges and Lehmann's estimate from the
+    launches' medians: below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the
+    medians over launches. ``effect`` is ``ratio`` − 1. The interval contains the true ratio with
+    95 %. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
+    together; ``delta`` is Cliff's, from −1 (the candidate is always faster) to 1. ``n_launches`` is
+    the smaller number of launches of the two. A true ratio of ``detectable`` has a verdict with a
+    probability of 90 %; it is infinite if no ratio has. By two one-sided tests, the times differ by
+    a factor of at most 1 + ``margin``. The bytes are those that an iteration moved between workers,
+    nan where they are not counted. The verdict is ``faster``, ``slower``, ``same``,
+    ``inconclusive`` or ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases
+    of the same workload and backend.
     """
 
     workload: str
@@ -78,6 +80,7 @@ class Comparison:
     delta: float
     min_effect: float
     detectable: float
+    margin: float
     baseline_moved_bytes: float
     candidate_moved_bytes: float
     verdict: str

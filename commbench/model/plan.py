@@ -111,7 +111,7 @@ class ClusterSpec:
     dask_config: Mapping[str, Any] = _field({}, scope="")
     launcher_options: Mapping[str, str] = _field(
         {}, "--launcher-option",
-        "For ssh, mpirun, slurm, pbs and lsf: for example queue=short; may be repeated.",
+        "Options of the launcher, for example queue=short; may be repeated.",
         launcher_specific=True,
     )  # fmt: skip
     scheduler: str = _field(
@@ -263,22 +263,18 @@ class Launch:
     position: int
 
 
-RIGOROUS_LAUNCHES = 10
-"""The initial launches of ``--rigorous``."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
     """The conditions that stop a run which adds blocks of launches.
 
-    It stops when the interval of every median is within ``rel_ci`` of it on either side, or the
-    total time of launches is ``time_budget_s``, or a case has ``max_launches``; but not before
-    every case has the launches that it requires.
+    It stops when every comparison is decided with ``detect`` as the smallest relative difference
+    that matters, or when no other block of launches fits into ``budget_s``. Unless iterations are
+    fixed, the run chooses how many each launch has.
     """
 
-    rel_ci: float = 0.02
-    time_budget_s: float = 3600.0
-    max_launches: int = 100
+    budget_s: float = 300.0
+    detect: float = 0.05
+    fixed_iterations: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

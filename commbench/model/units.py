@@ -21,7 +21,7 @@ _BYTE_UNITS = {
 }  # fmt: skip
 _SECOND_UNITS: dict[str, int | Fraction] = {
     "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
-    "ns": Fraction(1, 10**9), "min": 60, "h": 3600,
+    "ns": Fraction(1, 10**9), "m": 60, "min": 60, "h": 3600,
 }  # fmt: skip
 _QUANTITY = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zA-Zµ]*)\s*"
@@ -92,8 +92,8 @@ def parse_seconds(text: str) -> float:
 
     Examples
     --------
-    >>> parse_seconds("90"), parse_seconds("1.5 min"), parse_seconds("20 ms")
-    (90.0, 90.0, 0.02)
+    >>> parse_seconds("90"), parse_seconds("1.5 min"), parse_seconds("5m"), parse_seconds("20 ms")
+    (90.0, 90.0, 300.0, 0.02)
     """
     return float(_parse(text, _SECOND_UNITS, "a duration", "90, 90s or 1.5min"))
 

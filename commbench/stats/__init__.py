@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from commbench.stats.comparison import (
-    CONFIDENCE,
     MIN_EFFECT,
     MIN_LAUNCHES,
     between,
@@ -36,15 +35,14 @@ from commbench.stats.published import (
     reproduced,
 )
 from commbench.stats.selection import case_labels, counted
+from commbench.stats.sequential import CONFIDENCE, ended_by, imprecise, undecided
 from commbench.stats.stability import drifts, spreads
 from commbench.stats.summary import (
     costs,
-    ended_by,
     idle_cores,
     launch_medians,
     median_interval,
     summaries,
-    widest,
 )
 from commbench.stats.worker_profile import profile_shares, worker_profiles, worker_times
 
@@ -65,6 +63,7 @@ __all__ = [
     "drifts",
     "ended_by",
     "idle_cores",
+    "imprecise",
     "launch_medians",
     "least_launches",
     "link_bandwidths",
@@ -85,7 +84,7 @@ __all__ = [
     "slow_pairs",
     "spreads",
     "summaries",
-    "widest",
+    "undecided",
     "worker_profiles",
     "worker_times",
 ]

@@ -1,11 +1,15 @@
 """Compare sets of launches: ratio, confidence interval, test and verdict.
 
-The verdict is ``faster`` or ``slower`` if the ratio of the medians is further from 1 than
-``min_effect``, its interval excludes 1, the rank test of the launches' medians (with Holm's
-correction for the pairs tested together) is significant, and so is, for more than two backends,
-the test that all are alike. It is ``same`` if the whole interval is between 1/(1 + ``min_effect``)
-and 1 + ``min_effect``, and ``inconclusive`` otherwise. It is ``unequal`` if the bytes moved per
-iteration differ by more than 5 %, because then the times don't compare the backends.
+The ratio and its interval are those that belong to a rank test of the launches' medians (Hodges
+and Lehmann). The verdict is ``faster`` or ``slower`` if the ratio is further from 1 than
+``min_effect``, its interval excludes 1, the test is significant (with Holm's correction for the
+pairs tested together), and so is, for more than two backends, the test that all are alike. It is
+``same`` if two one-sided
+tests say that the ratio is above 1/(1 + ``min_effect``) and below 1 + ``min_effect``, that is, if
+its 90 % interval is between them (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987)).
+Otherwise it is ``inconclusive``. It is ``unequal`` if the bytes moved per iteration differ by more
+than 5 %, because then the times don't compare the backends. A run with a budget has stricter levels
+at its earlier looks (``commbench.stats.sequential``).
 
 Backends that ran in the same blocks are paired by them, so that a disturbance of a whole block
 counts for neither side.
@@ -14,22 +18,21 @@ counts for neither side.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from commbench.model import Case, Comparison
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
+from commbench.stats.sequential import CONFIDENCE, significance
 
 if TYPE_CHECKING:
     import numpy as np
 
     from commbench.analysis.run import Run
 
-CONFIDENCE = 0.95
 MIN_EFFECT = 0.05
 """The smallest relative difference that matters: changes of other settings cause more."""
 EQUAL_WORK = 0.05
@@ -51,7 +54,6 @@ class Side:
     payload_bytes: int
     blocks: tuple[int, ...]
     medians: np.ndarray[Any, Any]
-    resampled: np.ndarray[Any, Any]
     moved_bytes: float = math.nan
 
     @property
@@ -62,12 +64,8 @@ class Side:
         return float(np.median(self.medians))
 
 
-def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
-    """Return every case, layer and size with a successful launch, in the suite's order.
-
-    `name` and `blocks` seed the resampling. Two runs need different values of `name` for
-    independent resamples, and different values of `blocks` unless their blocks are paired.
-    """
+def sides(run: Run) -> list[Side]:
+    """Return every case, layer and size with a successful launch, in the suite's order."""
     cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
@@ -81,36 +79,26 @@ def sides(run: Run, name: str = "", blocks: str = "") -> list[Side]:
             int(numbers[case_id, launch]): part.to_numpy()
             for launch, part in group.groupby("launch")["seconds"]
         }
-        side = make_side(cases[str(case_id)], str(layer), int(size), launches, name, blocks)
-        if layer == "workload":
-            side = replace(side, moved_bytes=float(moved.get(case_id, math.nan)))
-        every.append(side)
+        nbytes = float(moved.get(case_id, math.nan)) if layer == "workload" else math.nan
+        every.append(make_side(cases[str(case_id)], str(layer), int(size), launches, nbytes))
     return every
 
 
 def make_side(
     case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]],
-    name: str = "", blocks: str = "",
+    moved_bytes: float = math.nan,
 ) -> Side:  # fmt: skip
     """Return the side of a comparison with these samples, given by the block of their launch."""
     import numpy as np
 
-    from commbench.stats.inference import resampled_medians
-
     numbers = tuple(sorted(launches))
-    samples = [launches[number] for number in numbers]
-    # Seeds depend on the names only, so that reports are reproducible. All sides draw the same
-    # blocks, so that effects of a block cancel in their ratio.
-    seeds = (f"{blocks} {layer} {size}", f"{name} {layer} {size} {case.id}")
     return Side(
         case=case,
         layer=layer,
         payload_bytes=size,
         blocks=numbers,
-        medians=np.array([np.median(seconds) for seconds in samples]),
-        resampled=resampled_medians(
-            samples, *(np.random.default_rng(zlib.crc32(seed.encode())) for seed in seeds)
-        ),
+        medians=np.array([np.median(launches[number]) for number in numbers]),
+        moved_bytes=moved_bytes,
     )
 
 
@@ -121,6 +109,8 @@ def comparisons(run: Run) -> list[Comparison]:
     """
     from commbench.stats import inference
 
+    rule, alpha = run.manifest.stopping, significance(run)
+    min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
         # Cases are compared if they differ in the backend only.
@@ -133,7 +123,7 @@ def comparisons(run: Run) -> list[Comparison]:
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
         results += compare_pairs(
-            list(combinations(group, 2)), MIN_EFFECT, alike=alike, paired=paired
+            list(combinations(group, 2)), min_effect, alike=alike, paired=paired, alpha=alpha
         )
     return results
 
@@ -151,14 +141,10 @@ def between(
     interleaved
         Whether blocks of the same number ran in turns, as in ``commbench ab``, and are paired.
     """
-    old, new = ("", "") if interleaved else ("old", "new")
-    candidates = {
-        (side.case.id, side.layer, side.payload_bytes): side
-        for side in sides(candidate, "new", new)
-    }
+    candidates = {(side.case.id, side.layer, side.payload_bytes): side for side in sides(candidate)}
     pairs = [
         (side, candidates[key])
-        for side in sides(baseline, "old", old)
+        for side in sides(baseline)
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
@@ -167,7 +153,7 @@ def between(
 
 def compare_pairs(
     pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
-    paired: bool = False,
+    paired: bool = False, alpha: float = 1 - CONFIDENCE,
 ) -> list[Comparison]:  # fmt: skip
     """Compare the second of each pair with the first.
 
@@ -176,32 +162,34 @@ def compare_pairs(
     alike
         The p-value of the test that all sides are alike, a lower limit of each pair's.
     paired
-        Whether the launches of both sides are paired by block. The paired test is used only if
-        its smallest p-value for this number of blocks and pairs is significant.
+        Whether the launches of both sides are paired by block. Ratios and intervals are then of
+        pairs, and so is the test if its smallest p-value for this number of blocks and pairs is
+        significant.
+    alpha
+        The two-sided level of the tests, and the level of each one-sided test for ``same``.
     """
     from commbench.stats import inference
 
     n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
-    test = inference.MANN_WHITNEY
-    if paired and known and len(pairs) * 2 / 2**n_launches <= 1 - CONFIDENCE:
-        test = inference.SIGNED_RANK
-    level = (1 - CONFIDENCE) / max(1, len(pairs))
+    test = ranks = inference.SIGNED_RANK if paired and known else inference.MANN_WHITNEY
+    if len(pairs) * 2 / 2**n_launches > alpha:
+        test = inference.MANN_WHITNEY
+    level = alpha / max(1, len(pairs))
     adjusted = inference.holm(
         [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
     )
     return [
-        _comparison(one, two, min_effect, max(p_value, alike), test, level)
+        _comparison(one, two, min_effect, max(p_value, alike), test, ranks, level, alpha)
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
     ]
 
 
 def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float) -> float:
-    """Return the ratio of medians that would have had a verdict with probability ``POWER``.
+    """Return the ratio that would have had a verdict with probability ``POWER``.
 
     Launches are taken to be log-normal with the standard deviations of these. The ratio has to be
-    significant at Holm's first `level`, the measured one beyond ``1 + min_effect``, and its
-    interval above 1.
+    significant at Holm's first `level`, and the measured one beyond ``1 + min_effect``.
     """
     import numpy as np
 
@@ -220,28 +208,42 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
     shift = inference.detectable_shift(test, *sizes, level) * deviation
     if math.isinf(shift):
         return math.inf
-    # The interval's lower limit, and the ratio, are two and no standard errors below the ratio.
-    error = float(np.std(np.log(two.resampled / one.resampled)))
-    beyond = max(math.log(1 + min_effect), 1.96 * error) + 1.28 * error
-    return math.exp(max(shift, beyond))
+    error = inference.standard_error(test, *sizes) * deviation
+    return math.exp(max(shift, math.log(1 + min_effect) + 1.28 * error))
 
 
 def _comparison(
-    one: Side, two: Side, min_effect: float, p_value: float, test: str, level: float
-) -> Comparison:
-    from commbench.stats.inference import cliffs_delta, interval
+    one: Side, two: Side, min_effect: float, p_value: float, test: str, ranks: str,
+    level: float, alpha: float,
+) -> Comparison:  # fmt: skip
+    import numpy as np
 
-    n_launches = min(len(one.medians), len(two.medians))
-    ratio = low = high = math.nan
+    from commbench.stats.inference import cliffs_delta, interval, log_ratios
+
+    n_one, n_two = len(one.medians), len(two.medians)
+    n_launches = min(n_one, n_two)
+    ratio = low = high = above = below = margin = math.nan
     # Medians of 0, below the resolution of a clock, have no ratio.
-    if one.median_s > 0 and two.median_s > 0:
-        ratio = two.median_s / one.median_s
-    if n_launches >= MIN_LAUNCHES and min(one.resampled.min(), two.resampled.min()) > 0:
-        low, high = interval(two.resampled / one.resampled, CONFIDENCE)
+    if min(one.medians.min(), two.medians.min()) > 0:
+        logs = log_ratios(ranks, one.medians, two.medians)
+        ratio = math.exp(np.median(logs))
+        if n_launches >= MIN_LAUNCHES:
+            low, high = np.exp(interval(ranks, logs, n_one, n_two, 1 - CONFIDENCE)).tolist()
+            below, above = np.exp(interval(ranks, logs, n_one, n_two, alpha)).tolist()
+            both = interval(ranks, logs, n_one, n_two, 2 * alpha)
+            margin = float(np.exp(np.abs(both).max())) - 1
     less, more = sorted((one.moved_bytes, two.moved_bytes))
+    significant = p_value <= alpha and n_launches >= MIN_LAUNCHES
+    limit = 1 + min_effect
     # Comparisons with nan are false.
-    unequal = more > less * (1 + EQUAL_WORK)
-    verdict = _verdict(ratio, low, high, p_value, min_effect, n_launches)
+    if more > less * (1 + EQUAL_WORK):
+        verdict = "unequal"
+    elif significant and ratio > limit and below > 1:
+        verdict = "slower"
+    elif significant and ratio < 1 / limit and above < 1:
+        verdict = "faster"
+    else:
+        verdict = "same" if margin <= min_effect else "inconclusive"
     return Comparison(
         workload=two.case.workload,
         layer=two.layer,
@@ -262,25 +264,11 @@ def _comparison(
         delta=cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
         detectable=_detectable(one, two, min_effect, test, level),
+        margin=margin,
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,
-        verdict="unequal" if unequal else verdict,
+        verdict=verdict,
     )
-
-
-def _verdict(
-    ratio: float, low: float, high: float, p_value: float, min_effect: float, n_launches: int
-) -> str:
-    # Comparisons with nan are false.
-    if n_launches < MIN_LAUNCHES:
-        return "inconclusive"
-    limit = 1 + min_effect
-    if p_value <= 1 - CONFIDENCE:
-        if ratio > limit and low > 1:
-            return "slower"
-        if ratio < 1 / limit and high < 1:
-            return "faster"
-    return "same" if low >= 1 / limit and high <= limit else "inconclusive"
 
 
 def least_launches(n_pairs: int) -> int:

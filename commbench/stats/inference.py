@@ -1,4 +1,4 @@
-"""Resampled medians of launches, and rank tests of their medians, which are SciPy's."""
+"""Rank tests of the launches' medians, and the ratios and intervals that belong to them."""
 
 from __future__ import annotations
 
@@ -11,77 +11,10 @@ import scipy
 
 Array = np.ndarray[Any, Any]
 
-N_RESAMPLES = 5000
 N_SIMULATED = 4000
-_MOST_SIMULATED = 20
+_MOST_EXACT = 20
 POWER = 0.9
 """The probability with which a detectable difference gets a verdict."""
-
-
-def resampled_medians(
-    launches: Sequence[Array], between: np.random.Generator, within: np.random.Generator
-) -> Array:
-    """Return the medians of ``N_RESAMPLES`` resamples of a case, shape (N_RESAMPLES,).
-
-    Each resample draws as many launches as there are, with replacement, and for each of them as
-    many of its samples as it has; its value is the median over launches of their medians.
-
-    Parameters
-    ----------
-    launches
-        For each launch, the seconds of its samples, at least one.
-    between, within
-        The generators that draw the launches, and the samples within them.
-
-    Notes
-    -----
-    The k-th smallest of n values drawn from a sorted sample x is x[⌊nU⌋], where U is the k-th
-    smallest of n uniform numbers, which is Beta(k, n − k + 1); so the cost does not depend on the
-    number of samples. The two-level bootstrap is that of A. C. Davison and D. V. Hinkley,
-    Bootstrap Methods and their Application, section 3.8.
-    """
-    n = len(launches)
-    chosen = between.integers(n, size=(N_RESAMPLES, n))
-    medians = np.empty(chosen.shape)
-    for number, seconds in enumerate(launches):
-        here = chosen == number
-        medians[here] = _medians_within(np.sort(seconds), int(here.sum()), within)
-    return np.asarray(np.median(medians, axis=1))
-
-
-def _medians_within(values: Array, size: int, rng: np.random.Generator) -> Array:
-    n = len(values)
-    k = (n + 1) // 2
-    low = high = rng.beta(k, n - k + 1, size)
-    if n % 2 == 0:
-        # The smallest of the n - k uniform numbers above the k-th.
-        high = low + (1 - low) * (1 - rng.random(size) ** (1 / (n - k)))
-    return (_at(values, low) + _at(values, high)) / 2
-
-
-def _at(values: Array, share: Array) -> Array:
-    index = np.minimum((share * len(values)).astype(int), len(values) - 1)
-    return np.asarray(values[index])
-
-
-def interval(resampled: Array, confidence: float) -> tuple[float, float]:
-    """Return the percentile interval of a resampled statistic.
-
-    Notes
-    -----
-    For ratios of medians of at least six launches its coverage is at least `confidence`, because
-    resampled medians, with iterations resampled as well, vary more than the medians.
-    ``tests/stats/test_comparison_rates.py`` measures the coverage.
-
-    Examples
-    --------
-    >>> low, high = interval(np.linspace(0, 1, 10001), 0.95)
-    >>> f"{low:.3f} {high:.3f}"
-    '0.025 0.975'
-    """
-    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
-    return low, high
-
 
 MANN_WHITNEY = "Mann-Whitney"
 SIGNED_RANK = "Wilcoxon signed-rank"
@@ -141,6 +74,68 @@ def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
     return float(scipy.stats.kruskal(*groups).pvalue)
 
 
+def log_ratios(test: str, baseline: Array, candidate: Array) -> Array:
+    """Return the sorted log ratios whose signs `test` counts.
+
+    Returns
+    -------
+    ndarray
+        For the signed-rank test the Walsh averages, the means of any two of the pairs' log ratios;
+        for Mann and Whitney's the log ratios of each candidate to each baseline. The median is the
+        estimate of Hodges and Lehmann, Ann. Math. Statist. 34 (1963).
+    """
+    one, two = np.log(baseline), np.log(candidate)
+    if test == MANN_WHITNEY:
+        return np.sort(np.subtract.outer(two, one).ravel())
+    first, second = np.triu_indices(len(one))
+    pairs = two - one
+    return np.sort((pairs[first] + pairs[second]) / 2)
+
+
+def interval(test: str, ratios: Array, n_one: int, n_two: int, level: float) -> tuple[float, float]:
+    """Return the log ratios that `test` does not reject at the two-sided `level`.
+
+    `ratios` is the result of ``log_ratios`` for so many launches. The limits are infinite if the
+    test can't reject any. See E. L. Lehmann, Nonparametrics, sections 2.6 and 4.5.
+
+    Examples
+    --------
+    >>> ratios = log_ratios(SIGNED_RANK, np.ones(6), np.exp([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+    >>> low, high = interval(SIGNED_RANK, ratios, 6, 6, 0.05)
+    >>> f"{low:.1f} {high:.1f}"
+    '0.1 0.6'
+    """
+    n_most = _n_significant(test, n_one, n_two, level)
+    if n_most == 0:
+        return -np.inf, np.inf
+    return float(ratios[n_most - 1]), float(ratios[-n_most])
+
+
+@cache
+def _n_significant(test: str, n_one: int, n_two: int, level: float) -> int:
+    """Return the number of values, from 0, at which the statistic of `test` is significant.
+
+    Above ``_MOST_EXACT`` launches the statistic is taken to be normal.
+    """
+    if max(n_one, n_two) > _MOST_EXACT:
+        if test == MANN_WHITNEY:
+            mean, variance = n_one * n_two / 2, n_one * n_two * (n_one + n_two + 1) / 12
+        else:
+            mean, variance = n_one * (n_one + 1) / 4, n_one * (n_one + 1) * (2 * n_one + 1) / 24
+        return max(0, int(mean + scipy.stats.norm.ppf(level / 2) * np.sqrt(variance)))
+    ways = np.ones(1)
+    if test == MANN_WHITNEY:
+        for number in range(1, n_two + 1):
+            # The Gaussian binomial coefficient: the ways to have each value of U.
+            above, below = np.zeros(n_one + number + 1), np.zeros(number + 1)
+            above[[0, -1]] = below[[0, -1]] = 1, -1
+            ways = np.rint(np.polydiv(np.convolve(ways, above), below)[0])
+    else:
+        for rank in range(1, n_one + 1):
+            ways = np.convolve(ways, np.eye(1, rank + 1)[0] + np.eye(1, rank + 1, rank)[0])
+    return int((2 * np.cumsum(ways / ways.sum()) <= level).sum())
+
+
 @cache
 def detectable_shift(
     test: str, n_one: int, n_two: int, level: float, power: float = POWER
@@ -162,11 +157,9 @@ def detectable_shift(
 
     Notes
     -----
-    Mann and Whitney's U counts the positive ones among the differences between values of one side
-    and of the other; Wilcoxon's W those among the Walsh averages of the pairs' differences. So a
-    shift is detected in a simulated sample if it is above one order statistic of these, and the
-    result is the quantile of that for ``N_SIMULATED`` samples. For more than ``_MOST_SIMULATED``
-    values it is that of normal tests with their asymptotic relative efficiency, 3/π.
+    A shift is detected in a sample if it is above one order statistic of ``log_ratios``, so the
+    result is the quantile of that for ``N_SIMULATED`` samples. For more than ``_MOST_EXACT`` values
+    it is that of normal tests with their asymptotic relative efficiency, 3/π.
 
     Examples
     --------
@@ -175,32 +168,30 @@ def detectable_shift(
     >>> [round(detectable_shift(MANN_WHITNEY, n, n, 0.05), 1) for n in (6, 20, 21)]
     [2.2, 1.1, 1.0]
     """
-    if min(n_one, n_two) > _MOST_SIMULATED:
-        variance = 1 / n_one + (1 / n_two if test == MANN_WHITNEY else 0)
+    if max(n_one, n_two) > _MOST_EXACT:
         quantiles = scipy.stats.norm.ppf([1 - level / 2, power])
-        return float(quantiles.sum() * np.sqrt(variance * np.pi / 3))
+        return float(quantiles.sum()) * standard_error(test, n_one, n_two)
+    n_most = _n_significant(test, n_one, n_two, level)
+    if n_most == 0:
+        return float("inf")
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal((N_SIMULATED, n)) for n in (n_one, n_two))
     if test == MANN_WHITNEY:
-        ways = np.ones(1)
-        for number in range(1, n_two + 1):
-            # The Gaussian binomial coefficient: the ways to have each value of U.
-            above, below = np.zeros(n_one + number + 1), np.zeros(number + 1)
-            above[[0, -1]] = below[[0, -1]] = 1, -1
-            ways = np.rint(np.polydiv(np.convolve(ways, above), below)[0])
         statistics = (one[:, :, None] - two[:, None, :]).reshape(N_SIMULATED, -1)
     else:
-        ways = np.ones(1)
-        for rank in range(1, n_one + 1):
-            ways = np.convolve(ways, np.eye(1, rank + 1)[0] + np.eye(1, rank + 1, rank)[0])
         first, second = np.triu_indices(n_one)
         statistics = (one[:, first] + one[:, second]) / 2
-    p_values = 2 * np.cumsum(ways / ways.sum())
-    n_most = int((p_values <= level).sum())
-    if n_most == 0:
-        return float("inf")
     needed = np.partition(statistics, statistics.shape[1] - n_most, axis=1)
     return float(np.quantile(needed[:, statistics.shape[1] - n_most], power))
+
+
+def standard_error(test: str, n_one: int, n_two: int) -> float:
+    """Return the asymptotic standard error of Hodges and Lehmann's estimate of a normal shift.
+
+    The unit is that of ``detectable_shift``.
+    """
+    variance = 1 / n_one + (1 / n_two if test == MANN_WHITNEY else 0)
+    return float(np.sqrt(variance * np.pi / 3))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Medians and their intervals, and the condition that stops a run which adds launches.
+"""Medians and their intervals.
 
 The launch is the unit of replication: samples of one launch share a cluster, its memory layout
 and its period of time, so they are not independent. Medians are taken within each launch first;
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commbench.model import Summary
-from commbench.stats.comparison import CONFIDENCE
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
+from commbench.stats.sequential import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,44 +156,3 @@ def costs(run: Run) -> pd.DataFrame:
         cpu_s_per_GB=cost.where(moved > 0),
         idle_cores=summaries["case_id"].map(idle),
     )
-
-
-def relative_half_widths(table: pd.DataFrame) -> pd.Series[float]:
-    """Return half the width of the interval over the median, for each row of ``summaries``.
-
-    Infinite if the level of the interval is below 95 %, or if the median is 0.
-    """
-    sufficient = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
-    half = (table["ci_high_s"] - table["ci_low_s"]) / 2 / table["median_s"]
-    return half.where(sufficient, float("inf"))
-
-
-def ended_by(run: Run) -> str:
-    """Return the condition of ``run.manifest.stopping`` that is met, or an empty string.
-
-    Returns
-    -------
-    str
-        ``"precision"``, ``"launches"`` or ``"time"``: the first that is met. Cases without a
-        successful launch are not required to be precise.
-    """
-    rule = run.manifest.stopping
-    if rule is None:
-        return ""
-    ends = run.ends.groupby("case_id").size()
-    if any(ends.get(case.id, 0) < case.launches for case in run.suite.cases):
-        return ""
-    table = run.summaries
-    table = table[table["n_launches"] > 0]
-    if (relative_half_widths(table) <= rule.rel_ci).all():
-        return "precision"
-    if (ends >= rule.max_launches).any():
-        return "launches"
-    return "time" if run.ends["seconds"].sum() >= rule.time_budget_s else ""
-
-
-def widest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of ``summaries`` with the widest relative interval, and its ``half_width``."""
-    table = table[table["n_launches"] > 0]
-    widths = relative_half_widths(table)
-    return table.assign(half_width=widths).nlargest(1, "half_width")

@@ -182,6 +182,10 @@ def read_manifest(path: Path) -> Manifest:
     converter.register_structure_hook(
         ClusterSpec, lambda fields, kind: structure({**_BEFORE, **fields}, kind)
     )
+    stopping = content.get("stopping")
+    if isinstance(stopping, dict) and "rel_ci" in stopping:
+        # Runs before version 0.4 had limits that did not depend on comparisons.
+        content["stopping"] = None
     try:
         return converter.structure(content, Manifest)
     except cattrs.BaseValidationError as error:

@@ -183,7 +183,8 @@ def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:
     UsageError
         For options that the A/B comparison sets, such as ``--launches``.
     """
-    for option in ("--resume", "--rigorous", "--output", "--launches", "--seed"):
+    not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect")
+    for option in (*not_for_blocks, "--output", "--launches", "--seed"):
         if any(text == option or text.startswith(f"{option}=") for text in given):
             is_ours = option in ("--output", "--launches", "--seed")
             hint = f"write it before {given[0]}" if is_ours else "leave it out"

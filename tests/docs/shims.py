@@ -17,8 +17,9 @@ import tomllib
 from pathlib import Path
 
 _LESS = {
-    "": "--launches 1 --iterations 1 --warmups 0",
-    "--rigorous": "--launches 6 --max-launches 6 --time-budget 1s",
+    "": "--iterations 1 --warmups 0",
+    "launches": "--launches 1",
+    "budget": "--budget 1s",
     "pingpong": "--iterations 20 --warmups 2 --seconds-per-size 0.05",
     "merge": "--rows 20000",
     "transpose-sum": "--size 1000 --chunk 250",
@@ -31,7 +32,8 @@ def shortened(words: list[str]) -> list[str]:
     """Return the arguments of ``commbench`` with which it does the same in little time."""
     if words[:1] != ["run"] or {"--resume", "--help"} & set(words):
         return words
-    keys = ["", *words[1:2], *(["--rigorous"] if "--rigorous" in words else [])]
+    has_budget = {"--budget", "--detect", "--rigorous"} & set(words)
+    keys = ["budget" if has_budget else "launches", "", *words[1:2]]
     return [*words, *(word for key in keys for word in _LESS.get(key, "").split())]
 
 

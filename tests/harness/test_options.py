@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from commbench.harness import options
 from commbench.machine import environment
-from commbench.model import registry
+from commbench.model import Stopping, registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +118,19 @@ def test_auto_is_gpu_with_a_gpu_and_cupy(cupy, gpus, device, monkeypatch):
 
 
 def test_options_that_are_not_given_override_nothing():
-    given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout", "rigorous"))
+    given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout"))
     assert options.replication(given) == {}
     assert options.replication({**given, "warmups": 0, "timeout": 5.0}) == {
         "warmups": 0, "timeout_s": 5.0,
     }  # fmt: skip
-    assert options.replication({**given, "rigorous": True}) == {"launches": 10}
-    assert options.replication({**given, "rigorous": True, "launches": 7}) == {"launches": 7}
+
+
+def test_a_budget_has_defaults_and_rigorous_is_one():
+    none = dict.fromkeys(("launches", "iterations", "budget", "detect", "rigorous"))
+    assert options.stopping(none) is None
+    assert options.stopping({**none, "budget": 60.0}) == Stopping(budget_s=60.0)
+    assert options.stopping({**none, "detect": 0.1}) == Stopping(detect=0.1)
+    rigorous = {**none, "rigorous": True}
+    assert options.stopping(rigorous) == Stopping(budget_s=3600.0, detect=0.02)
+    given = options.stopping({**rigorous, "detect": 0.01, "iterations": 4})
+    assert given == Stopping(budget_s=3600.0, detect=0.01, fixed_iterations=True)

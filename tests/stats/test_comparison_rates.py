@@ -15,22 +15,21 @@ import pytest
 import twins
 
 from commbench import load
-from commbench.model import RIGOROUS_LAUNCHES, Stopping
 from commbench.stats.comparison import MIN_EFFECT, compare_pairs, make_side
 from commbench.stats.selection import measured
-from commbench.stats.summary import launches_interval
+from commbench.stats.sequential import CONFIDENCE, N_LOOKS, level_of_look
 
 Launches = list[np.ndarray[Any, Any]]
 CASES = (builders.case("tcp"), builders.case("ucx"))
-RULE = Stopping()
+N_LAUNCHES = 100
 
 
-def verdict(one, two):
+def verdict(one, two, alpha=1 - CONFIDENCE):
     sides = [
         make_side(case, "comm", 1, dict(enumerate(launches)))
         for case, launches in zip(CASES, (one, two), strict=True)
     ]
-    (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True)
+    (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True, alpha=alpha)
     return comparisons
 
 
@@ -79,9 +78,8 @@ def test_a_tenth_is_detected_where_launches_differ_by_little_more(sigma, least):
     dice = np.random.default_rng(7)
     comparisons = []
     for _ in range(100):
-        one, two = (lognormal(dice, RULE.max_launches, sigma, scale) for scale in (1.0, 1.1))
-        n = rigorous(one, two)
-        comparisons.append(verdict(one[:n], two[:n]))
+        one, two = (lognormal(dice, N_LAUNCHES, sigma, scale) for scale in (1.0, 1.1))
+        comparisons.append(sequentially(one, two))
     assert (
         print_verdicts(f"A/B 10 % slower, simulated, sigma={sigma}", comparisons)["slower"] >= least
     )
@@ -102,17 +100,14 @@ def _pool(tmp_path_factory):
     return comparisons
 
 
-def rigorous(one, two):
-    most = min(RULE.max_launches, len(one))
-    for n in range(RIGOROUS_LAUNCHES, most):
-        limits = [launches_interval([float(np.median(x)) for x in side[:n]]) for side in (one, two)]
-        medians = [np.median([np.median(x) for x in side[:n]]) for side in (one, two)]
-        if all(
-            (high - low) / 2 / median <= RULE.rel_ci
-            for (low, high, _), median in zip(limits, medians, strict=True)
-        ):
-            return n
-    return most
+def sequentially(one, two):
+    """Return the comparison with which a run ends whose budget has time for all of these."""
+    for number in range(1, N_LOOKS + 1):
+        n = len(one) * number // N_LOOKS
+        result = verdict(one[:n], two[:n], level_of_look(number))
+        if result.verdict != "inconclusive":
+            break
+    return result
 
 
 def drawn(pool, names, size, dice, *, part=1, factor=1.0):
@@ -122,8 +117,7 @@ def drawn(pool, names, size, dice, *, part=1, factor=1.0):
     swap = dice.integers(2 if names == ("twin:a", "twin:b") else 1, size=blocks)
     one = [sides[swap[block]][block] for block in order]
     two = [sides[1 - swap[block]][block] * factor for block in order]
-    n = rigorous(one, two)
-    return verdict(one[:n], two[:n])
+    return sequentially(one, two)
 
 
 def print_verdicts(what, comparisons):
@@ -144,7 +138,7 @@ def test_a_backend_rarely_differs_from_itself(pool, size, part):
     dice = np.random.default_rng(size)
     comparisons = [drawn(pool, ("twin:a", "twin:b"), size, dice, part=part) for _ in range(200)]
     counts = print_verdicts(
-        f"A/A resampled, 1/{part} of the blocks, {size} B, --rigorous", comparisons
+        f"A/A resampled, 1/{part} of the blocks, {size} B, five looks", comparisons
     )
     assert counts["faster"] + counts["slower"] <= 10
 
@@ -170,8 +164,8 @@ def test_fresh_launches_of_one_backend_rarely_differ(pool):
 def test_a_delay_of_a_tenth_is_detected(pool, size):
     dice = np.random.default_rng(size)
     comparisons = [drawn(pool, ("twin:a", "twin:10"), size, dice, part=2) for _ in range(200)]
-    counts = print_verdicts(f"A/B 10 % slower, injected, {size} B, --rigorous", comparisons)
+    counts = print_verdicts(f"A/B 10 % slower, injected, {size} B, five looks", comparisons)
     scaled = [drawn(pool, ("twin:a", "twin:b"), size, dice, factor=1.1) for _ in range(200)]
-    scaled_counts = print_verdicts(f"A/B 10 % slower, scaled copy, {size} B, --rigorous", scaled)
+    scaled_counts = print_verdicts(f"A/B 10 % slower, scaled copy, {size} B, five looks", scaled)
     assert counts["slower"] >= 180
     assert scaled_counts["slower"] >= 180

@@ -1,43 +1,52 @@
-import math
-from itertools import product
-
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp
+import scipy
 
-from commbench.stats.inference import N_RESAMPLES, resampled_medians
+from commbench.stats.inference import MANN_WHITNEY, SIGNED_RANK, interval, log_ratios, p_value
 
-
-def generators(seed):
-    return [np.random.default_rng([seed, number]) for number in range(2)]
+TESTS = [MANN_WHITNEY, SIGNED_RANK]
 
 
-def drawn_one_by_one(launches, n):
-    dice = np.random.default_rng(1)
-    medians = []
-    for _ in range(n):
-        chosen = [launches[i] for i in dice.integers(len(launches), size=len(launches))]
-        medians.append(np.median([np.median(dice.choice(x, len(x))) for x in chosen]))
-    return np.array(medians)
+def drawn(n, seed):
+    rng = np.random.default_rng(seed)
+    return rng.lognormal(0, 0.2, n), rng.lognormal(0.1, 0.2, n)
 
 
-@pytest.mark.parametrize("sizes", [[1, 1, 1], [3, 3, 3, 3], [2, 5, 8, 1], [50, 51]])
-def test_resampled_medians_are_distributed_like_medians_of_single_draws(sizes):
-    dice = np.random.default_rng(0)
-    launches = [dice.lognormal(center, 0.5, size) for center, size in enumerate(sizes)]
-    fast = resampled_medians(launches, *generators(2))
-    assert fast.shape == (N_RESAMPLES,)
-    assert ks_2samp(fast, drawn_one_by_one(launches, 3000)).pvalue > 1e-3
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("n", [6, 9, 20, 40])
+def test_the_interval_has_the_ratios_that_the_test_does_not_reject(test, n):
+    one, two = drawn(n, seed=n)
+    limits = interval(test, log_ratios(test, one, two), n, n, 0.05)
+    for limit, outside in zip(limits, (-1, 1), strict=True):
+        # Just outside a limit one of the log ratios has changed its sign.
+        rejected = p_value(test, one, two * np.exp(-limit - outside * 1e-9))
+        kept = p_value(test, one, two * np.exp(-limit + outside * 1e-9))
+        # Above 20 launches the statistic is taken to be normal.
+        slack = 0.003 if n > 20 else 0.0
+        assert rejected <= 0.05 + slack
+        assert kept > 0.05 - slack
 
 
-def test_resampled_medians_of_two_launches_have_the_probabilities_of_counting():
-    medians = resampled_medians([np.array([1.0]), np.array([2.0])], *generators(3))
-    outcomes = [sum(draw) / 2 for draw in product((1.0, 2.0), repeat=2)]
-    for value in set(outcomes):
-        share = outcomes.count(value) / 4
-        slack = 4 * math.sqrt(0.25 / len(medians))
-        assert (medians == value).mean() == pytest.approx(share, abs=slack)
+@pytest.mark.parametrize("test", TESTS)
+def test_the_median_ratio_is_hodges_and_lehmanns(test):
+    one, two = np.array([1.0, 1.0, 2.0]), np.array([2.0, 2.0, 8.0])
+    assert np.exp(np.median(log_ratios(test, one, two))) == pytest.approx(
+        2.0 if test == MANN_WHITNEY else 2 * 2**0.25
+    )
 
 
-def test_resampled_medians_of_a_constant_are_that_constant():
-    assert set(resampled_medians([np.full(4, 7.0)] * 6, *generators(0))) == {7.0}
+@pytest.mark.parametrize(("test", "n"), [(MANN_WHITNEY, 3), (SIGNED_RANK, 5)])
+def test_few_launches_have_no_interval(test, n):
+    one, two = drawn(n, seed=1)
+    assert interval(test, log_ratios(test, one, two), n, n, 0.05) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("n", [6, 20, 21])
+def test_the_interval_covers_the_ratio(test, n):
+    n_trials, hits = 1000, 0
+    for seed in range(n_trials):
+        low, high = interval(test, log_ratios(test, *drawn(n, seed)), n, n, 0.05)
+        hits += low <= 0.1 <= high
+    assert scipy.stats.binomtest(hits, n_trials, 0.95, "less").pvalue > 1e-4
+    assert hits <= 0.985 * n_trials

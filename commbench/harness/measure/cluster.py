@@ -20,7 +20,7 @@ from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import pinning, spill, transfers, wire
 from commbench.harness.measure import plugins, traffic
-from commbench.harness.measure.conditions import measure_idle
+from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
@@ -59,7 +59,8 @@ def measure_cluster(
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(_keep_every_task)
-        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        if launch.index < N_IDLE_LAUNCHES:
+            emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):

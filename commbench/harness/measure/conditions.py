@@ -27,6 +27,8 @@ _LOCAL = "local"
 _CUPYS = "rmm_cupy_allocator"
 _N_REQUESTS = 10
 _SETTLE_SECONDS = 0.5
+N_IDLE_LAUNCHES = 3
+"""The number of launches of a cluster, the first ones, whose idle cost is measured."""
 
 
 class _Process(NamedTuple):

@@ -38,9 +38,10 @@ def resolution(run: Run) -> str:
             (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in run.comparisons
         )
         n_launches = least_launches(max(together.values()))
+        remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
         return (
             f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
-            f"and needs {n_launches} (--launches {n_launches})."
+            f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
     ratios = (
@@ -92,11 +93,12 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
     return (
-        "Ratio of the medians; its interval by resampling launches, then iterations; p: exact "
+        "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
-        "faster) to 1; finds from: the ratio that has a verdict with a probability of 90 %. "
+        "faster) to 1; finds from: the ratio that has a verdict with a probability of 90 %; same "
+        "within: the largest ratio that two one-sided tests at 5 % leave. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
-        "same: the interval between those two; inconclusive: neither."
+        f"same: within {limit:.4g}; inconclusive: neither."
         + (
             f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
             if any(c.verdict == "unequal" for c in group)
@@ -112,7 +114,7 @@ def ratio(comparison: Comparison | None) -> str:
     return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
 
 
-VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "finds\nfrom", "verdict")
+VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "finds\nfrom", "same\nwithin", "verdict")
 
 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
@@ -125,6 +127,7 @@ def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
         Quantity(f"{c.delta:+.2f}", c.delta),
         Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
+        Quantity(f"{1 + c.margin:.2f}×", c.margin) if c.margin < math.inf else "—",
         c.verdict,
     )
 

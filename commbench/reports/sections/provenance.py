@@ -68,14 +68,12 @@ def _stopping(run: Run) -> str:
     rule = run.manifest.stopping
     if rule is None:
         return ""
-    began = min(case.launches for case in run.suite.cases)
     ends = {
-        "precision": f"every median is known within ±{rule.rel_ci:.2g} of itself",
-        "launches": f"--max-launches {rule.max_launches} is reached",
-        "time": f"--time-budget {rule.time_budget_s:.0f} s is spent",
+        "decided": f"every comparison was decided (--detect {rule.detect:.2g})",
+        "time": f"no other block fitted into --budget {rule.budget_s:.0f} s",
     }
-    reason = ends.get(run.ended_by, "a limit is reached; continue with --resume")
-    return f"{began}, then blocks of launches until {reason}"
+    reason = ends.get(run.ended_by, "one of the limits is reached; continue with --resume")
+    return f"blocks of launches until {reason}"
 
 
 def _location_tables(run: Run) -> Iterator[Table]:

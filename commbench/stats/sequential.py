@@ -1,0 +1,138 @@
+"""Group-sequential tests of a run with a time budget, and the design of its next block.
+
+The run is analysed at most five times, when a fifth of its budget after the other is spent. A
+comparison that is decided at one of these looks is tested at the look's level, so that all looks
+together have the error rate of one test (P. C. O'Brien and T. R. Fleming, Biometrics 35 (1979)).
+The number of iterations per launch balances the cost and the variance of both (T. Kalibera and
+R. Jones, Rigorous benchmarking in reasonable time, ISMM 2013). It depends on variances only, never
+on a difference between backends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commbench.stats.selection import measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.analysis.run import Run
+    from commbench.model import Comparison
+
+CONFIDENCE = 0.95
+N_LOOKS = 5
+_BOUNDARY = 2.040
+"""The constant for five looks and a two-sided level of 5 %: C. Jennison and B. W. Turnbull, Group
+Sequential Methods, 2000, table 2.3."""
+_ENOUGH_LAUNCHES = 10
+_MAX_ITERATIONS = 30
+_LEAST_BETWEEN = 1 / 16
+"""The least share of the variance within launches that is assumed between them, because few
+launches estimate it badly."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The next block of launches: its iterations per launch, if they change, and its seconds."""
+
+    iterations: int | None
+    seconds: float
+
+
+def next_block(run: Run) -> Block:
+    """Return the design of the next block of a run with at least one complete block."""
+    import numpy as np
+
+    rule, ends = run.manifest.stopping, run.ends
+    whole = float(ends.groupby("case_id")["seconds"].median().sum())
+    samples = measured(run)
+    samples = samples[samples["layer"] == "workload"]
+    if rule is None or rule.fixed_iterations or samples.empty:
+        return Block(None, whole)
+    by_launch = samples.groupby(["case_id", "launch"])["seconds"]
+    inside = by_launch.sum().rename("inside").reset_index()
+    rest = ends.merge(inside, on=["case_id", "launch"])
+    overhead_s = float((rest["seconds"] - rest["inside"]).groupby(rest["case_id"]).median().sum())
+    iteration_s = float(samples.groupby("case_id")["seconds"].median().sum())
+    logs = np.log(samples["seconds"].clip(lower=1e-9)).groupby(
+        [samples["case_id"], samples["launch"]]
+    )
+    within = float(logs.var().groupby("case_id").mean().mean())
+    between = float(logs.mean().groupby("case_id").var().mean()) - within / logs.size().mean()
+    if not within > 0:
+        return Block(None, whole)
+    ratio = within / max(between if between > 0 else 0.0, _LEAST_BETWEEN * within)
+    best = math.sqrt(overhead_s / iteration_s * ratio)
+    n_missing = _ENOUGH_LAUNCHES - int(ends.groupby("case_id").size().min())
+    if n_missing > 0:
+        left_s = rule.budget_s - float(ends["seconds"].sum())
+        best = min(best, (left_s / n_missing - overhead_s) / iteration_s)
+    iterations = max(1, min(_MAX_ITERATIONS, int(best)))
+    return Block(iterations, overhead_s + iterations * iteration_s)
+
+
+def look(run: Run) -> int:
+    """Return how many looks have been due, from 0 to ``N_LOOKS``.
+
+    The last is due when no other block fits into the budget.
+    """
+    rule, ends = run.manifest.stopping, run.ends
+    if rule is None or ends.empty:
+        return 0
+    spent_s = float(ends["seconds"].sum())
+    if spent_s + next_block(run).seconds > rule.budget_s:
+        return N_LOOKS
+    return min(N_LOOKS - 1, int(N_LOOKS * spent_s / rule.budget_s))
+
+
+def significance(run: Run) -> float:
+    """Return the two-sided level of the tests of `run`: 5 %, or that of its last look.
+
+    Examples
+    --------
+    >>> [round(level_of_look(k), 4) for k in range(1, 6)]
+    [0.0, 0.0013, 0.0084, 0.0226, 0.0414]
+    """
+    if run.manifest.stopping is None:
+        return 1 - CONFIDENCE
+    return level_of_look(max(1, look(run)))
+
+
+def level_of_look(number: int) -> float:
+    """Return the two-sided level of O'Brien and Fleming's test at look `number`, from 1 on."""
+    return math.erfc(_BOUNDARY * math.sqrt(N_LOOKS / number / 2))
+
+
+def undecided(run: Run) -> list[Comparison]:
+    """Return the comparisons without a verdict."""
+    return [one for one in run.comparisons if one.verdict == "inconclusive"]
+
+
+def imprecise(run: Run) -> pd.DataFrame:
+    """Return the summaries of cases that are compared with none, and not known well enough.
+
+    Well enough is an interval within ±``detect`` of the median. The column ``half_width`` has what
+    it is; it is infinite if the interval's level is below 95 %, or if the median is 0.
+    """
+    rule = run.manifest.stopping
+    compared = {
+        case_id for one in run.comparisons for case_id in (one.baseline_id, one.candidate_id)
+    }
+    table = run.summaries
+    table = table[(table["n_launches"] > 0) & ~table["case_id"].isin(compared)]
+    sufficient = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
+    half = (table["ci_high_s"] - table["ci_low_s"]) / 2 / table["median_s"]
+    table = table.assign(half_width=half.where(sufficient, math.inf))
+    return table[table["half_width"] > (rule.detect if rule else 0.0)]
+
+
+def ended_by(run: Run) -> str:
+    """Return why a run with a budget has ended: ``decided`` or ``time``; else an empty string."""
+    if run.manifest.stopping is None or not look(run):
+        return ""
+    if not undecided(run) and imprecise(run).empty:
+        return "decided"
+    return "time" if look(run) == N_LOOKS else ""

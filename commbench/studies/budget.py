@@ -1,0 +1,104 @@
+"""Add blocks of launches until every comparison of a run is decided, or its budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commbench.errors import UsageError
+from commbench.harness import suite as suites
+from commbench.model import Launch, Manifest, Stopping, Suite, registry
+from commbench.model.units import format_seconds
+from commbench.stats import sequential
+from commbench.workloads.base import ClusterWorkload
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
+
+N_PILOT_LAUNCHES = 2
+
+
+def validate_stopping(rule: Stopping) -> None:
+    """Raise an error if a limit is not valid.
+
+    Raises
+    ------
+    UsageError
+        With the option that sets the limit.
+    """
+    if not 0 < rule.detect < 1:
+        raise UsageError(f"--detect is {rule.detect:g}; it must be above 0 and below 1, or 100 %")
+    if not rule.budget_s > 0:
+        raise UsageError(f"--budget is {rule.budget_s:g} s; it must be above 0")
+
+
+def pilot(suite: Suite) -> Suite:
+    """Return `suite` with the launches that every case has before the first design."""
+    return replace(
+        suite, cases=tuple(replace(case, launches=N_PILOT_LAUNCHES) for case in suite.cases)
+    )
+
+
+def level_launches(suite: Suite, done: Mapping[str, int]) -> Suite:
+    """Return `suite` with at least as many launches of every case as the maximum in `done`.
+
+    So a run that was interrupted within a block continues with the rest of this block.
+    """
+    most = max(done.values(), default=0)
+    cases = (replace(case, launches=max(case.launches, most)) for case in suite.cases)
+    return replace(suite, cases=tuple(cases))
+
+
+def extend(
+    launches: Iterable[Launch], manifest: Manifest, read: Callable[[], Run],
+    report: Callable[[str], None],
+) -> Iterator[Launch]:  # fmt: skip
+    """Yield `launches`, then complete blocks of launches until the run ends.
+
+    Parameters
+    ----------
+    read
+        Returns the run from disk; only called between blocks, when nothing is measured.
+    report
+        Called with a line on the result of each look.
+    """
+    yield from launches
+    rule, suite = manifest.stopping, manifest.suite
+    if rule is None:
+        return
+    last_launches = {case.id: case.launches - 1 for case in suite.cases}
+    n_looks = 0
+    while (data := read()) and (due := sequential.look(data)) < sequential.N_LOOKS:
+        if due > n_looks:
+            n_looks = due
+            if data.ended_by:
+                break
+            report(_describe(data, due))
+        iterations = sequential.next_block(data).iterations
+        block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
+        for launch in suites.shift(block, data.launches_begun()):
+            kind = registry.load("workload", launch.case.workload)
+            if iterations is None or not issubclass(kind, ClusterWorkload):
+                yield launch
+            else:
+                yield replace(launch, case=replace(launch.case, iterations=iterations))
+    report(_describe(data, sequential.look(data)))
+
+
+def _describe(run: Run, number: int) -> str:
+    """Return a line on look `number`: what is undecided, and when the run ends at the latest."""
+    rule = run.manifest.stopping
+    assert rule is not None
+    spent_s = float(run.ends["seconds"].sum())
+    open_ = [f"{one.candidate} vs {one.baseline}" for one in sequential.undecided(run)]
+    open_ += [run.case_labels[case_id] for case_id in sequential.imprecise(run)["case_id"]]
+    names = list(dict.fromkeys(open_))
+    shown = ", ".join(names[:4]) + f" and {len(names) - 4} more" * (len(names) > 4)
+    what = f"undecided: {shown}" if names else "all is decided"
+    ends = f"; ends in {format_seconds(rule.budget_s - spent_s)} at the latest"
+    last = not names or number == sequential.N_LOOKS
+    return (
+        f"look {number} of {sequential.N_LOOKS}, after {format_seconds(spent_s)}: {what}"
+        + ends * (not last)
+    )

@@ -1,0 +1,127 @@
+import math
+
+import builders
+import numpy as np
+import pytest
+import scipy
+
+from commbench.model import Stopping
+from commbench.stats import sequential
+from commbench.stats.comparison import compare_pairs, make_side
+
+RULE = Stopping(budget_s=300.0)
+
+
+def test_all_looks_together_have_the_level_of_one_test():
+    rng = np.random.default_rng(1)
+    steps = rng.standard_normal((200_000, sequential.N_LOOKS))
+    looks = np.arange(1, sequential.N_LOOKS + 1)
+    z = np.cumsum(steps, axis=1) / np.sqrt(looks)
+    limits = [scipy.stats.norm.isf(sequential.level_of_look(int(number)) / 2) for number in looks]
+    crossed = (np.abs(z) > limits).any(axis=1).mean()
+    assert crossed == pytest.approx(0.05, abs=0.002)
+
+
+def simulated(n_launches, between, within, iterations, ratio, rng):
+    """Return a comparison's two sides, and how they look after fewer launches."""
+    case = builders.case()
+    logs = [
+        rng.normal(math.log(level), between, n_launches)[:, None]
+        + rng.normal(0, within, (n_launches, iterations))
+        for level in (1.0, ratio)
+    ]
+    return [
+        [make_side(case, "workload", 1, dict(enumerate(np.exp(log[:n])))) for log in logs]
+        for n in np.ceil(np.arange(1, 6) * n_launches / 5).astype(int)
+    ]
+
+
+def verdict(looks):
+    """Return the verdict with which a run of these looks ends."""
+    for number, pair in enumerate(looks, 1):
+        (result,) = compare_pairs(
+            [tuple(pair)], 0.05, paired=True, alpha=sequential.level_of_look(number)
+        )
+        if result.verdict != "inconclusive":
+            return result.verdict
+    return "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "n_runs", [40, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
+def test_equal_backends_rarely_differ_and_a_tenth_is_detected(n_runs):
+    # Sixteen launches of twelve iterations: five minutes of merge over two backends.
+    rng = np.random.default_rng(2)
+    design = {"n_launches": 16, "between": 0.03, "within": 0.1, "iterations": 12}
+    equal = [verdict(simulated(**design, ratio=1.0, rng=rng)) for _ in range(n_runs)]
+    n_false = sum(one in ("faster", "slower") for one in equal)
+    assert scipy.stats.binomtest(n_false, n_runs, 0.05, "greater").pvalue > 0.01
+    assert equal.count("same") >= n_runs / 2
+    faster = [verdict(simulated(**design, ratio=0.9, rng=rng)) for _ in range(n_runs)]
+    print(f"{n_runs} runs: {n_false} false, {equal.count('same')} same, ", end="")
+    print(f"{faster.count('faster')} of a tenth detected")
+    assert faster.count("faster") >= 0.8 * n_runs
+
+
+def launches(case, n_launches, n_iterations, seconds=10.0, noise=0.1, between=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    records = []
+    for launch in range(n_launches):
+        level = math.exp(rng.normal(0, between))
+        records += [
+            builders.sample(
+                case, level * math.exp(rng.normal(0, noise)), launch=launch, iteration=number
+            )
+            for number in range(n_iterations)
+        ]
+        records.append(builders.end(case, launch=launch, seconds=seconds))
+    return records
+
+
+def test_iterations_balance_the_cost_and_the_variance_of_both_levels(recorded):
+    case = builders.case(launches=20)
+
+    def chosen(**variances):
+        records = launches(case, 100, 4, seconds=20.0, **variances)
+        return sequential.next_block(recorded([case], records, stopping=RULE))
+
+    # sqrt(16 s / 1 s), times the ratio of the standard deviations.
+    assert chosen(noise=0.1, between=0.1).iterations == pytest.approx(4, abs=1)
+    assert chosen(noise=0.05, between=0.2).iterations == 1
+    block = chosen(noise=0.1)
+    assert block.iterations == pytest.approx(16, abs=1)
+    assert block.seconds == pytest.approx(16 + block.iterations, rel=0.1)
+
+
+def test_few_launches_get_no_more_iterations_than_the_budget_has_time_for(recorded):
+    case = builders.case(launches=2)
+    run = recorded([case], launches(case, 2, 4), stopping=RULE)
+    # Eight more launches in 280 s, each with 6 s that are no iteration.
+    assert sequential.next_block(run).iterations <= 29
+    run = recorded([case], launches(case, 2, 4), stopping=Stopping(budget_s=70.0))
+    assert sequential.next_block(run).iterations == 1
+
+
+def test_iterations_that_are_fixed_stay(recorded):
+    case = builders.case(launches=2)
+    rule = Stopping(fixed_iterations=True)
+    block = sequential.next_block(recorded([case], launches(case, 2, 4), stopping=rule))
+    assert block.iterations is None
+    assert block.seconds == 10.0
+
+
+@pytest.mark.parametrize(("n_launches", "number"), [(2, 0), (6, 1), (12, 2), (25, 4), (30, 5)])
+def test_looks_are_due_by_the_share_of_the_budget_that_is_spent(n_launches, number, recorded):
+    case = builders.case(launches=2)
+    rule = Stopping(fixed_iterations=True)
+    run = recorded([case], launches(case, n_launches, 4), stopping=rule)
+    assert sequential.look(run) == number
+
+
+def test_a_run_of_fixed_launches_has_no_looks(recorded):
+    case = builders.case()
+    run = recorded([case], launches(case, 6, 3))
+    assert sequential.look(run) == 0
+    assert sequential.significance(run) == pytest.approx(0.05)
+    assert run.ended_by == ""

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+import processes
+import pytest
+
+from commbench import backends, load
+from commbench.harness import runner
+from commbench.model import LaunchEnd
+from commbench.store.records import BULK
+
+SECONDS = 10.0
+"""The duration of a simulated launch."""
+
+
+def simulate(noise, between):
+    """Return a runner of launches of the backend fake with log-normal times."""
+
+    def run_plan(plan, run):
+        rng = random.Random(1)
+        for launch in plan:
+            level = rng.lognormvariate(0, between)
+            for record in backends.parse("fake").simulate(launch) or ():
+                if type(record).__name__ == "Sample":
+                    yield replace(record, seconds=level * rng.lognormvariate(0, noise))
+                elif type(record).__name__ not in BULK:
+                    yield record
+            yield LaunchEnd(
+                case_id=launch.case.id, launch=launch.index, block=launch.block,
+                position=launch.position, ok=True, seconds=SECONDS + launch.case.iterations,
+            )  # fmt: skip
+
+    return run_plan
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs two simulated cases and returns the result and the directory."""
+
+    def run_two(*arguments, noise=0.0, between=0.0):
+        file = tmp_path / "two.toml"
+        file.write_text(
+            'backends = ["fake"]\niterations = 2\nwarmups = 0\n'
+            '[[case]]\nworkload = "merge"\n[[case]]\nworkload = "svd"\n'
+        )
+        results = tmp_path / "results"
+        monkeypatch.setattr(runner, "run_plan", simulate(noise, between))
+        result = processes.invoke("run", file, "--output", results, *arguments, figures=())
+        return result, next(results.iterdir(), None) if results.exists() else None
+
+    return run_two
+
+
+def ends(path):
+    return processes.records(path, "LaunchEnd")
+
+
+def test_a_run_ends_at_the_first_look_at_which_all_is_decided(run):
+    result, path = run("--budget", 2000, noise=0.001)
+    assert result.exit_code == 0, result.output
+    report = json.loads(processes.invoke("report", path, "--format", "json").stdout)["run"]
+    assert report["ended_by"] == "decided"
+    assert report["stopping"] == {"budget_s": 2000.0, "detect": 0.05, "fixed_iterations": False}
+    spent = sum(end["seconds"] for end in ends(path))
+    assert 400 <= spent < 800
+    assert "look 1 of 5" in result.stderr
+    assert "all is decided" in result.stderr
+
+
+def test_blocks_are_complete_and_launches_numbered_on(run):
+    _, path = run("--budget", 300, noise=0.3, between=0.3)
+    n_blocks = len(ends(path)) // 2
+    assert n_blocks > 2
+    assert Counter(end["block"] for end in ends(path)) == dict.fromkeys(range(n_blocks), 2)
+    launches: dict[str, list[int]] = {}
+    for end in ends(path):
+        launches.setdefault(end["case_id"], []).append(end["launch"])
+    assert list(launches.values()) == [list(range(n_blocks))] * 2
+
+
+def test_a_noisy_run_spends_its_budget_and_says_what_is_undecided(run):
+    result, path = run("--budget", 300, "--detect", "1%", noise=0.3, between=0.3)
+    spent = sum(end["seconds"] for end in ends(path))
+    assert 200 < spent <= 300
+    assert "at the latest" in result.stderr
+    text = " ".join(result.stdout.split())
+    assert "the budget of 300 s ended before the median of" in text
+    assert "was known within ±0.01 of itself" in text
+    assert load(path).ended_by == "time"
+
+
+def test_iterations_are_chosen_after_the_first_launches(run):
+    _, path = run("--budget", 1000, noise=0.1)
+    counts = load(path).samples.groupby(["case_id", "launch"]).size()
+    assert set(counts.groupby("launch").nunique()) == {1}
+    assert counts.xs(0, level="launch").tolist() == [2, 2]
+    assert counts.xs(2, level="launch").iloc[0] > 2
+
+
+def test_given_iterations_are_not_changed(run):
+    _, path = run("--budget", 300, "--iterations", 4, noise=0.1)
+    assert set(load(path).samples.groupby(["case_id", "launch"]).size()) == {4}
+
+
+def test_a_budget_too_small_for_a_block_has_the_first_launches_only(run):
+    result, path = run("--budget", 1, noise=0.1)
+    assert result.exit_code == 0, result.output
+    assert len(ends(path)) == 4
+    assert load(path).ended_by == "time"
+
+
+def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
+    _, path = run("--budget", 300, noise=0.3, between=0.3)
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if '"LaunchEnd"' in line and '"launch":3' in line)
+    (path / "samples.jsonl").write_text("".join(lines[:last]))
+    assert sorted(Counter(end["case_id"] for end in ends(path)).values()) == [3, 4]
+    result = processes.invoke("run", "--resume", path, figures=())
+    assert result.exit_code == 0, result.output
+    assert len(set(Counter(end["case_id"] for end in ends(path)).values())) == 1
+    assert load(path).ended_by == "time"
+
+
+def test_a_run_with_the_limits_of_older_versions_is_read(run):
+    _, path = run("--budget", 1)
+    manifest = json.loads((path / "run.json").read_text())
+    manifest["stopping"] = {"rel_ci": 0.02, "time_budget_s": 60.0, "max_launches": 9}
+    (path / "run.json").write_text(json.dumps(manifest))
+    assert load(path).manifest.stopping is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budget", "0"), "--budget is 0 s; it must be above 0"),
+        (("--budget", "soon"), "soon"),
+        (("--detect", "0"), "--detect is 0; it must be above 0"),
+        (("--detect", "150%"), "--detect is 1.5"),
+        (("--detect", "nan"), "--detect is nan"),
+        (("--budget", "nan"), "nan"),
+        (("--detect", "small"), "'small' is not a share; write for example 0.02"),
+        (("--budget", "5m", "--launches", "6"), "chooses the number of launches"),
+        (("--rigorous", "--launches", "6"), "chooses the number of launches"),
+    ],
+)
+def test_invalid_limits_are_refused_before_anything_starts(arguments, message, run):
+    result, path = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert path is None
