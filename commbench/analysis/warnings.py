@@ -184,8 +184,8 @@ def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         also += [f"{len(rows) - _MAX_NAMED} more"] * (len(rows) > _MAX_NAMED)
         yield (
             f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}:"
-            f" pair {worst.src} → {worst.dst} is {worst.slowdown:.1f} × slower than the typical "
-            f"pair ({format_bandwidth(worst.q50_Bps)} against "
+            f" pair {worst.src} → {worst.dst} takes {worst.slowdown:.1f} times as long as the "
+            f"typical pair ({format_bandwidth(worst.q50_Bps)} against "
             f"{format_bandwidth(worst.typical_Bps)})"
             + (f"; slow, too: {', '.join(also)}" if also else "")
         )

@@ -30,12 +30,16 @@ _MIN_EFFECT = click.option(
 @click.argument("baseline", metavar="RUN_A", type=PATH)
 @click.argument("candidate", metavar="RUN_B", type=PATH)
 @_MIN_EFFECT
+@click.option(
+    "--control", metavar="BACKEND",
+    help="Compare multiples of this backend's times, so that a change of the machine cancels.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
 @FORM
 @click.pass_context
 def compare(
-    ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None, force: bool,
-    form: str,
+    ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None,
+    control: str | None, force: bool, form: str,
 ) -> None:  # fmt: skip
     """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower."""
     from commbench.analysis import comparability
@@ -49,7 +53,7 @@ def compare(
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
-    ctx.exit(_compare_runs(old, new, effect, form, interleaved=False))
+    ctx.exit(_compare_runs(old, new, effect, form, control=control or ""))
 
 
 def _validate_min_effect(given: float | None) -> float:
@@ -61,19 +65,24 @@ def _validate_min_effect(given: float | None) -> float:
     return effect
 
 
-def _compare_runs(old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool) -> int:
+def _compare_runs(
+    old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool = False,
+    control: str = "",
+) -> int:  # fmt: skip
     """Print the comparison of `new` with `old` and return the exit status."""
     from commbench import stats
     from commbench.analysis import comparability
     from commbench.reports import verdicts
 
     match = comparability.match(old.manifest, new.manifest)
-    comparisons = stats.between(old, new, match.same, min_effect, interleaved=interleaved)
+    comparisons = stats.between(
+        old, new, match.same, min_effect, interleaved=interleaved, control=control
+    )
     if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
     show = verdicts.comparison_json if form == "json" else verdicts.comparison_text
-    click.echo(show(old, new, match, comparisons), nl=False)
+    click.echo(show(old, new, match, comparisons, control), nl=False)
     return REGRESSION if stats.regressions(comparisons) else 0
 
 

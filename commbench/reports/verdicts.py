@@ -21,24 +21,35 @@ from commbench.stats import regressions
 
 
 def comparison_text(
-    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
-) -> str:
-    """Return the comparison of two runs for a terminal."""
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison],
+    control: str = "",
+) -> str:  # fmt: skip
+    """Return the comparison of two runs for a terminal.
+
+    Parameters
+    ----------
+    control
+        The backend of whose times the compared values are multiples, if any.
+    """
     tasks = baseline.case_labels
     table = Table(
-        "The second run against the first",
+        f"The second run against the first{f', as multiples of {control}' * bool(control)}",
         ("case", "first", "second", *VERDICT_COLUMNS),
         tuple(
             (
                 _case(c, tasks[c.baseline_id]),
-                format_seconds(c.baseline_s),
-                format_seconds(c.candidate_s),
+                *(
+                    f"{value:.3g}×" if control else format_seconds(value)
+                    for value in (c.baseline_s, c.candidate_s)
+                ),
                 *verdict_cells(c),
             )
             for c in comparisons
         ),
         note(comparisons, f"{len(comparisons)} cases" if len(comparisons) > 1 else "")
-        + f" Slower: {len(regressions(comparisons))} of {len(comparisons)}.",
+        + f" Slower: {len(regressions(comparisons))} of {len(comparisons)}."
+        + f" first, second: medians over launches of the time over that of {control} in the same "
+        "block, so that a change of the machine, which affects both, cancels." * bool(control),
         text_columns=frozenset({"verdict"}),
     )
     differences = [f"not the same: {difference}" for difference in match.differences]
@@ -48,15 +59,20 @@ def comparison_text(
 
 
 def comparison_json(
-    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison]
-) -> str:
-    """Return the comparison as one JSON object; unknown numbers are null."""
+    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison],
+    control: str = "",
+) -> str:  # fmt: skip
+    """Return the comparison as one JSON object; unknown numbers are null.
+
+    With a `control`, ``baseline_s`` and ``candidate_s`` are multiples of its times.
+    """
     return json.dumps(
         {
             "baseline": baseline.manifest.id,
             "candidate": candidate.manifest.id,
             "differences": [asdict(difference) for difference in match.differences],
             "alone": list(match.alone),
+            "control": control or None,
             "warnings": _warnings(baseline, candidate, comparisons),
             "comparisons": [asdict(comparison) for comparison in comparisons],
         }

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from commbench.errors import UsageError
 from commbench.model import Case, Comparison
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
@@ -113,10 +114,7 @@ def comparisons(run: Run) -> list[Comparison]:
     min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        # Cases are compared if they differ in the backend only.
-        case = side.case
-        task = case.workload, repr(sorted(case.params.items())), repr(case.cluster)
-        groups.setdefault((*task, side.layer, side.payload_bytes), []).append(side)
+        groups.setdefault(_task(side), []).append(side)
     results = []
     for group in groups.values():
         paired = len({side.blocks for side in group}) == 1
@@ -128,9 +126,51 @@ def comparisons(run: Run) -> list[Comparison]:
     return results
 
 
+def _task(side: Side) -> tuple[str | int, ...]:
+    """Return what sides have in common that are compared: they differ in the backend only."""
+    case = side.case
+    params, cluster = repr(sorted(case.params.items())), repr(case.cluster)
+    return case.workload, params, cluster, side.layer, side.payload_bytes
+
+
+def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
+    """Return the sides of the other backends with multiples of the backend `control`'s medians.
+
+    A launch's median is divided by that of the control's launch in the same block. Blocks without
+    one are left out, and so are sides whose control has a median of 0.
+
+    Raises
+    ------
+    UsageError
+        If no side has the control.
+    """
+    import numpy as np
+
+    every = list(every)
+    controls = {_task(side): side for side in every if side.case.backend == control}
+    relative = []
+    for side in every:
+        other = controls.get(_task(side))
+        if other is None or other is side or not other.medians.min() > 0:
+            continue
+        blocks = tuple(sorted({*side.blocks} & {*other.blocks}))
+        one, two = (
+            np.array([each.medians[each.blocks.index(block)] for block in blocks])
+            for each in (side, other)
+        )
+        if blocks:
+            relative.append(replace(side, blocks=blocks, medians=one / two))
+    if not relative:
+        raise UsageError(
+            f"no case can be compared with {control}: a control is a backend of both runs that "
+            "took turns with others"
+        )
+    return relative
+
+
 def between(
     baseline: Run, candidate: Run, same: Mapping[str, str],
-    min_effect: float = MIN_EFFECT, *, interleaved: bool = False,
+    min_effect: float = MIN_EFFECT, *, interleaved: bool = False, control: str = "",
 ) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.
 
@@ -140,11 +180,17 @@ def between(
         The id of the case in `candidate` to compare, by the id of the case in `baseline`.
     interleaved
         Whether blocks of the same number ran in turns, as in ``commbench ab``, and are paired.
+    control
+        A backend that did not change between the runs. If it is given, multiples of its times are
+        compared, so that a change of the whole machine cancels.
     """
-    candidates = {(side.case.id, side.layer, side.payload_bytes): side for side in sides(candidate)}
+    olds, news = (
+        relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
+    )
+    candidates = {(side.case.id, side.layer, side.payload_bytes): side for side in news}
     pairs = [
         (side, candidates[key])
-        for side in sides(baseline)
+        for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)

@@ -249,7 +249,7 @@ def test_the_pointer_shows_the_tip_of_a_pair(odd_page):
         f"transport {NASTY}",
     ]  # fmt: skip
     actions.move_to_element(slow).perform()
-    assert "slow: 8.0 × slower than the typical pair" in odd_page.tip()
+    assert "slow: takes 8.0 times as long as the typical pair" in odd_page.tip()
     actions.move_to_element(missing).perform()
     assert odd_page.tip() == "2 → 0\nno transfer ≥ 1.00 MB"
     actions.move_to_element(odd_page.driver.find_element(By.TAG_NAME, "h1")).perform()

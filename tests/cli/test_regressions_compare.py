@@ -55,6 +55,44 @@ def test_slower_cases_are_status_3(old, tmp_path):
     assert "old" in result.stdout.splitlines()[0]
 
 
+def test_a_control_cancels_a_change_of_the_whole_machine(old, tmp_path):
+    new = write(tmp_path, "new", 1.3)
+    status, content = compared(old, new, "--control", "tcp")
+    assert status == 0
+    (comparison,) = content["comparisons"]
+    assert (content["control"], comparison["candidate"]) == ("tcp", "ucx")
+    assert (comparison["ratio"], comparison["baseline_s"]) == pytest.approx((1, 1))
+    assert comparison["verdict"] == "same"
+    text = compare(old, new, "--control", "tcp").stdout
+    assert "as multiples of tcp" in text
+    assert "1×" in text
+
+
+def test_a_backend_that_changed_more_than_the_control_is_slower(old, tmp_path):
+    records = builders.launches(CASES[1], [1.3 * 1.2 * value for value in STEADY])
+    new = write(tmp_path, "new", 1.3, CASES[:1], records)
+    manifest = json.loads((old / "run.json").read_text()) | {"id": "new"}
+    (new / "run.json").write_text(json.dumps(manifest))
+    status, content = compared(old, new, "--control", "tcp")
+    assert status == 3
+    assert content["comparisons"][0]["ratio"] == pytest.approx(1.2)
+
+
+def test_launches_are_compared_with_the_control_of_their_block(old, tmp_path):
+    drifting = [value * (1 + number) for number, value in enumerate(STEADY)]
+    records = [r for case in CASES for r in builders.launches(case, drifting)]
+    new = builders.written(tmp_path, CASES, records, id="new", environment=MACHINE).path
+    _, content = compared(old, new, "--control", "tcp")
+    assert content["comparisons"][0]["verdict"] == "same"
+
+
+def test_a_control_that_is_no_backend_of_both_runs_is_refused(old, tmp_path):
+    new = write(tmp_path, "new")
+    result = compare(old, new, "--control", "mpi")
+    assert result.exit_code == 2
+    assert "no case can be compared with mpi" in result.stderr
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(0.7, "faster"), (1.0, "same")])
 def test_no_slower_case_is_status_0(factor, verdict, old, tmp_path):
     new = write(tmp_path, "new", factor)

@@ -213,7 +213,7 @@ def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str
         f"transport {transport}",
     ]
     if slowdown is not None:
-        lines.append(f"slow: {slowdown:.1f} × slower than the typical pair")
+        lines.append(f"slow: takes {slowdown:.1f} times as long as the typical pair")
     return lines
 
 

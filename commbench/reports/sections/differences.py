@@ -94,9 +94,9 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
     return (
         "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
-        f"{tests} test of the launches' medians{adjusted}; δ: Cliff's delta, from -1 (always "
-        "faster) to 1; finds from: the ratio that has a verdict with a probability of 90 %; same "
-        "within: the largest ratio that two one-sided tests at 5 % leave. "
+        f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
+        "verdict with a probability of 90 %; same within: the largest ratio that two one-sided "
+        "tests at 5 % leave. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
         f"same: within {limit:.4g}; inconclusive: neither."
         + (
@@ -108,13 +108,13 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
 
 
 def ratio(comparison: Comparison | None) -> str:
-    """Return for example ``1.23× slower``, or a dash without a comparison."""
+    """Return for example ``1.23×, slower``, or a dash without a comparison."""
     if comparison is None:
         return "—"
-    return Quantity(f"{_times(comparison)} {comparison.verdict}", comparison.ratio)
+    return Quantity(f"{_times(comparison)}, {comparison.verdict}", comparison.ratio)
 
 
-VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "δ", "finds\nfrom", "same\nwithin", "verdict")
+VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "finds\nfrom", "same\nwithin", "verdict")
 
 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
@@ -125,7 +125,6 @@ def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
         _times(c),
         Quantity(interval, c.ci_low),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
-        Quantity(f"{c.delta:+.2f}", c.delta),
         Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
         Quantity(f"{1 + c.margin:.2f}×", c.margin) if c.margin < math.inf else "—",
         c.verdict,
