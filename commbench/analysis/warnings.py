@@ -40,6 +40,9 @@ LOCAL = "local"
 """The name in the records of the host on which the run was started."""
 COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
+_TICK_S = 0.004
+_NEAR_TICK = 0.05
+"""The distance from a multiple of the tick, in ticks."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
 _MAX_NAMED = 6
@@ -57,8 +60,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for warnings in (
-        _unequal_work, _running_clusters, _clocks, _stopped, _launches, _slow_pairs, _untimed,
-        _coverage,
+        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, _slow_pairs,
+        _untimed, _coverage,
     ):  # fmt: skip
         texts += warnings(run, labels)
     return texts + disturbances(run)
@@ -128,6 +131,25 @@ def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
             "for them, and a ratio or bandwidth of such a median is not given"
+        )
+
+
+def _modes(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+    table = run.summaries
+    for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
+        row = next(rows.itertuples())
+        where = "" if row.layer == "workload" else f", {row.layer} layer at "
+        where += format_message_size(row.payload_bytes) * bool(where)
+        others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
+        n_low = round(row.low_mode_share * row.n_launches)
+        ticks = row.high_mode_s / _TICK_S
+        is_tick = round(ticks) >= 1 and abs(ticks - round(ticks)) <= _NEAR_TICK
+        yield (
+            f"{labels[str(case_id)]}{where}: launches split into two modes, {n_low} of "
+            f"{row.n_launches} at {format_seconds(row.low_mode_s)} and the others at "
+            f"{format_seconds(row.high_mode_s)}{others}: no single number describes them"
+            + f"; the slower is {round(ticks)} × 4 ms, the tick of many kernels, for which a "
+            "process waits that gets no core" * is_tick
         )
 
 

@@ -11,7 +11,9 @@ class Summary:
 
     Only the ``n_launches`` successful launches count; if it is 0, the samples are of launches that
     were cut short. ``median_s`` is the median over launches of each launch's median. The interval
-    contains the true median with probability ``confidence`` (nan, nan and 0 for one launch). The
+    contains the true median with probability ``confidence`` (nan, nan and 0 for one launch). If the
+    launches split into two modes, ``low_mode_s`` and ``high_mode_s`` are theirs, and
+    ``low_mode_share`` of the launches are in the faster one; else they are nan. The
     percentiles are over all measured samples, without ``n_warmup`` that were detected as warm-up.
     ``cpu_s`` is nan if it was not measured.
     """
@@ -26,6 +28,9 @@ class Summary:
     ci_low_s: float
     ci_high_s: float
     confidence: float
+    low_mode_s: float
+    high_mode_s: float
+    low_mode_share: float
     min_s: float
     p5_s: float
     p25_s: float

@@ -15,6 +15,7 @@ from commbench.model import Summary
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
 from commbench.stats.sequential import CONFIDENCE
+from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +107,7 @@ def _summarize(
     case_id, layer, payload_bytes = key
     low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
+    low_mode, high_mode, share = (n_good and modes(medians.to_numpy())) or (math.nan,) * 3
     p5, p25, p75, p95, p99 = np.quantile(seconds, [0.05, 0.25, 0.75, 0.95, 0.99]).tolist()
     return Summary(
         case_id=case_id,
@@ -118,6 +120,7 @@ def _summarize(
         ci_low_s=low,
         ci_high_s=high,
         confidence=level,
+        low_mode_s=low_mode, high_mode_s=high_mode, low_mode_share=share,
         min_s=float(seconds.min()),
         p5_s=p5, p25_s=p25, p75_s=p75, p95_s=p95, p99_s=p99,
         max_s=float(seconds.max()),

@@ -6,6 +6,8 @@ import pytest
 from builders import sample
 
 from commbench import stats
+from commbench.model import registry
+from commbench.stats import stability
 from commbench.stats.stability import relative_spread
 
 CASE = builders.case(launches=50)
@@ -81,3 +83,44 @@ def test_p_values_of_drift_are_uniform_without_drift():
     assert len(table) == 300
     assert (table["p_value"] < 0.01).mean() <= 0.03
     assert (table["p_value"] < 0.5).mean() == pytest.approx(0.5, abs=0.15)
+
+
+BIMODAL = [0.88, 7.84, 1.10, 7.90, 1.25, 7.91]
+
+
+@pytest.mark.parametrize(
+    ("medians", "split"),
+    [
+        (BIMODAL, (1.10, 7.90, 0.5)),
+        ([*BIMODAL, 7.8, 7.9], (1.10, 7.90, 3 / 8)),
+        # A tight group and a loose one: the median would be 5.23.
+        ([0.55, 0.81, 2.53, 7.93, 7.94, 7.94], (0.81, 7.94, 0.5)),
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 9.0], None),
+        ([1.0, 1.1, 1.2, 1.3, 1.4, 1.5], None),
+        ([1.0] * 6, None),
+        ([1.0, 1.0, 5.0, 5.0], None),
+        ([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], None),
+    ],
+)
+def test_launches_split_into_modes_at_a_wide_gap(medians, split):
+    found = stability.modes(np.array(medians))
+    assert found == (split if split is None else pytest.approx(split))
+
+
+@pytest.mark.parametrize(("n", "sigma", "most"), [(6, 0.1, 0), (6, 0.2, 20), (10, 0.3, 10)])
+def test_launches_with_one_mode_rarely_split(n, sigma, most):
+    rng = np.random.default_rng(1)
+    splits = [stability.modes(rng.lognormal(0, sigma, n)) for _ in range(2000)]
+    assert sum(split is not None for split in splits) <= most
+
+
+def test_a_report_has_both_modes_and_no_median_between_them(recorded):
+    case = builders.case()
+    run = recorded([case], builders.launches(case, [value / 1000 for value in BIMODAL]))
+    (summary,) = run.summaries.itertuples()
+    assert (summary.low_mode_s, summary.high_mode_s) == pytest.approx((1.1e-3, 7.9e-3))
+    text = " ".join(registry.load("report", "terminal")(run).split())
+    assert "1.10 or 7.90 ms" in text
+    assert "4.55 ms" not in text
+    assert "launches split into two modes, 3 of 6 at 1.10 ms and the others at 7.90 ms" in text
+    assert "2 × 4 ms, the tick of many kernels" in text

@@ -13,6 +13,7 @@ from commbench import stats
 from commbench.model import LAYERS
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
+from commbench.reports.sections import median_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,29 +88,30 @@ def plot_times(run: Run) -> Figure | None:
         f"Time per iteration, by workload and backend ({style.launches(shown.n_launches)})",
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + (f"; line = {meaning}." if meaning else " (one launch allows no interval).")
-        + " Ratio = median ÷ the first backend's: below 1 is faster. CPU time ="
-        " CPU-seconds of all the cluster's processes in one iteration."
+        + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster. Two"
+        " bars: the launches split into two modes. CPU time = CPU-seconds of all the cluster's"
+        " processes in one iteration."
         + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),
     )
     axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     medians = run.launch_medians
     looks = style.backend_styles(run)
+    ratios = {(c.baseline_id, c.candidate_id): c.ratio for c in run.comparisons}
     for ax, (name, cases) in zip(axes.flat, panels.items(), strict=True):
-        _draw_times(ax, name, cases, shown.set_index("case_id"), medians, looks)
+        _draw_times(ax, name, cases, shown.set_index("case_id"), medians, looks, ratios)
         style.name_rows(ax, names[name])
     return figure
 
 
 def _draw_times(
     ax: Axes, name: str, cases: list[Case], shown: pd.DataFrame, medians: pd.DataFrame,
-    looks: dict[str, style.Style],
+    looks: dict[str, style.Style], ratios: dict[tuple[str, str], float],
 ) -> None:  # fmt: skip
     mine = shown[shown.index.isin([case.id for case in cases])]
     dots = medians[medians.case_id.isin(mine.index)]
     sure = mine[mine.confidence > 0]
     largest = float(np.nanmax([mine.median_s.max(), dots.median_s.max(), sure.ci_high_s.max()]))
     factor, unit = style.scale(largest, "s")
-    first = mine.median_s.get(cases[0].id, math.nan)
     for column, words in enumerate(("median", "ratio", "CPU time"), start=1):
         style.aside(ax, ASIDE_PT * column, -0.75, words, color="0.35")
     for y, case in enumerate(cases):
@@ -127,9 +129,13 @@ def _draw_times(
         row = mine.loc[case.id]
         if row.confidence > 0:
             ax.hlines(y, row.ci_low_s * factor, row.ci_high_s * factor, color=look.colour, lw=1.5)
-        ax.vlines(row.median_s * factor, y - 0.32, y + 0.32, color=look.colour, linewidth=3)
-        style.aside(ax, ASIDE_PT, y, format_seconds(row.median_s), weight="bold")
-        style.aside(ax, 2 * ASIDE_PT, y, _ratio(row.median_s / first))
+        modes = [time for time in (row.low_mode_s, row.high_mode_s) if not math.isnan(time)]
+        bars = np.array(modes or [row.median_s]) * factor
+        ax.vlines(bars, y - 0.32, y + 0.32, color=look.colour, linewidth=3)
+        words = median_time(row).replace(" or ", " or\n")
+        style.aside(ax, ASIDE_PT, y, words, weight="bold")
+        to_first = ratios.get((cases[0].id, case.id), math.nan)
+        style.aside(ax, 2 * ASIDE_PT, y, "1.00" if case is cases[0] else _ratio(to_first))
         style.aside(ax, 3 * ASIDE_PT, y, format_seconds(row.cpu_s))
     payload = mine.payload_bytes.unique()
     ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import Manifest, registry
-from commbench.model.units import format_message_size
+from commbench.model.units import format_message_size, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,6 +195,25 @@ def quantity(form: Callable[[Any], str], value: Any) -> Quantity:
 def quantities(form: Callable[[Any], str], values: Iterable[Any]) -> list[Quantity]:
     """Return each of `values`, formatted by `form`."""
     return [quantity(form, value) for value in values]
+
+
+def median_time(row: Any) -> Quantity:
+    """Return the median of a summary, or both modes if its launches split into two."""
+    if math.isnan(row.low_mode_s):
+        return quantity(format_seconds, row.median_s)
+    return Quantity(" or ".join(range_ends(row.low_mode_s, row.high_mode_s)), row.median_s)
+
+
+def range_ends(low_s: float, high_s: float) -> tuple[str, str]:
+    """Return two durations as text; the first has no unit if both have the same.
+
+    Examples
+    --------
+    >>> range_ends(0.9, 1.5), range_ends(1.0, 1.5)
+    (('900 ms', '1.50 s'), ('1.00', '1.50 s'))
+    """
+    low, high = format_seconds(low_s), format_seconds(high_s)
+    return (low.split()[0] if low.split()[-1] == high.split()[-1] else low), high
 
 
 def printable(text: str) -> str:

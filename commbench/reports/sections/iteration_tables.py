@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
-from commbench.model.units import format_bytes, format_seconds
+from commbench.model.units import format_bytes
 from commbench.reports.sections import (
     Quantity,
     Section,
     Table,
     counts,
     labels,
+    median_time,
     number,
     quantities,
+    range_ends,
     warmup,
 )
 from commbench.reports.sections.differences import ratio
@@ -43,7 +45,7 @@ def time_tables(run: Run) -> Iterator[Table]:
             f"{title}: time per iteration",
             {
                 "backend": group.backend,
-                "median": quantities(format_seconds, group.median_s),
+                "median": map(median_time, group.itertuples()),
                 _interval_title(group): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
                 "moved": quantities(format_bytes, group.moved_bytes),
@@ -82,10 +84,7 @@ def _interval(row: Any) -> str:
     """Return the interval, to be sorted by its lower end."""
     if row.confidence == 0:
         return Quantity("none", math.nan)
-    low, high = format_seconds(row.ci_low_s), format_seconds(row.ci_high_s)
-    if low.split()[-1] == high.split()[-1]:
-        low = low.split()[0]
-    return Quantity(f"{low}…{high}", row.ci_low_s)
+    return Quantity("…".join(range_ends(row.ci_low_s, row.ci_high_s)), row.ci_low_s)
 
 
 _TASKS = {

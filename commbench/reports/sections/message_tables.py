@@ -16,6 +16,7 @@ from commbench.reports.sections import (
     Table,
     by_size,
     counts,
+    median_time,
     number,
     quantities,
     quantity,
@@ -84,7 +85,7 @@ def _latency_tables(title: str, group: pd.DataFrame, layer: str, median: str) ->
     idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
     yield by_size(
         f"{title}: latency",
-        _cells(group, quantities(format_seconds, group.median_s)),
+        _cells(group, map(median_time, group.itertuples())),
         _IS.get(layer, "Half the round trip: ") + f"{median}. Idle cores: "
         + ", ".join(f"{name} {cores}" for name, cores in idle.items()) + "." + warmup(group),
     )  # fmt: skip
@@ -104,7 +105,7 @@ def _loaded_latency_table(
     size = format_message_size(case.params["load_size"])
     return by_size(
         f"{title}: latency under load",
-        _cells(group, quantities(format_seconds, group.median_s)),
+        _cells(group, map(median_time, group.itertuples())),
         f"Half the round trip, while messages of {size} stream to the peer "
         f"over a second connection: {median}. The load moved "
         + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
@@ -190,7 +191,7 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
 def _layer_cell(row: Any) -> str:
     if row is None:
         return "—"
-    time = quantity(format_seconds, row.median_s)
+    time = median_time(row)
     if math.isnan(row.added_s):
         return time
     sign = "−" if row.added_s < 0 else "+"
@@ -233,7 +234,7 @@ def all_to_all_tables(run: Run) -> Iterator[Table]:
         rows = zip(
             block_bytes(run, group),
             group.backend,
-            quantities(format_seconds, group.median_s),
+            map(median_time, group.itertuples()),
             quantities(format_bandwidth, group.throughput_Bps),
             strict=True,
         )

@@ -142,12 +142,12 @@ def measure(cluster):
         workload = kind(cluster.addresses)
         try:
             measuring.measure_cluster(
-                make_launch(case, 4), workload, cluster.backend, cluster, records
+                make_launch(case, 1), workload, cluster.backend, cluster, records
             )
         finally:
             for plugin in (transfers.TransferLog, wire.WireMeter):
                 cluster.client.unregister_worker_plugin(plugin.name)
-        assert {(record.case_id, record.launch) for record in records} == {(case.id, 4)}
+        assert {(record.case_id, record.launch) for record in records} == {(case.id, 1)}
         return records
 
     with pytest.MonkeyPatch.context() as patch:
