@@ -14,7 +14,8 @@ class Summary:
     contains the true median with probability ``confidence`` (nan, nan and 0 for one launch). If the
     launches split into two modes, ``low_mode_s`` and ``high_mode_s`` are theirs, and
     ``low_mode_share`` of the launches are in the faster one; else they are nan. The
-    percentiles are over all measured samples, without ``n_warmup`` that were detected as warm-up.
+    percentiles are over all measured samples, without ``n_warmup`` that were detected as warm-up,
+    and nan unless a sample is expected beyond them (p99: 100 samples).
     ``cpu_s`` is nan if it was not measured.
     """
 

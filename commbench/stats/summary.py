@@ -108,7 +108,11 @@ def _summarize(
     low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
     low_mode, high_mode, share = (n_good and modes(medians.to_numpy())) or (math.nan,) * 3
-    p5, p25, p75, p95, p99 = np.quantile(seconds, [0.05, 0.25, 0.75, 0.95, 0.99]).tolist()
+    shares = np.array([0.05, 0.25, 0.75, 0.95, 0.99])
+    quantiles = np.quantile(seconds, shares)
+    # With fewer samples they would only be a version of the minimum or the maximum.
+    quantiles[len(seconds) * np.minimum(shares, 1 - shares) < 1 - 1e-9] = math.nan
+    p5, p25, p75, p95, p99 = quantiles.tolist()
     return Summary(
         case_id=case_id,
         layer=layer,
