@@ -27,7 +27,7 @@ _LOCAL = "local"
 _CUPYS = "rmm_cupy_allocator"
 _N_REQUESTS = 10
 _SETTLE_SECONDS = 0.5
-N_IDLE_LAUNCHES = 3
+N_IDLE_LAUNCHES = 2
 """The number of launches of a cluster, the first ones, whose idle cost is measured."""
 
 
