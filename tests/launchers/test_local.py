@@ -1,0 +1,133 @@
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import processes
+import pytest
+
+from commbench.launchers.local import LocalLauncher
+from commbench.machine import process
+from commbench.model import ClusterSpec, Placement
+
+# The processes of a launch have no warnings as errors and no captured output as pytest's has.
+PARENT = """
+import sys
+from pathlib import Path
+from commbench.launchers.child import ForkedModule
+
+module, log = sys.argv[1:3]
+child = ForkedModule("a name", [module, *sys.argv[3:]], {"COLOUR": "blue"}, Path(log))
+print(child.pid, flush=True)
+print(child.wait(30), child.poll(), flush=True)
+"""
+MODULE = """
+import os, sys, time
+print(sys.argv[1:], os.environ["COLOUR"], open("/proc/self/comm").read(), flush=True)
+print("an error", file=sys.stderr)
+assert sys.stdin.read() == ""
+time.sleep(float(sys.argv[1]))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a parent, whose child runs a module with these arguments."""
+    (tmp_path / "forked_module.py").write_text(MODULE)
+    parents = []
+
+    def start_parent(*arguments):
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, "forked_module", tmp_path / "log", *arguments],
+            stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        parents.append(parent)
+        return parent, int(parent.stdout.readline())
+
+    yield start_parent
+    for parent in parents:
+        parent.kill()
+        parent.communicate()
+
+
+def test_a_forked_module_has_its_arguments_environment_name_and_log(start, tmp_path):
+    parent, _ = start("0", "0")
+    assert parent.stdout.read().split() == ["0", "0"]
+    lines = (tmp_path / "log").read_text()
+    assert "['0', '0'] blue a name" in lines
+    assert "an error" in lines
+
+
+def test_the_exit_status_is_that_of_the_module(start):
+    parent, _ = start("0", "3")
+    assert parent.stdout.read().split() == ["3", "3"]
+
+
+def test_a_signal_is_a_negative_status(start):
+    parent, pid = start("100", "0")
+    processes.until(lambda: processes.lives(pid), "the child")
+    subprocess.run(["kill", "-TERM", str(pid)], check=True)
+    assert parent.stdout.read().split() == [str(-signal.SIGTERM)] * 2
+
+
+def test_a_forked_module_dies_with_its_parent(start, tmp_path):
+    parent, pid = start("100", "0")
+    log = tmp_path / "log"
+    processes.until(lambda: log.exists() and "an error" in log.read_text(), "the module's start")
+    parent.kill()
+    parent.wait()
+    processes.until(lambda: not processes.lives(pid), "the end of the child")
+
+
+def test_waiting_ends_after_its_timeout(tmp_path):
+    code = (
+        "import subprocess, sys\nfrom pathlib import Path\n"
+        "from commbench.launchers.child import ForkedModule\n"
+        "child = ForkedModule('n', ['timeit', '-n', '1', 'import time; time.sleep(100)'], {}, "
+        f"Path({str(tmp_path / 'log')!r}))\n"
+        "try:\n    child.wait(0.2)\nexcept subprocess.TimeoutExpired:\n    print(child.poll())\n"
+        "child.send_signal(9)\nprint(child.wait())\nchild.send_signal(9)\n"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "-9"]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("spec", "forked"),
+    [
+        (ClusterSpec(), True),
+        (ClusterSpec(launcher_options={"start": "spawn"}), False),
+        (ClusterSpec(device="gpu"), False),
+        (ClusterSpec(placement=(Placement(cpus="0"), Placement(cpus="1"))), False),
+    ],
+)
+def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
+    assert bool(LocalLauncher().environment(spec)) == forked
+
+
+def test_only_a_launch_forks(monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr(
+        "commbench.launchers.local.LocalCluster",
+        lambda *_, forks: started.append(forks),
+    )
+    monkeypatch.delenv(process.MARK, raising=False)
+    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
+    monkeypatch.setenv(process.MARK, "1")
+    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
+    assert started == [False, True]
+
+
+@pytest.mark.parametrize("start_by", ["fork", "spawn"])
+def test_a_launch_measures_however_its_processes_start(start_by, tmp_path, tag):
+    result = processes.invoke(
+        "run", "merge", "--rows", 2000, "--launches", 1, "--iterations", 1, "--warmups", 0,
+        "--launcher-option", f"start={start_by}", "--output", tmp_path, figures=(),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert len(processes.records(next(Path(tmp_path).iterdir()), "Sample")) == 1
+    assert tag.processes() == []
