@@ -10,7 +10,6 @@ A ``ForkedModule`` ends with its parent, too, and has all modules that its paren
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import runpy
@@ -24,8 +23,6 @@ from pathlib import Path
 from commbench.machine import process
 
 _CLOSE_SECONDS = 5.0
-# linux/prctl.h
-_PR_SET_NAME = 15
 
 
 class ForkedModule:
@@ -81,7 +78,7 @@ class ForkedModule:
 
 def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
     process.die_with_parent()
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+    process.rename(name)
     os.environ.update(environ)
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT)
     for source, target in ((null, 0), (output, 1), (output, 2)):

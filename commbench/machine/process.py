@@ -34,7 +34,7 @@ _LOG_TAIL_LINES = 12
 _NOTICE_SECONDS = 1.0
 _GONE_SECONDS = 10.0
 # linux/prctl.h
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 # No process has this id.
 _REMOTE = 0
@@ -153,6 +153,11 @@ def await_death_report() -> None:
 def die_with_parent() -> None:
     """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def rename(name: str) -> None:
+    """Set the name of this process that tools such as ``ps`` show; the kernel keeps 15 bytes."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 def bind() -> None:

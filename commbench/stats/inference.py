@@ -84,12 +84,17 @@ def log_ratios(test: str, baseline: Array, candidate: Array) -> Array:
         for Mann and Whitney's the log ratios of each candidate to each baseline. The median is the
         estimate of Hodges and Lehmann, Ann. Math. Statist. 34 (1963).
     """
-    one, two = np.log(baseline), np.log(candidate)
+    return np.sort(_differences(test, np.log(baseline), np.log(candidate)))
+
+
+def _differences(test: str, baseline: Array, candidate: Array) -> Array:
+    """Return the differences whose signs `test` counts, along the last axis of both samples."""
     if test == MANN_WHITNEY:
-        return np.sort(np.subtract.outer(two, one).ravel())
-    first, second = np.triu_indices(len(one))
-    pairs = two - one
-    return np.sort((pairs[first] + pairs[second]) / 2)
+        differences = candidate[..., :, None] - baseline[..., None, :]
+        return np.asarray(differences.reshape(*differences.shape[:-2], -1))
+    first, second = np.triu_indices(candidate.shape[-1])
+    pairs = candidate - baseline
+    return np.asarray((pairs[..., first] + pairs[..., second]) / 2)
 
 
 def interval(test: str, ratios: Array, n_one: int, n_two: int, level: float) -> tuple[float, float]:
@@ -176,11 +181,8 @@ def detectable_shift(
         return float("inf")
     rng = np.random.default_rng(0)
     one, two = (rng.standard_normal((N_SIMULATED, n)) for n in (n_one, n_two))
-    if test == MANN_WHITNEY:
-        statistics = (one[:, :, None] - two[:, None, :]).reshape(N_SIMULATED, -1)
-    else:
-        first, second = np.triu_indices(n_one)
-        statistics = (one[:, first] + one[:, second]) / 2
+    # The unit of the signed-rank test is the standard deviation of a difference.
+    statistics = _differences(test, two if test == MANN_WHITNEY else np.zeros_like(one), one)
     needed = np.partition(statistics, statistics.shape[1] - n_most, axis=1)
     return float(np.quantile(needed[:, statistics.shape[1] - n_most], power))
 

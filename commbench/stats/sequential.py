@@ -131,8 +131,8 @@ def imprecise(run: Run) -> pd.DataFrame:
 
 def ended_by(run: Run) -> str:
     """Return why a run with a budget has ended: ``decided`` or ``time``; else an empty string."""
-    if run.manifest.stopping is None or not look(run):
+    if run.manifest.stopping is None or not (due := look(run)):
         return ""
     if not undecided(run) and imprecise(run).empty:
         return "decided"
-    return "time" if look(run) == N_LOOKS else ""
+    return "time" if due == N_LOOKS else ""

@@ -184,7 +184,7 @@ def read_manifest(path: Path) -> Manifest:
     )
     stopping = content.get("stopping")
     if isinstance(stopping, dict) and "rel_ci" in stopping:
-        # Runs before version 0.4 had limits that did not depend on comparisons.
+        # The limits of older runs, on launches and intervals, have no successors.
         content["stopping"] = None
     try:
         return converter.structure(content, Manifest)

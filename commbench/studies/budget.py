@@ -69,12 +69,14 @@ def extend(
         return
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
     n_looks = 0
-    while (data := read()) and (due := sequential.look(data)) < sequential.N_LOOKS:
-        if due > n_looks:
-            n_looks = due
-            if data.ended_by:
-                break
+    while True:
+        data = read()
+        due = sequential.look(data)
+        is_new, n_looks = due > n_looks, due
+        if is_new:
             report(_describe(data, due))
+            if due == sequential.N_LOOKS or data.ended_by:
+                return
         iterations = sequential.next_block(data).iterations
         block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
         for launch in suites.shift(block, data.launches_begun()):
@@ -83,7 +85,6 @@ def extend(
                 yield launch
             else:
                 yield replace(launch, case=replace(launch.case, iterations=iterations))
-    report(_describe(data, sequential.look(data)))
 
 
 def _describe(run: Run, number: int) -> str:
