@@ -66,11 +66,13 @@ class NamespaceLauncher(Launcher):
 class Layout:
     """Hosts, numbered from 0, switches, which follow them, and the rates of the links in B/s.
 
-    A link of rate 0 lets pass what the machine can do.
+    A link of rate 0 lets pass what the machine can do. If the links are `one_way`, a rate applies
+    from the first node to the second only.
     """
 
     n_hosts: int
     links: Mapping[tuple[int, int], float]
+    one_way: bool = False
 
     @property
     def nodes(self) -> range:
@@ -101,10 +103,16 @@ class Layout:
         return [b if a == node else a for a, b in self.links if node in (a, b)]
 
 
-def mesh(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Layout:  # noqa: N803
+def mesh(
+    number: int,
+    rates_Bps: Mapping[tuple[int, int], float],  # noqa: N803
+    *,
+    one_way: bool = False,
+) -> Layout:
     """Return hosts with a link for every pair, some of which have a rate."""
     pairs = itertools.combinations(range(number), 2)
-    return Layout(number, {pair: rates_Bps.get(pair, 0.0) for pair in pairs})
+    links = [pair[::-1] if pair[::-1] in rates_Bps else pair for pair in pairs]
+    return Layout(number, {link: rates_Bps.get(link, 0.0) for link in links}, one_way)
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,8 @@ def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) ->
     for (one, other), rate in layout.links.items():
         a, b = names[one], names[other]
         _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
-        for here, there in ((one, other), (other, one)):
-            _make_end(names[here], f"to{there}", rate)
+        _make_end(a, f"to{other}", rate)
+        _make_end(b, f"to{one}", 0.0 if layout.one_way else rate)
     for here in layout.nodes:
         for there in layout.nodes:
             if here != there:

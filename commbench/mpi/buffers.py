@@ -44,6 +44,8 @@ class Buffers:
         The bytes of free buffers to keep at most.
     keep_s
         How long to keep a free buffer, in seconds.
+    trimmers
+        Those that call `trim`. If given, nothing is kept while it is empty.
 
     Examples
     --------
@@ -62,7 +64,10 @@ class Buffers:
     SMALL = 128 * 1024
     """Smaller buffers are left to the allocator, which reuses them."""
 
-    def __init__(self, max_free: int = 256 * 2**20, keep_s: float = 5.0) -> None:
+    def __init__(
+        self, max_free: int = 256 * 2**20, keep_s: float = 5.0, trimmers: set[Any] | None = None
+    ) -> None:
+        self._trimmers = trimmers
         self._max_free = max_free
         self._keep_s = keep_s
         self._free: dict[int, deque[tuple[float, mmap.mmap]]] = {}
@@ -89,12 +94,25 @@ class Buffers:
 
         def give_back(reference: weakref.ref[_Lease]) -> None:
             del self._leases[id(reference)]
-            if self.n_free_bytes + size <= self._max_free:
+            is_trimmed = self._trimmers is None or self._trimmers
+            if is_trimmed and self.n_free_bytes + size <= self._max_free:
                 self._free.setdefault(size, deque()).append((time.monotonic(), memory))
 
         reference = weakref.ref(lease, give_back)
         self._leases[id(reference)] = reference
         return lease.data
+
+    def add_trimmer(self, trimmer: Any) -> None:
+        """Keep free buffers, because `trimmer` calls `trim` from now on."""
+        assert self._trimmers is not None
+        self._trimmers.add(trimmer)
+
+    def remove_trimmer(self, trimmer: Any) -> None:
+        """Keep no free buffers if no other calls `trim`."""
+        assert self._trimmers is not None
+        self._trimmers.discard(trimmer)
+        if not self._trimmers:
+            self._free.clear()
 
     @property
     def n_free_bytes(self) -> int:
@@ -134,5 +152,5 @@ def _size_class(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-BUFFERS = Buffers()
+BUFFERS = Buffers(trimmers=set())
 """The pool of this process."""

@@ -24,7 +24,8 @@ so that the tag may be used again::
 
 While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
 message has arrived. From every state, the loss of the TCP connection or a failure of MPI leads to
-ENDED: at once, or `GRACE_S` later if the peer has closed and messages are still under way.
+ENDED: at once, or, if the peer has closed and messages are still under way, when nothing has
+arrived for `GRACE_S` while this end waits for them.
 
 A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
 receives and drops what the peer had already sent. If the peer has died, sends that it never
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +62,7 @@ class Channel:
     control
         The TCP connection to the peer, after the handshake.
     communicator, rank
-        The peer's communicator and rank.
+        The communicator shared with the peer, and the peer's rank in it.
     peer_pid
         The peer's process id.
     send_tag, receive_tag
@@ -94,7 +96,9 @@ class Channel:
         self._control = control
         self.communicator = communicator
         self.rank = rank
-        self._release = release
+        # If the event loop is closed, nothing else may refer to this channel.
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
 
         self._sender = Sender(
             engine,
@@ -132,6 +136,7 @@ class Channel:
         self._lost: str | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._ended: str | None = None
+        engine.add(self)
         control.attach(self)
 
     # -- receiving
@@ -165,6 +170,7 @@ class Channel:
             if (reason := self._end_reason()) is not None:
                 raise ChannelClosedError(reason)
             self._reader = self.engine.loop.create_future()
+            self._start_grace()
             try:
                 if not self._receiver.busy:
                     self._watch()
@@ -176,8 +182,6 @@ class Channel:
         self._spin_policy.update(time.perf_counter() - began)
 
     def _watch(self) -> None:
-        if self._lost is not None:
-            self._start_grace(self._lost)
         if self.expects():
             self.engine.watch(self)
         elif not (spin_s := self._spin_policy.spin_s):
@@ -219,8 +223,7 @@ class Channel:
 
     def _on_message(self, frames: list[memoryview]) -> None:
         self._n_received += 1
-        if self._grace is not None:
-            self._grace.cancel()
+        self._cancel_grace()
         if self._closing:
             self._linger()
             return
@@ -270,6 +273,7 @@ class Channel:
         self._close_if_done()
 
     def _linger(self) -> None:
+        self._start_grace()
         if not self._receiver.busy and self.expects() and self._ended is None:
             self.engine.watch(self)
         self._close_if_done()
@@ -282,22 +286,30 @@ class Channel:
             return
         if not self._closing:
             self.close()
-        elif self._sender.empty:
+        elif self._sender.empty or self._lost is not None:
             self._end("the connection is closed")
             self._control.close()
 
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
         if self._peer_closed and self.expects():
-            # Its last messages may still be in shared memory.
+            # Its last messages may still be in shared memory, until somebody reads.
             self._lost = reason
             if self._reader is not None or self._closing:
-                self._start_grace(reason)
+                self._start_grace()
         else:
             self._end(reason)
 
-    def _start_grace(self, reason: str) -> None:
-        self._grace = self.engine.loop.call_later(GRACE_S, self._end, reason)
+    def _start_grace(self) -> None:
+        """Limit the wait for what the peer has announced, if it is gone."""
+        self._cancel_grace()
+        if self._lost is not None and self._ended is None and self.expects():
+            self._grace = self.engine.loop.call_later(GRACE_S, self._end, self._lost)
+
+    def _cancel_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
 
     def _fail(self, reason: str) -> None:
         self._end(reason)
@@ -307,9 +319,19 @@ class Channel:
         if self._ended is not None:
             return
         self._ended = reason
+        self._cancel_grace()
         self.engine.unwatch(self)
-        if not self._receiver.busy:
-            self._release()
-        self._receiver.abandon()
+        self._abandon_receives()
         self._sender.abandon(reason)
         wake(self._reader)
+
+    def _abandon_receives(self) -> None:
+        """Release the tag once MPI fills no more buffers on it."""
+        if (detached := self._release.detach()) is not None:
+            self._receiver.abandon(detached[1])
+
+    def retire(self) -> None:
+        """End without the event loop, which is closed."""
+        if self._ended is None:
+            self._ended = "the event loop is closed"
+            self._abandon_receives()

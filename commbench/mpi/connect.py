@@ -2,8 +2,9 @@
 
 Both ends call it, each with the port of the other and a common tag. Neither calls
 ``MPI_Comm_accept``: MPICH 5.0 waits in it with a lock that every other MPI call needs, so that a
-peer which dies at that moment stops all traffic. In connect, MPICH releases the lock between polls
-once its first message to the peer has left: within a host at once, while the peer's queue has room.
+peer which dies at that moment stops all traffic. ``MPI_Comm_connect`` holds the lock until its
+first message has left, which within a host is at once unless the peer's queue is full. Then it
+releases the lock between polls.
 
 What can fail in ``MPI_Comm_connect``, and how it is handled:
 
@@ -11,9 +12,9 @@ What can fail in ``MPI_Comm_connect``, and how it is handled:
   an endpoint that does not exist. So that memory is attached first, until the call returns.
 - The peer dies or stops in the call: each of its three waits times out after `CONNECT_TIMEOUT_S`,
   in a thread.
-- The peer is late: after a time-out MPICH leaves a receive posted, whose buffer is on the stack of
-  the calling thread. So that thread stays, and lets MPI receive, until the peer can send no more:
-  until both ends have sent FAILED, or the TCP connection is gone.
+- The peer is late: after a time-out MPICH leaves a receive posted, and a late message would be
+  written into the stack of the thread that called. So that thread stays, and lets MPI receive,
+  until the peer can send no more: until both ends have sent FAILED, or the TCP connection is gone.
 - The first message does not leave in time: MPICH then leaks one of the 100 slots that it has for
   such calls. So a process refuses to connect after `MAX_LOST` of these failures.
 - The port is damaged: UCX may crash on it. The HMAC of the handshake's messages detects that.
@@ -21,10 +22,13 @@ What can fail in ``MPI_Comm_connect``, and how it is handled:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import socket
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 from typing import Any
 
@@ -33,7 +37,9 @@ from distributed.comm.core import FatalCommClosedError
 from commbench.mpi import shared_memory
 from commbench.mpi.runtime import Runtime
 
-__all__ = ["CALLS", "CONNECT_TIMEOUT_S", "TAG_BITS", "check_port", "free", "start_connect"]
+__all__ = [
+    "CALLS", "CONNECT_TIMEOUT_S", "TAG_BITS", "PeerEnd", "check_port", "free", "start_connect",
+]  # fmt: skip
 
 CONNECT_TIMEOUT_S = 1
 """The time-out of MPI's waits in connect: a process that answers over TCP needs milliseconds."""
@@ -131,8 +137,57 @@ CALLS = Calls()
 """The calls of this process."""
 
 
+class PeerEnd:
+    """Whether the peer of a failed call sends nothing more over MPI.
+
+    Parameters
+    ----------
+    loop
+        The event loop of the connection. Its coroutine sends FAILED and waits for the peer's.
+    descriptor
+        A duplicate of the connection's. To the peer, the end of the connection means that this
+        process's call has ended. So it stays open until then, even if the event loop is closed.
+
+    Attributes
+    ----------
+    is_confirmed
+        Set by the coroutine when the peer has confirmed, or is gone.
+    is_left_to_thread
+        Set if the coroutine was cancelled.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+        self._loop = weakref.ref(loop)
+        self._connection = socket.socket(fileno=descriptor)
+        self.is_confirmed = threading.Event()
+        self.is_left_to_thread = threading.Event()
+
+    def close(self) -> None:
+        """Close the duplicate."""
+        self._connection.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for `seconds` at most; return whether the peer sends nothing more."""
+        if self.is_confirmed.wait(seconds):
+            return True
+        loop = self._loop()
+        if not self.is_left_to_thread.is_set() and loop is not None and not loop.is_closed():
+            return False
+        try:
+            # What FAILED says, the end of this direction says, too.
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.setblocking(False)
+            while self._connection.recv(4096):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+
 def start_connect(
-    local: Runtime, port: str, tag: int, segments: frozenset[int], peer_done: threading.Event
+    local: Runtime, port: str, tag: int, segments: frozenset[int], end: PeerEnd
 ) -> Future[Any]:
     """Call ``MPI_Comm_connect`` in a thread; return a future of the communicator or an OSError.
 
@@ -146,8 +201,8 @@ def start_connect(
         The peer's port, and the tag that both ends use.
     segments
         The peer's System V segments, if it is on this host.
-    peer_done
-        The caller sets it when the peer sends nothing more over MPI, if the call failed.
+    end
+        The peer's end, in case that the call fails.
 
     Raises
     ------
@@ -164,30 +219,33 @@ def start_connect(
             CALLS.count_kept(1)
             CALLS.end(error)
             call.set_result(OSError(f"MPI could not connect two processes: {error}"))
-            _drain_late_messages(local, peer_done)
+            _drain_late_messages(local, end)
             CALLS.count_kept(-1)
         else:
             CALLS.succeed()
+            end.close()
             call.set_result(communicator)
 
     try:
         threading.Thread(target=run, name="mpi-connect", daemon=True).start()
     except RuntimeError as error:
         CALLS.end()
+        end.close()
         raise OSError(f"MPI could not connect two processes: {error}") from error
     return call
 
 
-def _drain_late_messages(local: Runtime, peer_done: threading.Event) -> None:
-    """Let MPI receive what the peer of a failed call sends, until `LATE_S` after `peer_done`.
+def _drain_late_messages(local: Runtime, end: PeerEnd) -> None:
+    """Let MPI receive what the peer of a failed call sends, until `LATE_S` after its `end`.
 
     MPICH receives it into the stack of this thread, which therefore must not end before. Testing a
     request makes MPI progress; probing does not always.
     """
     with local.lock:
         request = local.self_comm.Irecv((bytearray(1), local.mpi.BYTE), 0, _NO_TAG)
-    while not peer_done.wait(0.05):
+    while not end.wait(0.05):
         request.Test()
+    end.close()
     until = time.monotonic() + LATE_S
     while time.monotonic() < until:
         request.Test()

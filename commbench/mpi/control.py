@@ -89,6 +89,8 @@ class Control(asyncio.Protocol):
     keep_open
         Whether `close` and `abort` do nothing: after a failed ``MPI_Comm_connect`` the peer still
         needs it.
+    finishing
+        The task that waits for the peer after such a failure.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class Control(asyncio.Protocol):
         self._reader: asyncio.Future[None] | None = None
         self._handler: RecordHandler | None = None
         self.error: OSError | None = None
+        self.finishing: asyncio.Task[None] | None = None
+        self._is_ready = False
         self.local_address = self.peer_address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -130,7 +134,8 @@ class Control(asyncio.Protocol):
             if self._handler is not None:
                 self._parse_records(self._handler)
             else:
-                self._parse_messages()
+                if not self._is_ready:
+                    self._parse_messages()
                 if len(self._received) > _MAX_UNREAD_BYTES:
                     raise ProtocolError("a handshake without end")
         except ProtocolError as error:
@@ -148,6 +153,7 @@ class Control(asyncio.Protocol):
             wake(self._reader)
             if kind is Kind.READY:
                 # What follows are records, for the channel that is about to be made.
+                self._is_ready = True
                 return
             if len(self._messages) > _MAX_UNREAD:
                 raise ProtocolError("a handshake without end")
@@ -210,6 +216,12 @@ class Control(asyncio.Protocol):
             if kind is Kind.FAILED:
                 raise OSError(f"the peer could not meet: {body.get('reason')}")
         elif self.error is not None:
+            raise self.error
+
+    def raise_if_lost(self) -> None:
+        """Raise what `raise_if_failed` raises, or that the connection is gone."""
+        self.raise_if_failed()
+        if self.error is not None:
             raise self.error
 
     def attach(self, handler: RecordHandler) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -37,8 +38,10 @@ _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
 
 def path() -> str:
     """Return the path of this process, once MPI has been initialized."""
-    # Not RMM: Dask's workers import that wherever it is installed.
-    if "cupy" not in sys.modules:
+    # That RMM is loaded proves nothing: Dask's workers import it wherever it is installed. What
+    # arrives needs it.
+    has_rmm = "rmm" in sys.modules or importlib.util.find_spec("rmm") is not None
+    if "cupy" not in sys.modules or not has_rmm:
         return HOST
     return DIRECT if is_cuda_aware() else STAGED
 

@@ -2,7 +2,7 @@
 
 MPI progresses only while it is called. The engine calls it in every iteration of the event loop
 while messages follow each other closely; then less and less often. Once nothing is pending, it
-tells the peers to ring (`Record.IDLE`), stops, and waits for a doorbell.
+tells the peers to ring (`Record.IDLE`), and calls MPI only every `SAFETY_S` until a doorbell rings.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
@@ -54,6 +55,9 @@ class Watched(Protocol):
     def go_idle(self) -> None:
         """Tell the peer to ring, and the engine to stop polling."""
 
+    def retire(self) -> None:
+        """End without the event loop, which is closed."""
+
 
 class Engine:
     """Polls MPI on behalf of the channels of one event loop."""
@@ -66,6 +70,7 @@ class Engine:
         self._loop = weakref.ref(loop)
         self._transfers = Transfers()
         self._parked: list[Transfer] = []
+        self._channels: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watched: dict[Watched, None] = {}
         self._idle: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._handle: asyncio.Handle | None = None
@@ -89,12 +94,16 @@ class Engine:
 
     def _retire(self) -> None:
         """Drop a closed event loop, and leave its incomplete transfers to other engines."""
-        for transfer in (*self._transfers, *self._parked):
+        for channel in list(self._channels):
+            channel.retire()
+        for transfer in self._transfers.drop_all():
             transfer.forget()
             self._orphans.append(transfer)
-        for collection in (self._transfers, self._parked, self._watched):
-            collection.clear()
+        self._orphans.extend(self._parked)
+        self._parked.clear()
+        self._watched.clear()
         self._handle, self._sleeping = None, True
+        BUFFERS.remove_trimmer(self)
         if (loop := self._loop()) is not None:
             self._engines.pop(loop, None)
 
@@ -161,11 +170,22 @@ class Engine:
         self.start(Transfer([request], buffer, buffer.nbytes, receives, on_done))
         await done
 
-    def park(self, transfer: Transfer) -> None:
-        """Keep a transfer and its buffers though its peer is gone: it may never complete."""
+    def add(self, channel: Watched) -> None:
+        """Call the channel's `retire` if the event loop is closed."""
+        self._channels.add(channel)
+
+    def park(self, transfer: Transfer, then: Callable[[], None] | None = None) -> None:
+        """Keep a transfer and its buffers though its peer is gone: it may never complete.
+
+        If it does, `then` is called, and no other callback.
+        """
         self._transfers.drop(transfer)
-        if not transfer.advance():
-            self._parked.append(transfer)
+        transfer.forget(then)
+        if transfer.advance():
+            transfer.finish()
+            return
+        self._parked.append(transfer)
+        if (loop := self._loop()) is not None and not loop.is_closed():
             self._wake()
 
     def watch(self, channel: Watched, spin_s: float = ANNOUNCED_SPIN_S) -> None:
@@ -260,7 +280,10 @@ class Engine:
             while self._orphans:
                 self._parked.append(self._orphans.popleft())
         began = time.perf_counter()
-        self._parked = [transfer for transfer in self._parked if not transfer.advance()]
+        complete = [transfer for transfer in self._parked if transfer.advance()]
+        self._parked = [transfer for transfer in self._parked if transfer.requests]
+        for transfer in complete:
+            transfer.finish()
         moved = time.perf_counter() - began > MOVED_S * (1 + len(self._parked))
         self._parked_at = now if moved else now + SAFETY_S
         BUFFERS.trim()
@@ -288,6 +311,10 @@ class Engine:
         else:
             self._sleeping = True
             self._handle = None
+        if self._handle is None:
+            BUFFERS.remove_trimmer(self)
+        else:
+            BUFFERS.add_trimmer(self)
 
     def _safety_step(self) -> None:
         # Not needed to receive: the peers ring for every message. MPI may have other work to

@@ -8,7 +8,7 @@ is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC i
 
     connector → listener   HELLO
     listener → connector   HELLO, or REFUSE with the reason
-    follower → leader      PROOF: one for each communicator that it shares with the leader
+    follower → leader      PROOF: up to 8, one for each communicator that it shares with the leader
     leader → follower      READY with its proof, where one of these is right: done
 
 The leader is the process with the smaller name. If the two share no communicator yet
@@ -67,7 +67,7 @@ class Kind(enum.IntEnum):
     CONNECT = 5
     CONNECTING = 6
     READY = 7
-    """The last message: records follow (:mod:`commbench.mpi.control`)."""
+    """The last message, unless FAILED follows; then records (:mod:`commbench.mpi.control`)."""
     FAILED = 8
 
 

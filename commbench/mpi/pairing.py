@@ -15,31 +15,30 @@ import contextlib
 import hashlib
 import hmac
 import json
-import os
 import secrets
-import threading
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future
 from typing import Any
 
 from distributed.comm.core import FatalCommClosedError
 
-from commbench.mpi.connect import CALLS, TAG_BITS, check_port, free, start_connect
+from commbench.mpi.connect import CALLS, TAG_BITS, PeerEnd, check_port, free, start_connect
 from commbench.mpi.control import Control
 from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields, shortened
 from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, forget, release_dead
-from commbench.mpi.receive_queue import SENDERS
+from commbench.mpi.receive_queue import SENDERS, started_at
 from commbench.mpi.runtime import Runtime
 
 __all__ = ["agree_on_mode", "introduce", "share_communicator"]
 
 STEP_TIMEOUT_S = 10
-"""How long the leader waits for each answer; other connections of the pair wait meanwhile."""
+"""How long the leader waits for each answer, and either end for the exchange of keys. Other
+connections of the pair wait meanwhile.
+"""
 _MAX_PROOFS = 8
 
 _connecting: dict[str, Future[None]] = {}
 """By peer, the connect that this process leads; its future is done when that has ended."""
-_finishing: set[asyncio.Task[None]] = set()
 
 
 async def introduce(
@@ -87,6 +86,9 @@ def agree_on_mode(local: Runtime, peer: Hello) -> str:
     if local.mode == peer.mode == "world" and local.world == peer.world and local.rank != peer.rank:
         if peer.rank >= local.size:
             raise FatalCommClosedError(f"a world of {local.size} ranks has no rank {peer.rank}")
+        if peer.tag not in local.tags:
+            # The application that started MPI may receive on the others.
+            raise FatalCommClosedError(f"the tag {peer.tag} is not one of mpi://")
         return "world"
     if "self" in (local.mode, peer.mode) or not local.port:
         raise FatalCommClosedError(
@@ -135,13 +137,13 @@ async def share_communicator(
             if local.process not in PAIRS:
                 key = secrets.token_bytes(32)
                 PAIRS[local.process] = [Pair(local.self_comm, 0, key, local.pid)]
-    side = _Side(local, hello, peer, mode, control)
+    handshake = _Handshake(local, hello, peer, mode, control)
     if (local.process, hello.nonce) < (peer.process, peer.nonce):
-        return await side.lead()
-    return await side.follow()
+        return await handshake.lead()
+    return await handshake.follow()
 
 
-class _Side:
+class _Handshake:
     """One end of the handshake; the parameters are those of `share_communicator`."""
 
     def __init__(
@@ -153,6 +155,7 @@ class _Side:
         self._mode = mode
         self._control = control
         self._counted = False
+        self._sender: Any = None
 
     # -- known peers
 
@@ -210,6 +213,7 @@ class _Side:
             return pair
         finally:
             self._uncount()
+            self._discard_sender()
             with LOCK:
                 del _connecting[name]
             ended.set_result(None)
@@ -233,6 +237,7 @@ class _Side:
             pair = await self._make_pair(tag, port, segments)
         finally:
             self._uncount()
+            self._discard_sender()
         async with self._failing(pair):
             self._send_ready(pair)
             self._check_ready((await self._control.receive(Kind.READY))[1], pair)
@@ -251,11 +256,17 @@ class _Side:
             return {"port": "", "segments": []}
         local, peer = self._local.host, self._peer.host
         if local == peer:
-            SENDERS.add(self._peer.pid)
+            self._sender = SENDERS.add(self._peer.pid)
         elif local.rpartition("-")[0] == peer.rpartition("-")[0] or not peer:
             # It may share memory with this process, but its threads are not visible.
-            SENDERS.watch(None)
+            self._sender = SENDERS.add(None)
         return {"port": self._local.port, "segments": sorted(self._local.segments)}
+
+    def _discard_sender(self) -> None:
+        """Undo `_contact`, unless the peer may have written to this process's memory."""
+        if self._sender is not None:
+            SENDERS.discard(self._sender)
+            self._sender = None
 
     def _count(self) -> None:
         """Count this connect, or refuse it."""
@@ -295,7 +306,8 @@ class _Side:
             if local.segments & near:
                 raise ProtocolError("segments of this process")
             communicator = await self._connect(port, tag, near)
-            pair = Pair(communicator, 0, b"", peer.pid, near)
+            pair = Pair(communicator, 0, b"", peer.pid, started_at(peer.pid), near)
+            self._sender = None
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
             pair = pair._replace(
                 key=await agree_on_key(local, pair, self._hello, peer, self._control)
@@ -306,30 +318,25 @@ class _Side:
 
     async def _connect(self, port: str, tag: int, segments: frozenset[int]) -> Any:
         release_dead()
-        self._control.raise_if_failed()
-        peer_done = threading.Event()
+        self._control.raise_if_lost()
+        end = PeerEnd(asyncio.get_running_loop(), self._control.duplicate())
         self._counted = False
-        call = start_connect(self._local, port, tag, segments, peer_done)
+        call = start_connect(self._local, port, tag, segments, end)
         try:
             communicator = await asyncio.shield(asyncio.wrap_future(call))
             if isinstance(communicator, OSError):
                 raise communicator
         except BaseException as error:
-            self._finish_failed(call, peer_done, error)
+            self._finish_failed(call, end, error)
             raise
         return communicator
 
-    def _finish_failed(
-        self, call: Future[Any], peer_done: threading.Event, error: BaseException
-    ) -> None:
+    def _finish_failed(self, call: Future[Any], end: PeerEnd, error: BaseException) -> None:
         """Send FAILED when this end's call has returned, and wait for the peer's."""
         control = self._control
         control.keep_open = True
-        # To the peer, the end of this connection means that this call has ended. So it must stay
-        # open until then, even if the event loop is closed.
-        with contextlib.suppress(OSError):
-            connection = control.duplicate()
-            call.add_done_callback(lambda _: os.close(connection))
+        sender, self._sender = self._sender, None
+        loop = asyncio.get_running_loop()
 
         async def finish() -> None:
             try:
@@ -340,14 +347,19 @@ class _Side:
                 with contextlib.suppress(OSError):
                     while True:
                         await control.receive(*Kind)
-                peer_done.set()
+                end.is_confirmed.set()
+                if sender is not None:
+                    SENDERS.discard(sender)
             finally:
+                if not end.is_confirmed.is_set():
+                    end.is_left_to_thread.set()
+                    call.add_done_callback(_free_result)
                 control.keep_open = False
-                control.abort()
+                if not loop.is_closed():
+                    control.abort()
 
-        task = asyncio.get_running_loop().create_task(finish())
-        _finishing.add(task)
-        task.add_done_callback(_finishing.discard)
+        # Not kept elsewhere: if the event loop is closed, the thread goes on alone.
+        control.finishing = loop.create_task(finish())
 
     @contextlib.asynccontextmanager
     async def _failing(self, pair: Pair) -> AsyncIterator[None]:
@@ -359,3 +371,8 @@ class _Side:
                 free(pair.communicator)
             self._send_failed(error)
             raise
+
+
+def _free_result(call: Future[Any]) -> None:
+    if not isinstance(communicator := call.result(), OSError):
+        free(communicator)

@@ -1,8 +1,9 @@
-"""The peers to which this process has a communicator; those on this host until they die."""
+"""The peers to which this process has a communicator; on this host, until they die."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import threading
@@ -14,7 +15,7 @@ from commbench.mpi import shared_memory
 from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello
-from commbench.mpi.receive_queue import SENDERS, exists
+from commbench.mpi.receive_queue import SENDERS, started_at
 from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfers import Transfer
 
@@ -23,7 +24,9 @@ __all__ = [
 ]  # fmt: skip
 
 RELEASE_AFTER_S = (1, 4, 16, 64)
-"""The delays after the end of a connection at which to check whether the peer has died."""
+"""The delays after the end of a connection at which to check whether the peer has died. The last
+check is repeated as long as there are peers on this host.
+"""
 _RECHECK_S = 0.25
 """The delay between two checks of the receive queue while a slot is unwritten."""
 
@@ -37,8 +40,8 @@ class Pair(NamedTuple):
         The communicator, and the peer's rank in it.
     key
         A secret of the two processes.
-    pid
-        The peer's process id.
+    pid, started
+        The peer's process id, and when it started, as in `started_at`.
     segments
         The peer's System V segments, if both are on one host.
     """
@@ -47,6 +50,7 @@ class Pair(NamedTuple):
     rank: int
     key: bytes
     pid: int
+    started: int | None = None
     segments: frozenset[int] = frozenset()
 
 
@@ -54,7 +58,11 @@ PAIRS: dict[str, list[Pair]] = {}
 """By the peer's name. There are several if one end has abandoned a connect."""
 LOCK = threading.Lock()
 _FORGOTTEN = ""
-"""The key of pairs that failed after the connect; no process has this name."""
+"""The name under which pairs are kept that failed after the connect; no process has it."""
+_SECRET_NBYTES = 32
+_MAX_SECRETS = 256
+_secrets: dict[bytes, bytes] = {}
+"""The secrets that have arrived and were not used yet, by what they began with."""
 _checks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
 """By event loop and delay, the time of the next check."""
 
@@ -68,19 +76,33 @@ def release_dead_soon() -> None:
 def _schedule_check(delay: float) -> None:
     loop = asyncio.get_running_loop()
     checks = _checks.setdefault(loop, {})
-    if (now := time.monotonic()) > checks.get(delay, 0):
+    # The check of an earlier call counts for this one, too, if it comes late enough.
+    if (now := time.monotonic()) + delay / 2 > checks.get(delay, 0):
         checks[delay] = now + delay
-        loop.call_later(delay, _check)
+        loop.call_later(delay, _check, delay)
 
 
-def _check() -> None:
-    release_dead()
-    if SENDERS.skip_abandoned():
-        _schedule_check(_RECHECK_S)
+def _check(delay: float) -> None:
+    if release_dead() and delay == RELEASE_AFTER_S[-1]:
+        _schedule_check(delay)
+    if not SENDERS.are_blocked():
+        return
+
+    def on_checked(check: asyncio.Future[bool]) -> None:
+        if not check.cancelled() and not check.exception() and check.result():
+            _schedule_check(_RECHECK_S)
+
+    # Reading the threads of hundreds of processes takes long.
+    with contextlib.suppress(RuntimeError):  # No thread can be started.
+        check = asyncio.get_running_loop().run_in_executor(None, SENDERS.skip_abandoned)
+        check.add_done_callback(on_checked)
 
 
 def forget(name: str, pair: Pair) -> bool:
-    """Don't use `pair` for new connections; return whether some may use it already."""
+    """Don't use `pair` for new connections; return whether it was in `PAIRS`.
+
+    If it was, connections may use it already.
+    """
     with LOCK:
         pairs = PAIRS.get(name, [])
         if pair not in pairs:
@@ -92,20 +114,28 @@ def forget(name: str, pair: Pair) -> bool:
     return True
 
 
-def release_dead() -> None:
-    """Forget peers on this host that have died, and detach their shared memory."""
+def release_dead() -> bool:
+    """Drop peers on this host that have died, detach their memory; return whether some live."""
     with LOCK:
-        dead, alive = set[int](), set[int]()
+        dead, alive, dead_pids = set[int](), set[int](), set[int]()
         for name, pairs in list(PAIRS.items()):
-            gone = [pair for pair in pairs if pair.segments and not exists(pair.pid)]
+            gone = [pair for pair in pairs if pair.segments and _is_dead(pair)]
             dead.update(*(pair.segments for pair in gone))
+            dead_pids.update(pair.pid for pair in gone)
             alive.update(*(pair.segments for pair in pairs if pair not in gone))
             if gone:
                 PAIRS[name] = [pair for pair in pairs if pair not in gone]
             if not PAIRS[name]:
                 del PAIRS[name]
         if dead:
-            shared_memory.release(dead - alive)
+            # UCX may have attached more of their segments since the connect.
+            shared_memory.release(dead.union(shared_memory.made_by(dead_pids)) - alive)
+        return bool(alive)
+
+
+def _is_dead(pair: Pair) -> bool:
+    started = started_at(pair.pid)
+    return started is None or pair.started not in (None, started)
 
 
 async def agree_on_key(
@@ -113,27 +143,47 @@ async def agree_on_key(
 ) -> bytes:
     """Return a key derived from random bytes that both ends exchange over MPI.
 
+    The message begins with a hash of both nonces. In world mode, strangers can have this process
+    send to any rank, which drops what no handshake there waits for.
+
     Raises
     ------
     OSError
         If the peer goes away, or MPI fails.
     """
-    sent, received = bytearray(secrets.token_bytes(32)), bytearray(32)
-    byte = local.mpi.BYTE
+    nonces = "".join(sorted([hello.nonce, peer.nonce])).encode()
+    mark, secret = hashlib.sha256(nonces).digest(), secrets.token_bytes(_SECRET_NBYTES)
+    buffer = bytearray(mark + secret)
     requests: list[Any] = []
     delay = 0.0
     try:
-        requests.append(pair.communicator.Irecv((received, byte), pair.rank, hello.tag))
-        requests.append(pair.communicator.Isend((sent, byte), pair.rank, peer.tag))
-        while not local.mpi.Request.Testall(requests):
-            control.raise_if_failed()
+        send = pair.communicator.Isend
+        requests.append(send((buffer, local.mpi.BYTE), pair.rank, local.tags.reserved))
+        while True:
+            _receive_secrets(local, pair.communicator)
+            if mark in _secrets and local.mpi.Request.Testall(requests):
+                break
+            control.raise_if_lost()
             await asyncio.sleep(delay)
             delay = min(delay * 1.5 + 1e-4, 0.02)
     except BaseException as error:
-        begun = Transfer(requests, (sent, received), 32, True, lambda *_: None)
-        begun.cancel()
+        begun = Transfer(requests, buffer, len(buffer), False, None)
         Engine.for_loop(asyncio.get_running_loop()).park(begun)
         if isinstance(error, Exception) and not isinstance(error, OSError):
             raise OSError(f"MPI could not exchange keys: {error}") from error
         raise
-    return hashlib.sha256(b"".join(sorted([bytes(sent), bytes(received)]))).digest()
+    return hashlib.sha256(b"".join(sorted([secret, _secrets.pop(mark)]))).digest()
+
+
+def _receive_secrets(local: Runtime, communicator: Any) -> None:
+    """Receive all secrets that have arrived, of this handshake and of others."""
+    with LOCK:
+        status, byte = local.mpi.Status(), local.mpi.BYTE
+        probe = communicator.Improbe
+        while (message := probe(local.mpi.ANY_SOURCE, local.tags.reserved, status)) is not None:
+            buffer = bytearray(status.Get_count(byte))
+            message.Recv((buffer, byte))
+            mark, secret = bytes(buffer[:-_SECRET_NBYTES]), bytes(buffer[-_SECRET_NBYTES:])
+            _secrets[mark] = secret
+            while len(_secrets) > _MAX_SECRETS:
+                del _secrets[next(iter(_secrets))]

@@ -19,13 +19,14 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from commbench.mpi.shared_memory import mapped
 
-__all__ = ["SENDERS", "ReceiveQueue", "Senders", "exists"]
+__all__ = ["SENDERS", "ReceiveQueue", "Senders", "started_at"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ _SEGMENT_OFFSET = 4
 """Where a slot names the segment for what does not fit in it."""
 _WRITTEN, _INLINE = 1, 2
 """Flags of a slot. That for *written* is set in every other round through the queue."""
+_ENDED = (b"Z", b"X")
+"""The states of a process or thread that has ended."""
 _UNKNOWN_MESSAGE = 31
 """The largest message id in UCX. It has no handler: UCX drops such a message with a warning."""
 
@@ -133,9 +136,30 @@ class _Thread(NamedTuple):
     user_ticks: int
 
 
+class _Sender(NamedTuple):
+    """A process by its id, which another one may have later, and `started_at`."""
+
+    pid: int | None
+    started: int | None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended."""
+        if self.pid is None:
+            return False
+        return self.started is None or started_at(self.pid) != self.started
+
+    def threads(self) -> dict[str, _Thread] | None:
+        """Return its threads: none if it has died, None if they are not visible."""
+        if self.pid is None:
+            return None
+        threads = _threads(self.pid)
+        return {} if self.is_dead else threads
+
+
 class _Seen(NamedTuple):
     at: float
-    threads: dict[int, dict[str, _Thread] | None]
+    threads: dict[_Sender, dict[str, _Thread] | None]
 
 
 class Senders:
@@ -151,19 +175,47 @@ class Senders:
         self.has_skipped = False
         self._queue: ReceiveQueue | None = None
         self._lock = threading.Lock()
-        self._pids: set[int] = set()
+        self._checking = threading.Lock()
+        self._counts: Counter[_Sender] = Counter()
         self._slots: set[int] = set()
         self._seen: dict[int, _Seen] = {}
 
     def watch(self, queue: ReceiveQueue | None) -> None:
         """Watch `queue` from now on, or none."""
-        with self._lock:
+        with self._checking:
             self._queue = queue
 
-    def add(self, pid: int) -> None:
-        """Add a process; must be called before it can write."""
+    def add(self, pid: int | None) -> _Sender:
+        """Add a process before it can write, and return it; None for one that is not visible.
+
+        No slot is skipped while there is a process that is not visible.
+        """
+        sender = _Sender(pid, None if pid is None else started_at(pid))
         with self._lock:
-            self._pids.add(pid)
+            self._counts[sender] += 1
+        return sender
+
+    def discard(self, sender: _Sender) -> None:
+        """Take back one `add`, unless the process has died and may have left a slot unwritten."""
+        with self._lock:
+            if not sender.is_dead:
+                self._counts[sender] -= 1
+                self._counts += Counter()
+
+    def are_blocked(self) -> bool:
+        """Return whether a slot is unwritten now; if none is, forget the dead."""
+        with self._checking:
+            if self._queue is None:
+                return False
+            senders = list(self._counts)
+            dead = {sender for sender in senders if sender.is_dead}
+            if self._queue.unwritten():
+                return True
+            self._slots, self._seen = set(), {}
+            with self._lock:
+                for sender in dead:
+                    del self._counts[sender]
+            return False
 
     def skip_abandoned(self) -> bool:
         """Skip slots of dead senders; return whether to check again soon.
@@ -173,20 +225,19 @@ class Senders:
         middle of a write can't have done so: if the write lasts that long, the thread is stopped
         or frozen, or waits for a core or for memory.
         """
-        with self._lock:
+        if not self.are_blocked():
+            return False
+        with self._checking:
             if self._queue is None:
                 return False
-            # A process that dies after this may have reserved a slot that is read below.
-            alive = {pid for pid in self._pids if exists(pid)}
             slots, now = self._queue.unwritten(), time.monotonic()
-            if not slots:
-                self._pids, self._slots, self._seen = alive, set(), {}
-                return False
             # Most are about to be written. Reading all threads is only worth it for the others.
             stuck, self._slots = self._slots.intersection(slots), set(slots)
             if not stuck:
                 return True
-            threads = {pid: _threads(pid) for pid in self._pids}
+            with self._lock:
+                senders = list(self._counts)
+            threads = {sender: sender.threads() for sender in senders}
             new = _Seen(now, threads)
             self._seen = {number: self._seen.get(number, new) for number in stuck}
             if {} in threads.values():
@@ -204,22 +255,33 @@ class Senders:
 
     @staticmethod
     def _is_abandoned(
-        seen: _Seen, now: float, threads: dict[int, dict[str, _Thread] | None]
+        seen: _Seen, now: float, threads: dict[_Sender, dict[str, _Thread] | None]
     ) -> bool:
         return now - seen.at >= ABANDONED_S and not any(
-            _may_write(seen.threads.get(pid, {}), threads[pid]) for pid in threads
+            _may_write(seen.threads.get(sender, {}), threads[sender]) for sender in threads
         )
 
 
-def exists(pid: int) -> bool:
-    """Return whether a process has that id; it may be a zombie."""
+def started_at(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if it has ended.
+
+    A zombie has ended. The result is -1 if the process is not visible in ``/proc``.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False
+        return None
     except OSError:
         pass
-    return True
+    try:
+        # A name can be any bytes.
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        # The main thread may end before others.
+        if state in _ENDED and len(list(Path(f"/proc/{pid}/task").iterdir())) <= 1:
+            return None
+        return int(fields[18])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def _threads(pid: int) -> dict[str, _Thread] | None:
@@ -231,12 +293,12 @@ def _threads(pid: int) -> dict[str, _Thread] | None:
             state, *fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        if state in (b"Z", b"X"):
+        if state in _ENDED:
             n_dead += 1
         else:
             in_call = state == b"S" and _is_in_call(thread)
             threads[thread.name] = _Thread(in_call, int(fields[10]))
-    return None if not threads and not n_dead and exists(pid) else threads
+    return None if not threads and not n_dead and started_at(pid) is not None else threads
 
 
 def _may_write(before: dict[str, _Thread] | None, now: dict[str, _Thread] | None) -> bool:

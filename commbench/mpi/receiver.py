@@ -90,12 +90,15 @@ class Receiver:
             self._transfer.buffers = header
             self._engine.start(self._transfer)
 
-    def abandon(self) -> None:
-        """Cancel the receives of an incomplete message, and park them."""
+    def abandon(self, then: Callable[[], None]) -> None:
+        """Cancel the receives of an incomplete message; call `then` when there are none."""
         self._abandoned = True
-        if self._transfer is not None:
-            self._transfer.cancel()
-            self._engine.park(self._transfer)
+        if (transfer := self._transfer) is None:
+            then()
+        else:
+            # Parking may post them.
+            self._engine.park(transfer, then)
+            transfer.cancel()
 
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None

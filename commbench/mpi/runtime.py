@@ -192,7 +192,7 @@ def _start(address: str) -> Runtime:
         rank=mpi.COMM_WORLD.Get_rank(),
         size=size,
         self_comm=self_comm,
-        tags=TagAllocator(last_tag // 2 + 1, last_tag),
+        tags=TagAllocator(last_tag // 2 + 2, last_tag),
         lock=threading.Lock(),
         pid=os.getpid(),
         port=port,
@@ -259,11 +259,13 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
         command = [sys.executable, "-I", "-S", str(Path(pmi.__file__)), str(theirs.fileno())]
         server = subprocess.Popen([*command, uuid.uuid4().hex], pass_fds=[theirs.fileno()])
         theirs.close()
-        os.environ.update(PMI_FD=str(ours.fileno()), PMI_RANK="0", PMI_SIZE="1")
+        # Another thread may start a child now, which must not use the rank.
+        variables = {_OWNER: str(os.getpid()), "PMI_RANK": "0", "PMI_SIZE": "1"}
+        os.environ.update(variables | {"PMI_FD": str(ours.fileno())})
         try:
             yield ours
         finally:
-            for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE"):
+            for name in ("PMI_FD", *variables):
                 del os.environ[name]
             # MPI needs its manager only to initialize and to finalize, which it never does here.
             ours.close()

@@ -31,7 +31,7 @@ class Sender:
         The destination, and the tag that the peer has allocated.
     mpi
         The module ``mpi4py.MPI``.
-    on_left
+    on_drained
         Called when a send completes that could not at once.
     on_failure
         Called with the reason if a send fails.
@@ -40,7 +40,7 @@ class Sender:
     ----------
     n_sent
         The number of messages posted.
-    peer_rests
+    peer_is_idle
         Whether the peer sleeps, and needs a doorbell for every message.
     """
 

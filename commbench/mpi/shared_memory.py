@@ -1,8 +1,9 @@
 """Shared memory within a host: attached during a connect, detached when a peer has died.
 
-UCX gives each process two System V segments, which its peers attach. The kernel frees a segment
-when it is detached everywhere. MPICH 5.0 never closes an endpoint before ``MPI_Finalize``, so a
-process would keep the segments of all its peers, even of dead ones.
+UCX gives each process two System V segments, and more while many messages wait to be read. Its
+peers attach them. The kernel frees a segment when it is detached everywhere. MPICH 5.0 never closes
+an endpoint before ``MPI_Finalize``, so a process would keep the segments of all its peers, even of
+dead ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["attached", "host", "mapped", "release", "segments", "unlink_files"]
+__all__ = ["attached", "host", "made_by", "mapped", "release", "segments", "unlink_files"]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.shmat.restype = ctypes.c_void_p
@@ -23,9 +24,16 @@ _libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 _libc.shmdt.argtypes = [ctypes.c_void_p]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p,
+]  # fmt: skip
 _FAILED = ctypes.c_void_p(-1).value
 _SHM_RDONLY = 0o10000
-_PROT_READ_WRITE, _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE = 0x3, 0x02 | 0x10 | 0x20 | 0x4000
+_PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0x3, 0x02 | 0x20 | 0x4000
+_MREMAP_MAYMOVE_FIXED = 0x1 | 0x2
+_QUEUE_NBYTES = 64 * 1024
+"""A receive queue is smaller, and the other segments are larger."""
 
 _lock = threading.Lock()
 """Protects mappings: none may be unmapped between the lookup of its address and its replacement."""
@@ -92,15 +100,34 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
                 _libc.shmdt(address)
 
 
-def release(ids: Iterable[int]) -> None:
-    """Detach segments for good: replace their mappings with empty memory.
+def made_by(pids: Collection[int]) -> set[int]:
+    """Return the ids of the attached segments that these processes made, which may be dead."""
+    here = segments()
+    with contextlib.suppress(OSError):
+        rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        fields = [row.split() for row in rows]
+        return {int(row[1]) for row in fields if int(row[4]) in pids and int(row[1]) in here}
+    return set()
 
-    UCX still has their addresses, and reads them if an endpoint to a dead peer is used.
+
+def release(ids: Iterable[int]) -> None:
+    """Detach segments for good: replace their mappings with private memory.
+
+    UCX still has their addresses. If it has something to send to a dead peer, it reads the peer's
+    receive queue and attaches the segments that are named there. So a queue keeps its content,
+    with no moment in which another thread sees anything else.
     """
-    gone, flags = set(ids), _MAP_PRIVATE_FIXED_ANONYMOUS_NORESERVE
+    gone = set(ids)
     with _lock:
         for start, end in mapped(gone):
-            _libc.mmap(start, end - start, _PROT_READ_WRITE, flags, -1, 0)
+            nbytes = end - start
+            flags = _MAP_PRIVATE_ANONYMOUS_NORESERVE
+            memory = _libc.mmap(None, nbytes, _PROT_READ_WRITE, flags, -1, 0)
+            if memory == _FAILED:
+                continue
+            if nbytes <= _QUEUE_NBYTES:
+                ctypes.memmove(memory, start, nbytes)
+            _libc.mremap(memory, nbytes, nbytes, _MREMAP_MAYMOVE_FIXED, start)
 
 
 def unlink_files() -> None:

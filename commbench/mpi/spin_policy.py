@@ -23,7 +23,7 @@ class SpinPolicy:
 
     Attributes
     ----------
-    seconds
+    spin_s
         How long to poll for the next message, in seconds; 0: sleep at once.
     immediate
         Whether the next message will probably come before the event loop could run once.

@@ -20,6 +20,11 @@ class TagAllocator:
         The range of tags. In world mode, channels share a communicator with the application, and
         use the upper half of the tags up to ``MPI_TAG_UB``.
 
+    Attributes
+    ----------
+    reserved
+        The tag before the first, for the exchange of keys.
+
     Examples
     --------
     >>> tags = TagAllocator(7, 9)
@@ -32,6 +37,7 @@ class TagAllocator:
 
     def __init__(self, first: int, last: int) -> None:
         self._first = first
+        self.reserved = first - 1
         self._range = last - first + 1
         self._next = 0
         self._in_use: set[int] = set()
@@ -58,6 +64,10 @@ class TagAllocator:
         """Free a tag on which nothing can arrive any more."""
         with self._lock:
             self._in_use.discard(tag)
+
+    def __contains__(self, tag: int) -> bool:
+        """Return whether a tag is in the range."""
+        return self._first <= tag < self._first + self._range
 
     def __len__(self) -> int:
         return len(self._in_use)

@@ -117,9 +117,10 @@ class Transfer:
             except Exception:
                 logger.debug("MPI can't cancel %s", request, exc_info=True)
 
-    def forget(self) -> None:
-        """Drop the callbacks; requests and buffers stay."""
-        self._on_done = self._post = None
+    def forget(self, then: Callable[[], None] | None = None) -> None:
+        """Drop the callbacks, and call only `then` at the end; requests and buffers stay."""
+        self._on_done = None if then is None else lambda *_: then()
+        self._post = None
 
     def finish(self) -> None:
         """Report the end."""
@@ -170,22 +171,26 @@ class Transfers(deque[Transfer]):
                 self.append(transfer)
 
     def drop(self, transfer: Transfer) -> None:
-        """Remove a transfer, posted or waiting."""
-        for transfers in (self, self._waiting):
-            if transfer in transfers:
-                transfers.remove(transfer)
+        """Remove a transfer; post it if it waits, because its sender may wait for it."""
+        if transfer in self:
+            self.remove(transfer)
+        if transfer in self._waiting:
+            self._waiting.remove(transfer)
+            transfer.post()
 
-    def clear(self) -> None:
-        """Remove all."""
-        super().clear()
-        self._waiting.clear()
+    def drop_all(self) -> list[Transfer]:
+        """Remove all, as `drop` does, and return them."""
+        transfers = [*self, *self._waiting]
+        for transfer in transfers:
+            self.drop(transfer)
+        return transfers
 
     def advance(self, delay_s: float) -> tuple[bool, bool]:
         """Call MPI for all; return whether data moved, and whether a transfer ended.
 
-        It goes on at once while data moves, and where there is a large message for a share of
-        `delay_s`, the time since the last turn. Where the time is up, the next turn goes on
-        with the next transfer.
+        It repeats while data moves. With a large message it also repeats for a tenth of `delay_s`,
+        the time since the last call. If the time is up, the next call begins with the next
+        transfer.
         """
         moved = ended = False
         began = called = time.perf_counter()

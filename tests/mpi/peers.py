@@ -2,9 +2,9 @@
 
 ``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
 it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
-message with each, return its ``usage`` of resources, or ``faint``: get a signal in the middle of a
-write. ``python peers.py connect ADDRESS`` connects
-there and exchanges messages until it is killed.
+message with each, return its ``usage`` of resources, ``sleep`` and read no more, or ``faint``: get
+a signal in the middle of a write. ``python peers.py connect ADDRESS`` connects there and exchanges
+messages until it is killed.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ async def handler(comm: Any) -> None:
                     await comm.write("connected")
                 case "usage":
                     await comm.write(usage())
+                case "sleep":
+                    await asyncio.sleep(1e6)
                 case "faint":
                     # As a signal would come while UCX writes a message to the owner of `segments`.
                     start, _ = min(mapped(message["segments"]), key=lambda m: m[1] - m[0])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import threading
 
 import pytest
@@ -65,8 +68,11 @@ def test_failure_to_start_a_thread_is_an_oserror(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setattr(connect, "CALLS", calls := Calls())
     calls.begin()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.closing(asyncio.new_event_loop()) as loop:
+        end = connect.PeerEnd(loop, theirs.detach())
     with pytest.raises(OSError, match="can't start new thread"):
-        connect.start_connect(None, "", 0, frozenset(), threading.Event())  # type: ignore[arg-type]
+        connect.start_connect(None, "", 0, frozenset(), end)  # type: ignore[arg-type]
     assert calls.n_running == 0
 
 

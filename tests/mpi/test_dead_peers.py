@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,70 @@ async def test_ended_and_killed_processes_leave_no_shared_memory(n_rounds: int) 
     assert after["descriptors"] <= before["descriptors"] + 1, (before, after)
     assert after["threads"] <= before["threads"], (before, after)
     assert len(local.tags) <= 1
+
+
+@scenario(60, namespaces=("unshare", "--ipc"))
+async def test_messages_to_a_dead_peer_reach_no_other_shared_memory() -> None:
+    pairs.RELEASE_AFTER_S = SOON_S
+    libc = ctypes.CDLL(None)
+    libc.shmat.restype = ctypes.c_void_p
+    # The first segment of a namespace, which zeros in a queue would name, belongs to others.
+    foreign = libc.shmget(0, 65536, 0o1600)
+    address = libc.shmat(foreign, None, 0)
+    assert foreign == 0
+    local = runtime("127.0.0.1")
+    async with peers(2) as (peer, other):
+        comm, bystander = await connect(peer.address), await connect(other.address)
+        await exchange(comm)
+        await exchange(bystander)
+        peer.process.send_signal(signal.SIGSTOP)
+        # More than fit in the queue: UCX still has some of them when the peer has died.
+        for _ in range(400):
+            await comm.write({"op": "echo", "x": bytes(4000)})
+        (pair,) = (p for group in pairs.PAIRS.values() for p in group if p.pid == peer.process.pid)
+        peer.process.kill()
+        peer.process.wait()
+        await until(
+            lambda: not shared_memory.segments() & pair.segments, "the peer's memory is kept"
+        )
+        for _ in range(20):
+            await exchange(bystander)
+            await asyncio.sleep(0.02)
+        assert not any(ctypes.string_at(address, 65536))
+        assert foreign in shared_memory.segments()
+        assert local.segments <= shared_memory.segments()
+
+
+@scenario(60)
+async def test_memory_that_a_peer_added_later_is_released_when_it_dies() -> None:
+    """UCX adds segments while many messages wait to be read."""
+    pairs.RELEASE_AFTER_S = SOON_S
+    local_segments = set(runtime("127.0.0.1").segments)
+    async with peers(1) as (peer,):
+        comm, reader = await connect(peer.address), await connect(peer.address)
+        # Its answers wait to be read as well: nothing reads them here.
+        await comm.write({"op": "sleep"})
+        known = set[int]()
+        for number in range(4000):
+            await comm.write({"op": "echo", "x": bytes(4000)})
+            if number % 20 == 0:
+                await exchange(reader)
+            known = known or shared_memory.segments()
+        assert shared_memory.segments() > known, "the peer has added nothing"
+        peer.process.kill()
+        peer.process.wait()
+        await until(lambda: shared_memory.segments() == local_segments, "memory is kept")
+
+
+@scenario(60)
+async def test_a_peer_that_nobody_has_waited_for_has_died() -> None:
+    pairs.RELEASE_AFTER_S = SOON_S
+    local_segments = set(runtime("127.0.0.1").segments)
+    async with peers(1) as (peer,):
+        await check_echo(peer.address)
+        peer.process.kill()
+        # A zombie, until the end of this block.
+        await until(lambda: shared_memory.segments() == local_segments, "memory is kept")
 
 
 @scenario(60, namespaces=("unshare", "--ipc"))

@@ -198,7 +198,8 @@ async def test_cancelled_first_connection_hurts_no_other(both_roles: bool) -> No
 
 async def cancel(peer: Peer, name: str, count: int) -> None:
     """Cancel the first of two connects at a call of a function, the `count`-th."""
-    owners: dict[str, Any] = {"send": Control, "agree_on_key": pairing, "_connect": pairing._Side}
+    handshake = pairing._Handshake
+    owners: dict[str, Any] = {"send": Control, "agree_on_key": pairing, "_connect": handshake}
     original = getattr(owners[name], name)
     first = asyncio.ensure_future(connect(peer.address, timeout=60))
     n_calls = 0
@@ -252,7 +253,7 @@ class Failing:
 @scenario(250)
 async def test_attempt_after_an_error_of_mpi_comes_through(both_roles: bool) -> None:
     local = runtime("127.0.0.1")
-    methods = ("Dup", "Create", "Connect", "Set_errhandler", "Irecv", "Isend", "Testall", "Free")
+    methods = ("Dup", "Create", "Connect", "Set_errhandler", "Improbe", "Isend", "Testall", "Free")
     cases = with_roles(methods, both_roles)
     async with peers(len(cases)) as group:
         for peer, (method, role) in zip(group, cases, strict=True):

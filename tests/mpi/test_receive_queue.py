@@ -257,7 +257,7 @@ def test_sender_that_dies_between_two_checks_is_not_forgotten(
 def test_checks_are_scheduled_anew_in_another_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = []
     monkeypatch.setattr(pairs, "RELEASE_AFTER_S", (0.05,))
-    monkeypatch.setattr(pairs, "_check", lambda: loops.append(asyncio.get_running_loop()))
+    monkeypatch.setattr(pairs, "_check", lambda _: loops.append(asyncio.get_running_loop()))
 
     async def connection_ends(stay_s: float) -> None:
         pairs.release_dead_soon()

@@ -1,0 +1,190 @@
+"""How a channel ends after the loss of its TCP connection, in every order of the last events.
+
+MPI and the connection are stubs: which messages have arrived, and which sends are complete.
+"""
+
+# ruff: noqa: N802 - the names of mpi4py
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commbench.mpi import channel as module
+from commbench.mpi import wire
+from commbench.mpi.channel import Channel, ChannelClosedError
+from commbench.mpi.control import Record
+from commbench.mpi.engine import Engine
+
+
+class Request:
+    """A request that completes when `is_complete` says so, or when it is cancelled."""
+
+    def __init__(self, complete: bool) -> None:
+        self.complete = complete
+
+    def Test(self) -> bool:
+        return self.complete
+
+    def Cancel(self) -> None:
+        self.complete = True
+
+
+class Message:
+    """A header that has arrived."""
+
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+
+    def Irecv(self, target: tuple[Any, Any]) -> Request:
+        target[0][:] = self.header
+        return Request(True)
+
+
+class Communicator:
+    """The headers that have arrived; large frames never do."""
+
+    def __init__(self, *headers: bytes, sends: bool = True) -> None:
+        self.headers = [bytes(header) for header in headers]
+        self.sends = sends
+        self.receives: list[Request] = []
+
+    def Improbe(self, rank: int, tag: int, status: Any) -> Message | None:
+        if not self.headers:
+            return None
+        status.nbytes = len(self.headers[0])
+        return Message(self.headers.pop(0))
+
+    def Isend(self, *_: Any) -> Request:
+        return Request(self.sends)
+
+    def Irecv(self, *_: Any) -> Request:
+        self.receives.append(Request(False))
+        return self.receives[-1]
+
+
+class Status:
+    """The size of the header that was found."""
+
+    nbytes = 0
+
+    def Get_count(self, _: Any) -> int:
+        return self.nbytes
+
+
+class End:
+    """A channel with stubs, and whether its tag was released."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.released = 0
+        control = SimpleNamespace(
+            attach=lambda _: None, record=lambda *_: None, close=lambda: None, abort=lambda: None
+        )
+        self.channel = Channel(
+            Engine.for_loop(asyncio.get_running_loop()), control, communicator,  # type: ignore[arg-type]
+            0, 1, 5, 6, SimpleNamespace(BYTE=None, Status=Status), self._release,
+        )  # fmt: skip
+
+    def _release(self) -> None:
+        self.released += 1
+
+    async def ended(self) -> None:
+        """Wait until the channel has ended and its tag is released."""
+        async with asyncio.timeout(60):
+            while not (self.channel._ended and self.released):
+                await asyncio.sleep(0.01)
+        assert self.released == 1
+        assert not self.channel.engine._watched
+
+
+SMALL = bytes(wire.pack([b"x"])[0])
+LARGE = bytes(wire.pack([bytes(100_000)])[0])
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.05)
+
+
+def test_closed_without_a_reader_after_the_loss() -> None:
+    async def run() -> None:
+        end = End(Communicator())
+        end.channel.on_record(Record.CLOSE, 1)
+        end.channel.on_lost("killed")
+        end.channel.close()
+        await end.ended()
+
+    asyncio.run(run())
+
+
+def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
+    async def run() -> None:
+        end = End(Communicator(SMALL, sends=False))
+        end.channel.send([bytes(100_000)])
+        end.channel.on_record(Record.CLOSE, 1)
+        end.channel.on_lost("killed")
+        assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+        with pytest.raises(ChannelClosedError):
+            await end.channel.receive()
+        await end.ended()
+
+    asyncio.run(run())
+
+
+def test_one_of_two_announced_messages_arrives_after_the_close() -> None:
+    async def run() -> None:
+        end = End(Communicator(SMALL))
+        end.channel.on_record(Record.CLOSE, 2)
+        end.channel.close()
+        end.channel.on_lost("killed")
+        await end.ended()
+
+    asyncio.run(run())
+
+
+def test_a_message_whose_rest_never_comes_is_not_waited_for() -> None:
+    """Nobody reads when the connection is lost; then the reader finds the header."""
+
+    async def run() -> None:
+        end = End(Communicator(LARGE))
+        end.channel.on_record(Record.CLOSE, 1)
+        end.channel.on_lost("killed")
+        with pytest.raises(ChannelClosedError, match="killed"):
+            await asyncio.wait_for(end.channel.receive(), 60)
+        await end.ended()
+
+    asyncio.run(run())
+
+
+def test_announced_messages_stay_readable_after_the_loss() -> None:
+    async def run() -> None:
+        end = End(Communicator(SMALL, SMALL))
+        end.channel.on_record(Record.CLOSE, 2)
+        end.channel.on_lost("killed")
+        await asyncio.sleep(4 * module.GRACE_S)
+        for _ in range(2):
+            assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+        await end.ended()
+
+    asyncio.run(run())
+
+
+def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() -> None:
+    async def run() -> None:
+        end = End(Communicator(LARGE))
+        end.communicator.Irecv = lambda *_: stuck  # type: ignore[method-assign]
+        stuck = SimpleNamespace(Test=lambda: stuck.complete, Cancel=lambda: None, complete=False)
+        reading = asyncio.ensure_future(end.channel.receive())
+        await asyncio.sleep(0.02)
+        end.channel.on_lost("killed")
+        with pytest.raises(ChannelClosedError):
+            await reading
+        assert end.released == 0
+        stuck.complete = True
+        await end.ended()
+
+    asyncio.run(run())

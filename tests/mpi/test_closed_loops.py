@@ -1,0 +1,118 @@
+"""What stays when an event loop ends in the middle of something."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from distributed.comm import connect, listen
+from peers import Peer, ask, check_echo, exchange, handler, payload
+from scenarios import scenario
+
+from commbench.mpi.buffers import BUFFERS
+from commbench.mpi.connect import CALLS
+from commbench.mpi.runtime import runtime
+
+_FOLDER = Path(__file__).parent
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for `condition` without an event loop."""
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, what
+        gc.collect()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@scenario(60)
+def test_a_closed_loop_keeps_no_tags(closes: bool) -> None:
+    peer = Peer(str(_FOLDER / "peers.py"), "mpi://127.0.0.1:0")
+    asyncio.run(peer.ready())
+
+    async def once() -> None:
+        comm = await connect(peer.address)
+        await exchange(comm)
+        if closes:
+            await comm.close()
+        else:
+            comm._finalizer.detach()  # It warns.
+
+    try:
+        for _ in range(3):
+            asyncio.run(once())
+        until(lambda: len(runtime().tags) == 0, "tags are left")
+    finally:
+        peer.end()
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+@scenario(60)
+def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool) -> None:
+    peer = Peer(str(_FOLDER / "faulty_peer.py"), "leads", "2", str(int(signal.SIGSTOP)))
+    asyncio.run(peer.ready())
+
+    async def fail() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connect(peer.address, timeout=60), 1)
+
+    try:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)
+        loop.run_until_complete(fail())
+        if cancels:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        del loop
+        gc.collect()
+        assert CALLS.n_running + CALLS.n_kept == 1
+    finally:
+        peer.end()
+    until(lambda: CALLS.n_running + CALLS.n_kept == 0, "a call is left")
+    until(lambda: threading.active_count() == 1, "a thread is left")
+
+
+@scenario(60)
+def test_a_large_message_to_a_closed_loop_leaves_its_sender() -> None:
+    """It was announced, and nobody had read it."""
+
+    async def leave() -> None:
+        async with listen("mpi://127.0.0.1:0", handler) as listener:
+            comm = await connect(listener.contact_address)
+            await comm.write({"op": "send", "nbytes": 50_000_000})
+            await asyncio.sleep(0.2)
+            comm._finalizer.detach()
+
+    async def go_on() -> None:
+        async with listen("mpi://127.0.0.1:0", handler) as listener:
+            for _ in range(5):
+                await check_echo(listener.contact_address)
+
+    asyncio.run(leave())
+    asyncio.run(go_on())
+    until(lambda: len(runtime().tags) == 0, "tags are left")
+
+
+@scenario(60)
+def test_free_buffers_are_dropped_once_nothing_trims_them() -> None:
+    async def receive() -> object:
+        async with listen("mpi://127.0.0.1:0", handler) as listener:
+            comm = await connect(listener.contact_address)
+            array = (await ask(comm, "send", nbytes=20_000_000))["x"]
+            await comm.close()
+            return array
+
+    array = asyncio.run(receive())
+    assert (array == payload(20_000_000)).all()
+    gc.collect()
+    del array
+    assert BUFFERS.n_free_bytes == 0

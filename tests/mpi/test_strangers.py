@@ -1,0 +1,137 @@
+"""What a stranger, who proves nothing, can make this process do: MPI is a stub."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distributed.comm.core import FatalCommClosedError
+
+from commbench.mpi import pairing, pairs
+from commbench.mpi.handshake import Hello, Kind
+from commbench.mpi.receive_queue import Senders
+from commbench.mpi.tags import TagAllocator
+
+HOST = "boot-1-2"
+
+
+def hello(name: str, mode: str, **given: Any) -> Hello:
+    """Return the HELLO of a process."""
+    fields = {
+        "library": "MPICH", "world": "2", "rank": 0, "host": HOST, "pid": 1, "tag": 120,
+        "gpu_memory": "host", "nonce": secrets.token_hex(16),
+    }  # fmt: skip
+    return Hello(process=32 * name, mode=mode, **(fields | given))
+
+
+class World:
+    """A communicator, on which other messages have arrived."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = list(messages)
+        self.sent: list[tuple[int, int, int]] = []
+
+    def Isend(self, buffer: Any, rank: int, tag: int) -> Any:  # noqa: N802 - mpi4py's name
+        self.sent.append((len(buffer[0]), rank, tag))
+        return SimpleNamespace(Test=lambda: True)
+
+    def Improbe(self, _: int, tag: int, status: Any) -> Any:  # noqa: N802 - mpi4py's name
+        assert tag == 99
+        if not self.messages:
+            return None
+        text = self.messages.pop()
+        status.nbytes = len(text)
+
+        def receive(buffer: Any) -> None:
+            buffer[0][:] = text
+
+        return SimpleNamespace(Recv=receive)
+
+
+def runtime(world: World) -> Any:
+    """Return rank 0 of a world of two, in which mpi:// has the tags from 100 on."""
+
+    class Status:
+        nbytes = 0
+
+        def Get_count(self, _: Any) -> int:  # noqa: N802 - mpi4py's name
+            return self.nbytes
+
+    mpi = SimpleNamespace(
+        COMM_WORLD=world, BYTE=None, ANY_SOURCE=-1, Status=Status,
+        Request=SimpleNamespace(Testall=lambda _: True),
+    )  # fmt: skip
+    return SimpleNamespace(
+        process=32 * "0", mode="world", world="2", size=2, rank=0, library="MPICH", mpi=mpi,
+        host=HOST, port="p", segments=frozenset(), tags=TagAllocator(100, 199), devices=None,
+    )  # fmt: skip
+
+
+class Connection:
+    """The stranger's end: it sends these messages, and is gone."""
+
+    def __init__(self, *messages: tuple[Kind, dict[str, Any]]) -> None:
+        self.messages = list(messages)
+        self.sent: list[Kind] = []
+
+    def send(self, kind: Kind, **_: Any) -> None:
+        self.sent.append(kind)
+
+    async def receive(self, *_: Kind) -> tuple[Kind, dict[str, Any]]:
+        if not self.messages:
+            raise OSError("the stranger has gone")
+        return self.messages.pop(0)
+
+    def raise_if_lost(self) -> None:
+        if not self.messages:
+            raise OSError("the stranger has gone")
+
+
+def handshake(world: World, mode: str, peer: Hello, *messages: tuple[Kind, dict[str, Any]]) -> None:
+    """Go through the handshake with a stranger, up to its end."""
+    local = hello("0", mode)
+    with pytest.raises(OSError, match="has gone"):
+        asyncio.run(
+            pairing.share_communicator(runtime(world), local, peer, mode, Connection(*messages))  # type: ignore[arg-type]
+        )
+
+
+CONNECTS = ((Kind.PROOF, {"proofs": []}), (Kind.CONNECTING, {"port": "", "segments": []}))
+
+
+def test_a_rank_sends_on_one_tag_only_before_anything_is_proven() -> None:
+    world = World()
+    handshake(world, "world", hello("f", "world", rank=1, tag=150), *CONNECTS)
+    assert world.sent == [(64, 1, 99)]
+
+
+def test_secrets_of_other_handshakes_are_kept_for_them_up_to_a_limit() -> None:
+    pairs._secrets.clear()
+    others = [secrets.token_bytes(64) for _ in range(2 * pairs._MAX_SECRETS)]
+    handshake(World(*others), "world", hello("f", "world", rank=1), *CONNECTS)
+    assert len(pairs._secrets) == pairs._MAX_SECRETS
+    assert pairs._secrets[others[0][:32]] == others[0][32:]
+    pairs._secrets.clear()
+
+
+@pytest.mark.parametrize("tag", [7, 99, 200])
+def test_a_tag_of_the_application_is_refused(tag: int) -> None:
+    with pytest.raises(FatalCommClosedError, match=f"the tag {tag} is not one of mpi://"):
+        pairing.agree_on_mode(runtime(World()), hello("f", "world", rank=1, tag=tag))
+    assert pairing.agree_on_mode(runtime(World()), hello("f", "world", rank=1)) == "world"
+
+
+@pytest.mark.parametrize("host", [HOST, "", "boot-1-9"])
+def test_a_failed_handshake_adds_no_sender(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger may name any process, or one that nobody can see."""
+    senders = Senders()
+    monkeypatch.setattr(pairing, "SENDERS", senders)
+    added = []
+    add = senders.add
+    monkeypatch.setattr(senders, "add", lambda pid: added.append(add(pid)) or added[-1])
+    handshake(World(), "elastic", hello("f", "elastic", host=host), CONNECTS[0])
+    assert len(added) == 1
+    assert not senders._counts
