@@ -45,8 +45,16 @@ _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
-_MAX_NAMED = 6
-"""The maximum slow pairs of a case that its warning names."""
+_MAX_CAUSES, _MAX_NAMED = 3, 6
+"""The maximum causes of slow pairs with a warning each, and named in the warning after these."""
+_SLOW_PARTS = {
+    "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
+    "sender": "only what it sends is slow: check limits of its egress, and its NIC and cable",
+    "receiver": "only what it receives is slow: check what else arrives there, its NIC and cable",
+    "link": "its ends are fast with others: check the path between the two",
+    "direction": "its ends are fast with others, and so is the way back: check routes and shaping",
+}
+"""The advice for each kind of ``stats.slow_pairs``."""
 
 
 def find(run: Run) -> list[str]:
@@ -72,7 +80,7 @@ def disturbances(run: Run) -> list[str]:
     labels, texts = _labels(run), list[str]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
-        _oversubscription, _polling, _crowded_pairs, _frequency_scaling,
+        _oversubscription, _frequency_scaling,
     ):  # fmt: skip
         texts += warnings(run, labels)
     return texts
@@ -198,19 +206,21 @@ def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    for (case_id, channel), rows in run.slow_pairs.groupby(
-        ["case_id", "channel"], sort=False, observed=True
-    ):
-        worst = next(rows.itertuples())
-        also = [f"{row.src} → {row.dst}" for row in rows.iloc[1:_MAX_NAMED].itertuples()]
-        also += [f"{len(rows) - _MAX_NAMED} more"] * (len(rows) > _MAX_NAMED)
-        yield (
-            f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}:"
-            f" pair {worst.src} → {worst.dst} takes {worst.slowdown:.1f} times as long as the "
-            f"typical pair ({format_bandwidth(worst.q50_Bps)} against "
-            f"{format_bandwidth(worst.typical_Bps)})"
-            + (f"; slow, too: {', '.join(also)}" if also else "")
-        )
+    for (case_id, channel), rows in run.slow_pairs.groupby(["case_id", "channel"], sort=False):
+        where = f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}: transfers"
+        causes = rows.drop_duplicates("cause")
+        for row in causes.head(_MAX_CAUSES).itertuples():
+            interval = f" ({row.low:.1f} to {row.high:.1f})" if row.level >= 0 else ""
+            yield (
+                f"{where} {row.cause} take {row.factor:.1f}{interval} times as long as ordinary "
+                f"ones ({format_bandwidth(row.typical_Bps / row.factor)} against "
+                f"{format_bandwidth(row.typical_Bps)}); {_SLOW_PARTS[row.kind]}"
+            )
+        more = causes["cause"].iloc[_MAX_CAUSES:]
+        if len(more):
+            yield f"{where} {', '.join(more.head(_MAX_NAMED))} are slow, too" + (
+                f", and {len(more) - _MAX_NAMED} others" if len(more) > _MAX_NAMED else ""
+            )
 
 
 def _untimed(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
@@ -358,49 +368,59 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _n_cores(run: Run) -> float | None:
-    return cores.usable(run.manifest.environment.get("cpu") or {})
-
-
 def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = _n_cores(run)
-    on_cluster = set(run.samples.loc[run.samples["layer"] == "workload", "case_id"])
-    # The workers' threads, the scheduler and the client.
-    wanted = {
-        case.id: case.cluster.n_workers * case.cluster.threads_per_worker + 2
-        for case in run.suite.cases
-        if case.id in on_cluster and not _may_be_remote(case)
-    }
-    most = max(wanted.values(), default=0)
-    if n_cores and most > n_cores:
-        above = [case_id for case_id, n in wanted.items() if n > n_cores]
-        who = labels[above[0]] if len(above) == 1 else f"{len(above)} of {len(labels)} cases"
-        yield (
-            f"{who}: up to {most} busy threads (each worker's, the scheduler's and the client's) "
-            f"share {n_cores:g} cores: they take turns, and a backend that polls takes cores from "
-            "the computation; take fewer workers or threads, or more cores"
-        )
-
-
-def _polling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    del labels
-    n_cores = _n_cores(run)
-    on_workers = set(run.samples.loc[run.samples["layer"] == "worker", "case_id"])
-    polling = []
-    for row in stats.idle_cores(run).itertuples():
-        # The layer worker of pingpong has a scheduler and a client besides its two workers.
-        n_processes = max(row.n_processes, 4 if row.case_id in on_workers else 0)
-        if n_cores and n_processes > n_cores and row.idle_cores > _POLLS * n_cores:
-            polling.append((row, int(n_processes)))
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    if not n_cores:
+        return
+    layers = run.samples.groupby("case_id")["layer"].unique()
+    local = {case.id: case for case in run.suite.cases if not _may_be_remote(case)}
+    idle = stats.idle_cores(run).set_index("case_id")
+    polling, crowded = dict[str, int](), dict[str, int]()
+    for case_id, case in local.items():
+        if case_id not in layers.index:
+            continue
+        n_busy = max(_n_busy_threads(case, layer) for layer in layers[case_id])
+        if case_id in idle.index and idle["idle_cores"][case_id] > _POLLS * n_cores:
+            # The layer worker of pingpong has a scheduler and a client besides its two workers.
+            n_processes = max(idle["n_processes"][case_id], 4 if "worker" in layers[case_id] else 0)
+            if n_processes > n_cores:
+                polling[case_id] = int(n_processes)
+        if n_busy > n_cores and case_id not in polling:
+            crowded[case_id] = n_busy
     if polling:
-        row, n_processes = polling[0]
-        backends = ", ".join(dict.fromkeys(row.backend for row, _ in polling))
+        worst = max(polling, key=polling.__getitem__)
+        backends = ", ".join(dict.fromkeys(local[case_id].backend for case_id in polling))
         yield (
-            f"{backends}: event loops poll: an idle cluster uses {row.idle_cores:.2g} of "
-            f"{n_cores:g} cores, on which {n_processes} processes take turns. Times contain the "
-            "kernel's time slices, which are milliseconds; measure a progress mode that sleeps, as "
-            "ucx:shm+thread-future, or take more cores"
+            f"{backends}: event loops poll: an idle cluster uses {idle['idle_cores'][worst]:.2g} "
+            f"of {n_cores:g} cores, on which {polling[worst]} processes take turns. Times contain "
+            "the kernel's time slices, which are milliseconds; measure a progress mode that "
+            "sleeps, as ucx:shm+thread-future, or take more cores"
         )
+    if crowded:
+        who = (
+            labels[next(iter(crowded))]
+            if len(crowded) == 1
+            else f"{len(crowded)} of {len(labels)} cases"
+        )
+        yield (
+            f"{who}: up to {max(crowded.values())} busy threads share {n_cores:g} "
+            f"core{'s' if n_cores != 1 else ''}: they take turns, and times contain waits for a "
+            "core; take fewer workers, threads or pairs, or more cores"
+        )
+
+
+def _n_busy_threads(case: Case, layer: str) -> int:
+    """Return how many threads are busy at once while a layer is measured."""
+    match layer:
+        case "workload":
+            # The workers' threads, the scheduler and the client.
+            return case.cluster.n_workers * case.cluster.threads_per_worker + 2
+        case "together":
+            return case.cluster.n_workers
+        case "memcpy":
+            return 1
+    pairs = case.params.get("pairs", 1) if stats.pingpong_mode(case) == "multi-pair" else 1
+    return 2 * int(pairs)
 
 
 def _may_be_remote(case: Case) -> bool:
@@ -410,20 +430,6 @@ def _may_be_remote(case: Case) -> bool:
     except CommbenchError:
         # The launcher's package is not installed here.
         return True
-
-
-def _crowded_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    n_cores = _n_cores(run)
-    measured = set(run.samples["case_id"])
-    for case in run.suite.cases:
-        if case.id not in measured or stats.pingpong_mode(case) != "multi-pair":
-            continue
-        if n_cores and (n_processes := 2 * case.params["pairs"]) > n_cores:
-            yield (
-                f"{labels[case.id]}: {n_processes} processes share {n_cores:g} cores: they take "
-                "turns, so the bandwidth of all pairs is what the cores allow and not what the "
-                "transport can; take fewer --pairs, or more cores"
-            )
 
 
 def _frequency_scaling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:

@@ -315,9 +315,7 @@ def cluster(given: dict[str, Any]) -> ClusterSpec:
 
     device = devices.detect() if given["device"] == "auto" else given["device"]
     asked = ClusterSpec(**overrides(given), device=device)
-    choice, shared = given.get("placement") or "none", max(1, asked.workers_per_gpu)
-    placement = choose_placement(choice, asked.n_workers, asked.device, workers_per_gpu=shared)
-    return replace(asked, placement=placement)
+    return replace(asked, placement=choose_placement(given.get("placement") or "none", asked))
 
 
 def overrides(given: dict[str, Any]) -> dict[str, Any]:

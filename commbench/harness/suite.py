@@ -170,9 +170,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
                 choice = _first(entry.cluster.placement, file.cluster.placement, "none")
                 folder = path.parent
             for cluster in _clusters(file, entry, scale, given_cluster):
-                placement = choose_placement(
-                    choice, cluster.n_workers, cluster.device, folder, cluster.workers_per_gpu
-                )
+                placement = choose_placement(choice, cluster, folder)
                 placed = replace(cluster, placement=placement)
                 cases += _cases(file, entry, placed, scale, given)
         except CommbenchError as error:
@@ -376,9 +374,11 @@ class _RackFile:
 
 
 def choose_placement(
-    choice: str, n_workers: int, device: str, folder: Path = Path(), workers_per_gpu: int = 1
+    choice: str, cluster: ClusterSpec, folder: Path = Path()
 ) -> tuple[Placement, ...]:
     """Return the bindings of the workers: ``none``, ``auto`` or a file relative to `folder`.
+
+    With ``cpus_per_worker`` each worker has that number of CPUs to itself.
 
     The file has a table for each worker, in the order of their names. All keys are optional::
 
@@ -390,14 +390,22 @@ def choose_placement(
     Raises
     ------
     UsageError
-        If the file is invalid or has too few workers, or the host has too few GPUs.
+        If the file is invalid or has too few workers, or the host has too few GPUs or CPUs.
     """
+    n_workers, n_cpus = cluster.n_workers, cluster.cpus_per_worker
+    if n_cpus and (choice != "none" or cluster.device == "gpu"):
+        raise UsageError(
+            "--cpus-per-worker and --placement both bind workers, and a worker with a GPU is bound "
+            "to the CPUs near it by --placement auto; give one of them"
+        )
+    if n_cpus:
+        return topology.separate_cpus(topology.this_host(), n_workers, n_cpus)
     if choice == "none":
         return ()
     if choice == "auto":
         host = topology.this_host()
         host = replace(host, gpus=topology.visible(host.gpus, os.environ))
-        return topology.auto(host, n_workers, device, workers_per_gpu)
+        return topology.auto(host, n_workers, cluster.device, max(1, cluster.workers_per_gpu))
     path = folder / choice
     file: _PlacementFile = structure(
         _content(path, "auto, none or a placement file"), _PlacementFile, str(path)

@@ -72,16 +72,17 @@ def _field(default: Any, option: str = "", help: str = "", **more: Any) -> Any: 
 class ClusterSpec:
     """The cluster of a case.
 
-    Options, suite files, labels, comparisons and ids are derived from these fields. ``device`` is
-    ``"cpu"`` or ``"gpu"``. ``env`` and ``dask_config`` (with Dask's keys) are set in every process
-    of the cluster, after the settings of the backend. ``hosts`` are those of the launcher, the
-    scheduler's first. ``scheduler`` is the address or the file of a running scheduler.
-    ``placement`` has the binding of each worker, in the order of their names; if it is empty,
-    workers are not bound. RMM allocates the memory of workers on GPUs: from a pool with the initial
-    size ``rmm_pool`` (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous
-    allocator, or as managed memory. ``memory_limit`` is that of each worker (bytes or a share of
-    its host's memory, as text). ``task_placement`` is ``"pinned"``, ``"dask"``, or empty for
-    runs from before there was a choice, which was Dask's.
+    Options, suite files, labels, comparisons and ids are derived from these fields. ``device``
+    is ``"cpu"`` or ``"gpu"``. ``env`` and ``dask_config`` (with Dask's keys) are set in every
+    process of the cluster, after the settings of the backend. ``hosts`` are those of the
+    launcher, the scheduler's first. ``scheduler`` is the address or the file of a running
+    scheduler. ``placement`` has the binding of each worker, in the order of their names; if it
+    is empty, workers are not bound; ``cpus_per_worker`` gives each CPUs of its own. RMM
+    allocates the memory of workers on GPUs: from a pool with the initial size ``rmm_pool``
+    (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or as
+    managed memory. ``memory_limit`` is that of each worker (bytes or a share of its host's
+    memory, as text). ``task_placement`` is ``"pinned"``, ``"dask"``, or empty for runs from
+    before there was a choice, which was Dask's.
     """
 
     n_workers: int = _field(2, "--workers", "Worker processes.", scope="size")
@@ -124,6 +125,11 @@ class ClusterSpec:
     placement: tuple[Placement, ...] = _field(
         (), "--placement", scope="", shown_as="placement", shown_by="placed"
     )
+    cpus_per_worker: int = _field(
+        0, "--cpus-per-worker",
+        "Bind each worker to N CPUs that no other worker has.",
+        is_measured=False, none="unbound", metavar="N",
+    )  # fmt: skip
     workers_per_gpu: int = _field(
         1, "--workers-per-gpu",
         "With --device gpu: processes that share a GPU, on machines with few.", scope="gpu",

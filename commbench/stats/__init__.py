@@ -24,7 +24,6 @@ from commbench.stats.pairs import (
     link_bandwidths,
     pair_bandwidths,
     pairs,
-    slow_pairs,
 )
 from commbench.stats.published import (
     PublishedComparison,
@@ -36,6 +35,7 @@ from commbench.stats.published import (
 )
 from commbench.stats.selection import case_labels, counted
 from commbench.stats.sequential import CONFIDENCE, ended_by, imprecise, undecided
+from commbench.stats.slow_pairs import slow_pairs
 from commbench.stats.stability import drifts, spreads
 from commbench.stats.summary import (
     costs,

@@ -1,4 +1,4 @@
-"""Bandwidth of every ordered pair of workers, how much of the traffic that is, and slow pairs."""
+"""Bandwidth of every ordered pair of workers, and how much of the traffic that is."""
 
 from __future__ import annotations
 
@@ -26,13 +26,6 @@ _COVERAGE = (
     "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
     "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
 )  # fmt: skip
-
-ALPHA = 0.02
-PRIOR_NOISE = 0.15
-PRIOR_PAIRS = 2
-MIN_SLOWDOWN = 1.5
-MIN_PAIRS = 4
-"""Among fewer pairs a test can't say which one is the exception."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
 
     from commbench.stats import grouping
 
-    log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][_counting(run)]
+    log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     # The order in which reports show pairs.
@@ -154,7 +147,7 @@ def _measured(
     }, single_Bps
 
 
-def _counting(run: Run) -> _Array:
+def counting(run: Run) -> _Array:
     """Return a mask of the transfers that count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
@@ -263,91 +256,3 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])
-
-
-def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the slow pairs of the table of ``stats.pairs``, the slowest first.
-
-    Pairs are compared with those of the same case, channel and class of link.
-
-    Returns
-    -------
-    DataFrame
-        The case's and pair's names, ``link``, the pair's ``q50_Bps``, the ``typical_Bps`` of its
-        ``n_pairs`` peers (including itself), ``slowdown`` = typical_Bps / q50_Bps, and ``score``:
-        its distance below the mean of the ordinary pairs in units of their spread, in logarithms.
-        In the order of the suite's cases, then by channel.
-
-    Notes
-    -----
-    The test is Rosner's for several outliers (generalised ESD): each pair is only compared with
-    more ordinary ones, so that slow pairs don't mask one another. Of the logarithms x of the median
-    bandwidths, the n nearest to median(x) have a mean and a spread ::
-
-        s² = (sum((x - mean)²) + PRIOR_PAIRS * PRIOR_NOISE²) / (n - 1 + PRIOR_PAIRS)
-
-    and the next one, if it is lower, is slow if ::
-
-        (mean - x) / s > sqrt(1 + 1 / n) * t(1 - ALPHA / (n + 1), n - 1 + PRIOR_PAIRS)
-
-    with t the quantile of Student's distribution, and if it is at least 1.5 times slower than the
-    typical pair, exp(median(x)). All that are slower are slow, too. The smallest such n above half
-    of the pairs decides: if half of the pairs are slow, that is typical, and no pair is slow.
-
-    Four or five pairs are a poor estimate of the spread, and may agree well by chance. The spread
-    is therefore moderated as in Smyth's t, by two further pairs with the usual noise.
-    docs/measurements.md gives the error rates of the test with these constants.
-
-    Sources: B. Rosner, Percentage Points for a Generalized ESD Many-Outlier Procedure,
-    Technometrics 25, 1983, 165-172, one-sided; G. K. Smyth, Linear Models and Empirical Bayes
-    Methods for Assessing Differential Expression in Microarray Experiments, Statistical
-    Applications in Genetics and Molecular Biology 3, 2004, article 3.
-    """
-    import pandas as pd
-
-    known = pairs.loc[pairs["q50_Bps"] > 0, ["case_id", "channel", "link", "q50_Bps"]]
-    names = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
-    groups: list[pd.DataFrame] = []
-    peers = known.groupby(["case_id", "channel", "link"], sort=False, observed=True)["q50_Bps"]
-    for _, bandwidths_Bps in peers:  # noqa: N806 - the spelling of the unit
-        if len(bandwidths_Bps) < MIN_PAIRS:
-            continue
-        typical_Bps, slow, slowdown, score = _compare(bandwidths_Bps.to_numpy())  # noqa: N806
-        if slow.any():
-            group = pairs.loc[bandwidths_Bps.index[slow], names].assign(
-                typical_Bps=typical_Bps, n_pairs=len(bandwidths_Bps),
-                slowdown=slowdown[slow], score=score[slow],
-            )  # fmt: skip
-            groups.append(group)
-    if not groups:
-        return pd.DataFrame(columns=[*names, "typical_Bps", "n_pairs", "slowdown", "score"])
-    case_order = {case.id: number for number, case in enumerate(run.suite.cases)}
-    table = pd.concat(groups, ignore_index=True).astype(dict.fromkeys(names[:-1], "str"))
-    keys = [table["case_id"].map(case_order), table["channel"], -table["slowdown"]]
-    order = pd.concat(keys, axis=1, keys=range(3)).sort_values([0, 1, 2], kind="stable").index
-    return table.loc[order].reset_index(drop=True)
-
-
-def _compare(bandwidths_Bps: Any) -> tuple[float, Any, Any, Any]:  # noqa: N803 - the spelling of the unit
-    """Return the typical bandwidth; per pair, whether it is slow, its slowdown and its score."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    logs = np.log(bandwidths_Bps)
-    typical = np.median(logs)
-    behind = typical - logs
-    typical_Bps, slowdown = float(np.exp(typical)), np.exp(behind)  # noqa: N806
-    ordered = behind[np.argsort(np.abs(behind), kind="stable")]
-    n = np.arange(len(ordered) // 2 + 1, len(ordered))
-    n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
-    mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
-    squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
-    freedom = n - 1 + PRIOR_PAIRS
-    spread = np.sqrt(squares / freedom)
-    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
-    far = (ordered[n] - mean) / spread > limit
-    if not far.any():
-        return typical_Bps, far[:0], slowdown, behind
-    first = int(np.argmax(far))
-    score = (behind - mean[first]) / spread[first]
-    return typical_Bps, behind >= ordered[n[first]], slowdown, score

@@ -117,7 +117,7 @@ def test_more_busy_threads_than_cores(workers, threads, cores, quota, expected):
         assert f"up to {workers * threads + 2} busy threads" in warning
 
 
-def test_threads_of_ping_pongs_and_of_other_hosts_do_not_count():
+def test_threads_of_other_hosts_do_not_count():
     far = builders.case(cluster=ClusterSpec(n_workers=99, launcher="ssh"), launches=8)
     assert warned(clean(far), cases=[far]) == ""
     unknown = builders.case(cluster=ClusterSpec(n_workers=99, launcher="a-plug-in"), launches=8)
@@ -136,6 +136,21 @@ def test_threads_of_ping_pongs_and_of_other_hosts_do_not_count():
 
 
 @pytest.mark.parametrize(
+    ("layer", "n_busy"),
+    [("raw", 2), ("coroutine", 2), ("comm", 2), ("worker", 2), ("alone", 2), ("together", 3)],
+)
+def test_busy_threads_of_each_layer(layer, n_busy):
+    case = builders.case(workload="pingpong", n_workers=3, launches=8)
+    records = builders.ended([message(case, 1e-3, 1, launch=n, layer=layer) for n in range(8)])
+    for n_cores in (n_busy - 1, n_busy):
+        cpu = QUIET["cpu"] | {"usable_cores": n_cores}
+        warning = warned(records, cases=[case], environment={"cpu": cpu})
+        assert (f"up to {n_busy} busy threads share {n_cores} core" in warning) == (
+            n_cores < n_busy
+        )
+
+
+@pytest.mark.parametrize(
     ("n_pairs", "mode"), [(2, "multi-pair"), (3, "multi-pair"), (3, "latency")]
 )
 def test_more_processes_of_pairs_than_cores(n_pairs, mode):
@@ -144,7 +159,9 @@ def test_more_processes_of_pairs_than_cores(n_pairs, mode):
     records = builders.ended([message(case, 1e-3, 1, launch=n) for n in range(8)])
     cpu = QUIET["cpu"] | {"usable_cores": 4}
     warning = warned(records, cases=[case], environment={"cpu": cpu})
-    assert ("6 processes share 4 cores" in warning) == (n_pairs == 3 and mode == "multi-pair")
+    assert ("up to 6 busy threads share 4 cores" in warning) == (
+        n_pairs == 3 and mode == "multi-pair"
+    )
 
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.07, False), (0.25, True)])

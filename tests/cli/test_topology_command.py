@@ -7,6 +7,7 @@ from trees import DGX1
 
 from commbench.harness import suite as files
 from commbench.machine.topology import auto, parse, read_host
+from commbench.model import ClusterSpec
 
 
 def topology(*arguments):
@@ -75,7 +76,9 @@ def test_the_figure_has_the_format_of_its_suffix(form, tmp_path):
 def test_the_written_placement_is_that_of_auto(tmp_path):
     path = tmp_path / "dgx1.toml"
     assert topology("--file", DGX1, "--write-placement", path).exit_code == 0
-    assert files.choose_placement(str(path), 8, "gpu") == auto(read_host(DGX1), 8, "gpu")
+    assert files.choose_placement(str(path), ClusterSpec(n_workers=8, device="gpu")) == auto(
+        read_host(DGX1), 8, "gpu"
+    )
     assert topology("--file", DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
     assert len(tomllib.loads(path.read_text())["worker"]) == 2
 
@@ -85,5 +88,5 @@ def test_quotes_in_a_device_name_are_escaped_in_the_written_placement(tmp_path):
     matrix.write_text('  GPU0 mlx"\\\nGPU0 X PIX\nmlx"\\ PIX X\n')
     path = tmp_path / "placement.toml"
     assert topology("--file", matrix, "--write-placement", path).exit_code == 0
-    (placement,) = files.choose_placement(str(path), 1, "gpu")
+    (placement,) = files.choose_placement(str(path), ClusterSpec(n_workers=1, device="gpu"))
     assert placement.nic == 'mlx"\\:1'

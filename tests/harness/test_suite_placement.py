@@ -2,9 +2,11 @@ import processes
 import pytest
 import trees
 
+import commbench
 from commbench.errors import UsageError
 from commbench.harness import suite
-from commbench.machine.topology import this_host, validate_placement
+from commbench.machine import cores
+from commbench.machine.topology import Host, NumaNode, this_host, validate_placement
 from commbench.model import ClusterSpec, Placement
 
 TWO_WORKERS = """
@@ -32,9 +34,9 @@ def write(tmp_path):
 def test_a_placement_file_has_a_table_for_each_worker(write):
     path = write(TWO_WORKERS)
     one, other = Placement(cpus="0", gpu=3, nic="mlx5_0:1"), Placement(cpus="1")
-    assert suite.choose_placement(str(path), 2, "cpu") == (one, other)
-    assert suite.choose_placement(str(path), 1, "cpu") == (one,)
-    assert suite.choose_placement("none", 2, "cpu") == ()
+    assert suite.choose_placement(str(path), ClusterSpec(n_workers=2, device="cpu")) == (one, other)
+    assert suite.choose_placement(str(path), ClusterSpec(n_workers=1, device="cpu")) == (one,)
+    assert suite.choose_placement("none", ClusterSpec(n_workers=2, device="cpu")) == ()
 
 
 @pytest.mark.parametrize(
@@ -53,13 +55,13 @@ def test_a_placement_file_has_a_table_for_each_worker(write):
 def test_an_invalid_placement_file_is_refused(text, message, write):
     path = write(text)
     with pytest.raises(UsageError, match=message) as error:
-        suite.choose_placement(str(path), 3, "cpu")
+        suite.choose_placement(str(path), ClusterSpec(n_workers=3, device="cpu"))
     assert str(path) in str(error.value)
 
 
 def test_an_unknown_choice_is_read_as_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match=r"can't read .*atuo.*give auto, none or a placement file"):
-        suite.choose_placement("atuo", 2, "cpu", tmp_path)
+        suite.choose_placement("atuo", ClusterSpec(n_workers=2, device="cpu"), tmp_path)
 
 
 def test_racks_are_lists_of_hosts(write):
@@ -128,15 +130,58 @@ def test_auto_only_uses_visible_gpus(tmp_path, monkeypatch):
     rows = "".join(f"{i}, A100, GPU-{i}, 00000000:0{i}:00.0, 1, 5\n" for i in range(3))
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, rows, "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-0")
-    assert [placement.gpu for placement in suite.choose_placement("auto", 2, "gpu")] == [2, 0]
+    assert [
+        placement.gpu
+        for placement in suite.choose_placement("auto", ClusterSpec(n_workers=2, device="gpu"))
+    ] == [2, 0]
     with pytest.raises(UsageError, match="each of the 3 workers"):
-        suite.choose_placement("auto", 3, "gpu")
+        suite.choose_placement("auto", ClusterSpec(n_workers=3, device="gpu"))
 
 
 def test_auto_binds_workers_to_cpus_of_this_machine():
     if not this_host().nodes:
         pytest.skip("the kernel shows no NUMA nodes")
-    for placement in suite.choose_placement("auto", 2, "cpu"):
+    for placement in suite.choose_placement("auto", ClusterSpec(n_workers=2, device="cpu")):
         validate_placement((placement,), this_host())
         assert placement.cpus
         assert placement.gpu is None
+
+
+def two_nodes(monkeypatch, allowed):
+    nodes = (NumaNode(number=0, cpus="0-2"), NumaNode(number=1, cpus="3-5"))
+    host = Host(name="node1", nodes=nodes, allowed=frozenset(allowed))
+    monkeypatch.setattr("commbench.machine.topology.this_host", lambda: host)
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "n_cpus", "expected"),
+    [(2, 2, ["0-1", "3-4"]), (3, 2, ["0-1", "2-3", "4-5"]), (6, 1, list("012345"))],
+)
+def test_workers_have_cpus_that_no_other_worker_has(n_workers, n_cpus, expected, monkeypatch):
+    two_nodes(monkeypatch, range(6))
+    spec = ClusterSpec(n_workers=n_workers, cpus_per_worker=n_cpus)
+    assert [one.cpus for one in suite.choose_placement("none", spec)] == expected
+
+
+def test_too_few_cpus_for_workers_are_refused(monkeypatch):
+    two_nodes(monkeypatch, {0, 1, 4})
+    with pytest.raises(UsageError, match=r"2 workers with 2 CPUs each need 4, .* 3 \(0-1,4\)"):
+        suite.choose_placement("none", ClusterSpec(cpus_per_worker=2))
+    with pytest.raises(UsageError, match="2 workers with -1 CPUs"):
+        suite.choose_placement("none", ClusterSpec(cpus_per_worker=-1))
+
+
+@pytest.mark.parametrize(("choice", "device"), [("auto", "cpu"), ("none", "gpu")])
+def test_cpus_per_worker_are_the_only_binding(choice, device):
+    with pytest.raises(UsageError, match="both bind workers"):
+        suite.choose_placement(choice, ClusterSpec(cpus_per_worker=1, device=device))
+
+
+def test_a_run_binds_its_workers_to_separate_cpus(tmp_path):
+    given = ("run", "all-to-all", "--sizes", "1KiB", "--launches", 1, "--iterations", 1)
+    result = processes.invoke(*given, "--cpus-per-worker", 1, "--output", tmp_path, figures=())
+    assert result.exit_code == 0, result.output
+    run = commbench.load(result.stdout.splitlines()[-1])
+    one, other = sorted(run.places["cpus"])
+    assert one != other
+    assert len(cores.parse(one)) == len(cores.parse(other)) == 1

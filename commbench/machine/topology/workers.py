@@ -258,6 +258,33 @@ def auto(
     )
 
 
+def separate_cpus(host: Host, n_workers: int, n_cpus: int) -> tuple[Placement, ...]:
+    """Return a binding of each worker to `n_cpus` CPUs that no other worker has.
+
+    The CPUs of a worker are on one NUMA node, unless there are too few nodes for that.
+
+    Raises
+    ------
+    UsageError
+        If this process may use too few CPUs.
+    """
+    nodes = [sorted(cores.parse(_usable(host, node.cpus))) for node in host.nodes]
+    everything = sorted(host.allowed or {number for node in nodes for number in node})
+    for groups in (nodes, [everything]):
+        sets = [
+            group[first : first + n_cpus]
+            for group in groups
+            for first in range(0, len(group) - n_cpus + 1, n_cpus)
+        ]
+        if n_cpus > 0 and len(sets) >= n_workers:
+            return tuple(Placement(cpus=cores.format_list(chosen)) for chosen in sets[:n_workers])
+    raise UsageError(
+        f"{n_workers} workers with {n_cpus} CPUs each need {n_workers * n_cpus}, and this process "
+        f"may use {len(everything)} ({cores.format_list(everything)}); take fewer workers, or a "
+        "smaller --cpus-per-worker"
+    )
+
+
 def validate_placement(placement: Sequence[Placement], host: Host) -> None:
     """Raise an error if `placement` names CPUs, GPUs or NICs that `host`, this one, lacks.
 

@@ -19,7 +19,7 @@ from commbench.reports.sections import (
     percent,
     quantities,
 )
-from commbench.stats.pairs import MIN_SLOWDOWN
+from commbench.stats.slow_pairs import MIN_SLOWDOWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,25 +58,31 @@ def _matrices(run: Run) -> list[pair_matrix.Block]:
 
 
 def _slow_pair_table(run: Run, most: int) -> Table:
-    slow = run.slow_pairs.head(most)
-    n_slow = len(run.slow_pairs)
-    cut = f" The slowest {most} of {n_slow}. {REST}" if n_slow > most else ""
+    causes = run.slow_pairs.groupby(["case_id", "channel", "link", "cause"], sort=False)
+    slow = causes.first().reset_index().assign(n=causes.size().to_numpy())
+    cut = f" The first {most} of {len(slow)}. {REST}" if len(slow) > most else ""
+    slow = slow.head(most)
     return Table.from_columns(
         "Slow pairs of workers",
         {
             "backend": labels(run, slow),
-            "src → dst": _names(slow),
+            "slow are transfers": slow.cause,
             "when": slow.channel,
             "link": slow.link,
-            "median\nGB/s": map(number, slow.q50_Bps / 1e9),
-            "typical\nGB/s": map(number, slow.typical_Bps / 1e9),
-            "times\nslower": quantities("{:.1f}".format, slow.slowdown),
-            "score": quantities("{:.0f}".format, slow.score),
+            "pairs": quantities(str, slow.n),
+            "GB/s": map(number, slow.typical_Bps / slow.factor / 1e9),
+            "ordinary\nGB/s": map(number, slow.typical_Bps / 1e9),
+            "times\nslower": quantities("{:.1f}".format, slow.factor),
+            "interval": [
+                f"{low:.1f}…{high:.1f} ({level:.0%})" if level >= 0 else "—"
+                for low, high, level in zip(slow.low, slow.high, slow.level, strict=True)
+            ],
         },
-        f"Pairs at least {MIN_SLOWDOWN:g} times slower than the typical pair of the same case and "
-        "kind of link, and outliers by Rosner's test on the logarithm of their median bandwidth. "
-        "Score: the distance below the ordinary pairs' mean, in units of their spread." + cut,
-        {"src → dst", "when", "link"},
+        f"What takes at least {MIN_SLOWDOWN:g} times as long as ordinary pairs of the same case "
+        "and kind of link, in most launches: workers whose effect in a median polish is an "
+        "outlier by Rosner's test, and other pairs that are outliers. Interval: over the launches."
+        + cut,
+        {"slow are transfers", "when", "link"},
     )
 
 

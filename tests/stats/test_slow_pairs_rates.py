@@ -1,4 +1,4 @@
-"""How often a slow pair is detected, and a pair accused that is as fast as the others.
+"""How often slow links and workers are named, and pairs that are as fast as the others.
 
 In simulated clusters whose pairs' bandwidths are log-normal, and so are the 18 transfers of each
 pair (those of a default run) around it, with the same noise.
@@ -15,7 +15,13 @@ from commbench import stats
 
 N_TRANSFERS = 18
 COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
-LINK = [("0", "1"), ("1", "0")]
+PARTS = {
+    "between 0 and 1": lambda src, dst: {src, dst} == {"0", "1"},
+    "from worker 0": lambda *pair: pair[0] == "0",
+    "from and to worker 0": lambda src, dst: "0" in (src, dst),
+}
+"""Which pairs are slow, by the name of the cause."""
+LINK, _, WORKER = PARTS
 
 
 def clusters(n_workers, n_clusters, recorded):
@@ -24,29 +30,25 @@ def clusters(n_workers, n_clusters, recorded):
     )
 
 
-def judged(run, noise, slowdown):
-    """Return the shares of clusters with a pair accused falsely, and with both slow ones named.
-
-    The slow ones are the two directions of one link.
-    """
+def judged(run, noise, slowdown, cause=LINK):
+    """Return the shares of clusters with anything named falsely, and with all of `cause` named."""
     cases = run.suite.cases
     n_clusters, n_workers = len(cases), cases[0].cluster.n_workers
     pairs = list(itertools.permutations(map(str, range(n_workers)), 2))
     dice = np.random.default_rng(n_workers)
     logs = np.log(1e9) + dice.normal(0, noise, (n_clusters, len(pairs)))
     logs += np.median(dice.normal(0, noise, (N_TRANSFERS, n_clusters, len(pairs))), axis=0)
-    logs[:, [pairs.index(pair) for pair in LINK]] -= np.log(slowdown)
+    logs[:, [PARTS[cause](*pair) for pair in pairs]] -= np.log(slowdown)
     rows = [
         (case_id, "merge", "tcp", "gather", *pair, bandwidth, "same host")
         for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]
     slow = stats.slow_pairs(pd.DataFrame(rows, columns=COLUMNS), run)
-    ends = zip(slow["src"], slow["dst"], strict=True)
-    linked = np.array([pair in LINK and slowdown > 1 for pair in ends], dtype=bool)
-    accused = slow["case_id"][~linked].nunique()
-    both = (slow["case_id"][linked].value_counts() == len(LINK)).sum()
-    return accused / n_clusters, both / n_clusters
+    right = (slow["cause"] == cause) & (slowdown > 1)
+    return slow["case_id"][~right].nunique() / n_clusters, slow["case_id"][
+        right
+    ].nunique() / n_clusters
 
 
 @pytest.mark.slow
@@ -58,7 +60,7 @@ def test_false_and_missed_slow_pairs(n_workers, n_clusters, noise, recorded):
         accused, both = judged(run, noise, slowdown)
         print(
             f"{n_workers * (n_workers - 1)} pairs, noise {noise:.0%}, {slowdown:g} times slower: "
-            f"{accused:.1%} with a fast pair named, {both:.1%} with both slow ones"
+            f"{accused:.1%} with a fast pair named, {both:.1%} with the slow link"
         )
         # Two standard deviations of a share above and below.
         slack = 2 * np.sqrt(0.05 * 0.95 / n_clusters)
@@ -83,3 +85,26 @@ def test_false_and_missed_slow_pairs_of_three_noisy_workers(recorded):
     assert both >= 0.95
     accused, _ = judged(run, 0.2, 1.0)
     assert accused <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", [name for name in PARTS if name != LINK])
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.15, 0.2, 0.25])
+@pytest.mark.parametrize(("n_workers", "n_clusters"), [(4, 400), (8, 200), (16, 100)])
+def test_named_and_missed_slow_workers(n_workers, n_clusters, noise, cause, recorded):
+    run = clusters(n_workers, n_clusters, recorded)
+    for slowdown in (2.0, 3.0, 5.0, 10.0):
+        false, named = judged(run, noise, slowdown, cause)
+        print(
+            f"{n_workers} workers, noise {noise:.0%}, {slowdown:g} times slower {cause}: "
+            f"named in {named:.1%}, something else in {false:.1%}"
+        )
+        if slowdown >= 5 and noise <= 0.15:
+            assert named >= 0.95
+            assert false <= 0.05
+
+
+def test_a_slow_worker_of_four_is_named(recorded):
+    false, named = judged(clusters(4, 200, recorded), 0.1, 5.0, WORKER)
+    assert named >= 0.95
+    assert false <= 0.05

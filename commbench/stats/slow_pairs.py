@@ -1,0 +1,306 @@
+"""Find slow pairs of workers, and what they have in common: a worker, its direction, or a link.
+
+The logarithm of the time per byte from worker i to worker j is modelled as the sum of a typical
+value, an effect of the sender i, an effect of the receiver j, and a rest for the link. The effects
+are fitted by Tukey's median polish, on which a single slow link has no influence. A worker is slow
+if its effects are outliers among those of the workers, and if most of its links are slow; a link is
+slow if its rest is an outlier among the rests of all pairs. The launches have to agree.
+
+The test for outliers is Rosner's for several outliers (generalised ESD): each value is only
+compared with more ordinary ones, so that slow ones don't mask one another. The n values nearest to
+the median have a mean and a spread ::
+
+    s² = (sum((x - mean)²) + PRIOR_PAIRS * PRIOR_NOISE²) / (n - 1 + PRIOR_PAIRS)
+
+and the next one, if it is higher, is an outlier if ::
+
+    (x - mean) / s > sqrt(1 + 1 / n) * t(1 - ALPHA / (n + 1), n - 1 + PRIOR_PAIRS)
+
+with t the quantile of Student's distribution, and if it is at least ``MIN_SLOWDOWN`` times the
+median. All that are higher are outliers, too. The smallest such n above half of the values decides:
+if half of them are slow, that is typical. Four or five values are a poor estimate of the spread,
+and may agree well by chance. The spread is therefore moderated as in Smyth's t, by two further
+values with the usual noise. docs/measurements.md gives the error rates with these constants.
+
+Sources: J. W. Tukey, Exploratory Data Analysis, Addison-Wesley 1977, chapter 11; B. Rosner,
+Percentage Points for a Generalized ESD Many-Outlier Procedure, Technometrics 25 (1983) 165-172,
+one-sided; G. K. Smyth, Linear Models and Empirical Bayes Methods for Assessing Differential
+Expression in Microarray Experiments, Statistical Applications in Genetics and Molecular Biology 3
+(2004) article 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commbench.stats import grouping
+from commbench.stats.selection import in_suite_order
+from commbench.stats.summary import median_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.analysis.run import Run
+
+_Array = np.ndarray[Any, Any]
+
+ALPHA = 0.02
+PRIOR_NOISE = 0.15
+PRIOR_PAIRS = 2
+MIN_SLOWDOWN = 1.5
+MIN_PAIRS = 4
+"""Among fewer pairs a test can't say which one is the exception."""
+_MIN_WORKERS = 4
+"""With fewer workers a slow worker can't be distinguished from slow links."""
+_MOST = 0.75
+"""The share of a slow worker's links that have at least half of its effect."""
+_N_POLISHES = 10
+_ERROR_OF_MEDIAN = 1.2533
+"""The ratio of the median's standard error to that of the mean for normal values: sqrt(π / 2)."""
+_GROUP = ["case_id", "channel", "link"]
+_NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
+_ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
+
+
+def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Return the slow pairs of the table of ``stats.pairs``, with the cause of each.
+
+    Pairs are compared with those of the same case, channel and class of link.
+
+    Returns
+    -------
+    DataFrame
+        The case's and pair's names, ``link``, the pair's ``q50_Bps``, the ``typical_Bps`` of the
+        pairs that are not slow, ``n_pairs`` compared, and ``slowdown`` = typical_Bps / q50_Bps.
+        ``kind`` is ``"worker"``, ``"sender"`` or ``"receiver"`` if all of a worker's pairs, or all
+        in one direction, are slow, ``"link"`` for both directions between two workers, and
+        ``"direction"`` for one; ``cause`` names it in words, with the host if all workers of that
+        host are slow. ``factor`` is the median slowdown of the pairs with this cause, and ``low``
+        and ``high`` the limits of its interval over the launches, with the probability ``level``;
+        one launch has none. In the order of the suite's cases, the slowest cause first.
+    """
+    import pandas as pd
+
+    known = pairs[pairs["q50_Bps"] > 0]
+    tables = [
+        table
+        for _, group in known.groupby(_GROUP, sort=False, observed=True)
+        if len(group) >= MIN_PAIRS and len(table := _slow_in_group(group[_NAMES], run))
+    ]
+    if not tables:
+        return pd.DataFrame(columns=[*_NAMES, *_ADDED])
+    table = pd.concat(tables, ignore_index=True).astype(dict.fromkeys(_NAMES[:-1], "str"))
+    table = table.sort_values(["factor", "cause", "slowdown"], ascending=[False, True, False])
+    return in_suite_order(table, run, ["channel"])
+
+
+def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
+    import pandas as pd
+
+    workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
+    src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
+    logs = -np.log(group["q50_Bps"].to_numpy())
+    sends, receives, single = slow_parts(src, dst, logs)
+    slow = sends[src] | receives[dst] | single
+    if not slow.any():
+        return group.iloc[:0]
+    typical = np.median(logs[~slow])
+    by_launch = _slowdowns_by_launch(group, run, slow)
+    tables = []
+    hosts = _host_names(group, run, workers)
+    for kind, cause, members in _causes(sends, receives, src, dst, slow, workers, hosts):
+        effects = by_launch[by_launch["pair"].isin(np.flatnonzero(members))]
+        effects = effects.groupby("launch")["slowdown"].median().sort_values().to_numpy()
+        factor = np.exp(np.median(effects if len(effects) else logs[members] - typical))
+        k, level = median_interval(len(effects))
+        low, high = np.exp(effects[[k - 1, -k]]) if level else (np.nan, np.nan)
+        if factor < MIN_SLOWDOWN or low <= 1:
+            continue
+        typical_Bps = np.exp(-typical)  # noqa: N806 - the spelling of the unit
+        table = group[members].assign(
+            typical_Bps=typical_Bps, n_pairs=len(group),
+            slowdown=typical_Bps / group["q50_Bps"][members], kind=kind, cause=cause,
+            factor=factor, low=low, high=high, level=level or np.nan,
+        )  # fmt: skip
+        tables.append(table)
+    return pd.concat(tables) if tables else group.iloc[:0]
+
+
+def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, _Array]:
+    """Return which workers send slowly, which receive slowly, and which other pairs are slow.
+
+    Parameters
+    ----------
+    src, dst
+        The number of the sender and of the receiver of each pair, from 0; shape (n_pairs,).
+    logs
+        The logarithm of each pair's time per byte.
+
+    Returns
+    -------
+    sends, receives, single
+        Booleans, of shape (n_workers,), (n_workers,) and (n_pairs,).
+
+    Examples
+    --------
+    >>> src, dst = np.array([(i, j) for i in range(5) for j in range(5) if i != j]).T
+    >>> logs = np.where(src == 2, 1.0, 0.0) + np.where((src == 0) & (dst == 1), 2.0, 0.0)
+    >>> sends, receives, single = slow_parts(src, dst, logs)
+    >>> np.flatnonzero(sends), np.flatnonzero(receives), np.flatnonzero(single)
+    (array([2]), array([], dtype=int64), array([0]))
+    """
+    n_workers = int(max(src.max(), dst.max())) + 1
+    sends = receives = np.zeros(n_workers, dtype=bool)
+    fitted = np.full_like(logs, np.median(logs))
+    if min(len(np.unique(src)), len(np.unique(dst))) >= _MIN_WORKERS:
+        typical, sender, receiver = _polished(src, dst, logs, n_workers)
+        both = outliers((sender + receiver) / 2)
+        both &= 2 * np.minimum(sender, receiver) >= np.maximum(sender, receiver)
+        rest = logs - typical
+        noise = np.sqrt(
+            np.sum((rest - sender[src] - receiver[dst]) ** 2)
+            / max(1, len(rest) - 2 * n_workers + 1)
+        )
+        sends = (both | outliers(sender)) & _is_real(sender, src, rest, noise)
+        receives = (both | outliers(receiver)) & _is_real(receiver, dst, rest, noise)
+        fitted = typical + (sends * sender)[src] + (receives * receiver)[dst]
+    return sends, receives, outliers(logs - fitted)
+
+
+def _polished(
+    src: _Array, dst: _Array, logs: _Array, n_workers: int
+) -> tuple[float, _Array, _Array]:
+    """Return the typical value, the senders' and the receivers' effects, by median polish."""
+    ends = [(end[order], order) for end in (src, dst) for order in [grouping.sort_order(end)]]
+    effects = np.full((2, n_workers), np.nan)
+    effects[1, dst] = 0.0
+    for number in range(2 * _N_POLISHES):
+        (group, order), other = ends[number % 2], (dst, src)[number % 2]
+        values = (logs - effects[1 - number % 2][other])[order]
+        effects[number % 2][np.unique(group)] = grouping.quantiles(values, group, [0.5])[0]
+    middle = np.nanmedian(effects, axis=1)
+    # A worker that never sends, or never receives, counts as ordinary.
+    sender, receiver = np.nan_to_num(effects - middle[:, None])
+    return float(middle.sum()), sender, receiver
+
+
+def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Array:
+    """Return the workers whose effect is shown by most of their pairs, and is beyond their noise.
+
+    Parameters
+    ----------
+    effect
+        The effect of each worker, shape (n_workers,).
+    worker, rest
+        The worker of each pair, and its distance from the typical value; shape (n_pairs,).
+    noise
+        The standard deviation of pairs.
+    """
+    from scipy.special import ndtri
+
+    n_pairs = np.bincount(worker, minlength=len(effect))
+    n_shown = np.bincount(worker, rest >= effect[worker] / 2, minlength=len(effect))
+    error = _ERROR_OF_MEDIAN * noise / np.sqrt(np.maximum(1, n_pairs))
+    real: _Array = n_shown >= np.maximum(2, _MOST * n_pairs)
+    real &= effect > -ndtri(ALPHA / (2 * len(effect))) * error
+    return real
+
+
+def outliers(values: _Array) -> _Array:
+    """Return which of the values, logarithms of times, are too large for chance; shape (n,)."""
+    from scipy.special import stdtrit
+
+    behind = values - np.median(values)
+    ordered = behind[np.argsort(np.abs(behind), kind="stable")]
+    n = np.arange(len(ordered) // 2 + 1, len(ordered))
+    n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
+    mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
+    squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
+    freedom = n - 1 + PRIOR_PAIRS
+    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
+    far = (ordered[n] - mean) / np.sqrt(squares / freedom) > limit
+    least = ordered[n[np.argmax(far)]] if far.any() else np.inf
+    is_outlier: _Array = behind >= least
+    return is_outlier
+
+
+def _slowdowns_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
+    """Return the logarithm of each pair's slowdown in each launch, against its ordinary pairs."""
+    from commbench.stats.pairs import counting
+
+    case_id, channel = group.iloc[0][["case_id", "channel"]]
+    log = run.transfers[counting(run)]
+    log = log[(log["case_id"] == case_id) & (log["channel"] == channel)]
+    seconds = log["stop_s"] - log["start_s"]
+    log = log.assign(value=np.log(seconds.where(seconds > 0) / log["nbytes"]))
+    medians = log.groupby(["launch", "src", "dst"], observed=True)["value"].median().reset_index()
+    known = group[["src", "dst"]].assign(pair=np.arange(len(group)), slow=slow)
+    medians = medians.astype({"src": "str", "dst": "str"}).merge(
+        known.astype({"src": "str", "dst": "str"}), on=["src", "dst"]
+    )
+    ordinary = medians["value"].mask(medians["slow"]).groupby(medians["launch"])
+    return medians.assign(slowdown=medians["value"] - ordinary.transform("median"))
+
+
+def _causes(
+    sends: _Array,
+    receives: _Array,
+    src: _Array,
+    dst: _Array,
+    slow: _Array,
+    workers: pd.Index[str],
+    hosts: _Array,
+) -> Iterator[tuple[str, str, _Array]]:
+    """Yield the kind and the name of each cause, and which pairs have it.
+
+    A pair has one cause: that of its worker precedes that of its link.
+    """
+    left = slow.copy()
+    for kind, flags, word in (
+        ("worker", sends & receives, "from and to"),
+        ("sender", sends & ~receives, "from"),
+        ("receiver", receives & ~sends, "to"),
+    ):
+        for name, chosen in _named(flags, hosts, workers):
+            members = left & (
+                (chosen[src] & (kind != "receiver")) | (chosen[dst] & (kind != "sender"))
+            )
+            left &= ~members
+            if members.any():
+                yield kind, f"{word} {name}", members
+    rest = dict(zip(zip(src[left], dst[left], strict=True), np.flatnonzero(left), strict=True))
+    for (i, j), pair in rest.items():
+        members = np.zeros_like(left)
+        members[pair] = True
+        if (j, i) not in rest:
+            yield "direction", f"from {workers[i]} to {workers[j]}", members
+        elif i < j:
+            members[rest[j, i]] = True
+            yield "link", f"between {workers[i]} and {workers[j]}", members
+
+
+def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
+    """Yield the name and the members of each host whose workers have a flag, or of one worker."""
+    for host in dict.fromkeys(hosts[flags]):
+        members = hosts == host
+        if host and members.sum() > 1 and flags[members].all():
+            yield f"host {host}", members
+            continue
+        where = f" on {host}" if host and len(set(hosts)) > 1 else ""
+        for i in np.flatnonzero(flags & members):
+            yield f"worker {workers[i]}{where}", np.arange(len(flags)) == i
+
+
+def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> _Array:
+    """Return the name of each worker's host; empty if it was not recorded or is not unique."""
+    places = run.places[run.places["case_id"] == str(group["case_id"].iloc[0])]
+    places = places[["worker", "host", "host_id"]].drop_duplicates()
+    unique = places.groupby("host")["host_id"].transform("nunique") == 1
+    unique &= places.groupby("worker")["host"].transform("size") == 1
+    names = places["host"].where(unique, "").set_axis(places["worker"])
+    hosts: _Array = names[~names.index.duplicated()].reindex(workers).fillna("").to_numpy(object)
+    return hosts
