@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-oldest test-browser lint count notebooks soak scale asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-oldest test-browser lint count notebooks soak truth scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt duckdb polars
 	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
+
+truth: $(READY)  ## Trials with known answers for 40 minutes, and docs/truth.md from all so far
+	$(BIN)/python tests/truth $(ARGS)
 
 scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (docs/scale.md)
 	$(BIN)/python tests/scale.py $(ARGS)

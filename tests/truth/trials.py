@@ -1,0 +1,345 @@
+"""Trials whose answer is known beforehand: each measures, and compares what commbench says.
+
+A trial is a function of a seed and an empty folder. It returns rows: the name of the question,
+whether the answer was right, whether something else was named falsely, and for numbers the relative
+or absolute error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import builders
+import namespaces
+import numpy as np
+import processes
+from click.testing import CliRunner
+from namespaces import PAYLOAD_SHARE
+
+import commbench
+from commbench import stats
+from commbench.analysis.run import Run
+from commbench.cli.main import main
+from commbench.machine import cores
+
+PLUG_IN = '''
+import dataclasses
+import os
+import time
+import uuid
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+
+import commbench
+from commbench.backends.tcp import TcpBackend
+from commbench.workloads.pingpong import PingPong
+
+
+class Twin(TcpBackend):
+    """tcp under other names."""
+    head = "twin"
+
+    def __init__(self, options=()):
+        super().__init__()
+        self.options = tuple(options)
+
+
+class TwoModes(PingPong):
+    """A ping-pong that takes 4 ms longer in every second launch."""
+    name = "two-modes"
+
+    async def exchange(self, comm, payload):
+        counter = Path(os.environ["COMMBENCH_TRUTH"]) / "launches"
+        if not hasattr(self, "slow"):
+            with counter.open("a") as file:
+                file.write("x")
+            self.slow = counter.stat().st_size // 2 % 2
+        reply = await super().exchange(comm, payload)
+        until = time.perf_counter() + 0.008 * self.slow
+        while time.perf_counter() < until:
+            pass
+        return reply
+
+
+def burn(cpu_s, sleep_s):
+    until = time.thread_time() + cpu_s
+    while time.thread_time() < until:
+        pass
+    time.sleep(sleep_s)
+    return np.ones(1, "u1")
+
+
+class Known(commbench.ClusterWorkload):
+    """Tasks that use a core, and sleep, for known times."""
+    name = "known"
+    summary = "tasks that use a core, and sleep, for known times"
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Params:
+        cpu: float = dataclasses.field(default=0.05, metadata={"help": "seconds on a core"})
+        sleep: float = dataclasses.field(default=0.05, metadata={"help": "seconds asleep"})
+        tasks: int = dataclasses.field(default=20, metadata={"help": "their number"})
+
+    payload_bytes = 0
+
+    def prepare(self, client):
+        pass
+
+    def build(self):
+        p = self.params
+        return da.map_blocks(
+            burn, p.cpu, p.sleep, chunks=((1,) * p.tasks,), dtype="u1", name=f"burn-{uuid.uuid4()}",
+            meta=np.empty(0, "u1"),
+        )
+
+    def verify(self, client, result):
+        commbench.finished_blocks(result, (self.params.tasks,))
+'''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The answer to one question in one trial."""
+
+    question: str
+    right: bool
+    false: bool = False
+    error: float | None = None
+
+
+def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
+    """Run the command line with the plug-ins above, in another process."""
+    plugged = processes.plug_in(
+        folder / "plugged", "truth_plugin", PLUG_IN,
+        backends={"twin": "Twin"},
+        workloads={"two-modes": "TwoModes", "known": "Known"},
+    )  # fmt: skip
+    path = os.pathsep.join([str(plugged), os.environ.get("PYTHONPATH", "")])
+    command = [*prefix, sys.executable, "-m", "commbench.cli", "run", *map(str, arguments)]
+    output = subprocess.check_output(
+        [*command, "--output", str(folder / "results")], text=True, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path, "COMMBENCH_TRUTH": str(folder)},
+    )  # fmt: skip
+    return commbench.load(Path(output.splitlines()[-1]))
+
+
+def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure tcp under two names, through merge."""
+    result = run(
+        folder, "merge", "--backends", "twin:a,twin:b", "--workers", 2, "--rows", 250_000,
+        "--budget", "90s", "--seed", seed,
+    )  # fmt: skip
+    (comparison,) = result.comparisons
+    one, other = comparison.baseline_moved_bytes, comparison.candidate_moved_bytes
+    verdict = comparison.verdict
+    yield Outcome(
+        question="A/A: no difference is claimed", right=verdict in ("same", "inconclusive"),
+        false=verdict in ("faster", "slower"), error=comparison.ratio - 1,
+    )  # fmt: skip
+    yield Outcome(
+        question="A/A: both move the same bytes, within 5 %",
+        right=abs(one / other - 1) <= 0.05, error=one / other - 1,
+    )  # fmt: skip
+
+
+def two_modes(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Delay messages by 8 ms in two of four launches."""
+    result = run(
+        folder, "two-modes", "--layers", "comm", "--sizes", 1, "--launches", 8,
+        "--iterations", 20, "--seed", seed,
+    )  # fmt: skip
+    (row,) = result.summaries.itertuples()
+    named = not math.isnan(row.low_mode_s)
+    yield Outcome(
+        question="launches of two modes are named, with their shares",
+        right=named and row.low_mode_share == 0.5,
+    )
+
+
+def one_mode(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure the same without the delay."""
+    result = run(
+        folder, "pingpong", "--layers", "comm", "--sizes", 1, "--launches", 8,
+        "--iterations", 20, "--seed", seed,
+    )  # fmt: skip
+    (row,) = result.summaries.itertuples()
+    named = not math.isnan(row.low_mode_s)
+    yield Outcome(question="launches of one mode are not split", right=not named, false=named)
+
+
+def too_few_cores(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Run two processes on one core, and each on a core."""
+    first = min(os.sched_getaffinity(0))
+    given = ("pingpong", "--layers", "comm", "--sizes", 1, "--launches", 1, "--seed", seed)
+    for cpus, expected in ((f"{first}", True), (f"{first},{first + 1}", False)):
+        result = run(folder, *given, prefix=("taskset", "-c", cpus))
+        named = any("busy threads share" in text for text in result.warnings)
+        yield Outcome(
+            question="two busy processes on one core are named, on two cores not",
+            right=named == expected, false=named and not expected,
+        )  # fmt: skip
+
+
+def slow_parts(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Shape one of four hosts, one link or one direction to 40 MB/s."""
+    kinds = ("worker", "sender", "receiver", "link", "direction")
+    dice = random.Random(seed)
+    kind, slow = kinds[seed % len(kinds)], dice.randrange(4)
+    other = dice.choice([host for host in range(4) if host != slow])
+    rest = [host for host in range(4) if host != slow]
+    rate_Bps = 40e6  # noqa: N806 - the spelling of the unit
+    layouts = {
+        "worker": ([(slow, host) for host in rest], False, f"from and to worker {slow}"),
+        "sender": ([(slow, host) for host in rest], True, f"from worker {slow}"),
+        "receiver": ([(host, slow) for host in rest], True, f"to worker {slow}"),
+        "link": (
+            [(slow, other)], False, f"between {min(slow, other)} and {max(slow, other)}"
+        ),
+        "direction": ([(slow, other)], True, f"from {slow} to {other}"),
+    }  # fmt: skip
+    links, one_way, cause = layouts[kind]
+    layout = namespaces.mesh(4, dict.fromkeys(links, rate_Bps), one_way=one_way)
+    arguments = [
+        "run", "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
+        "--iterations", 3, "--sizes", "64KiB,8MB", "--seed", seed, "--output", folder / "results",
+    ]  # fmt: skip
+    with namespaces.laid_out(layout) as there, namespaces.launches_on_host_0(folder, there):
+        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    result = commbench.load(Path(done.stdout.splitlines()[-1]))
+    table = result.slow_pairs[result.slow_pairs["channel"] == "alone"]
+    causes = set(table["cause"])
+    yield Outcome(
+        question=f"a slow {kind} of four hosts is named",
+        right=cause in causes, false=bool(causes - {cause}),
+    )  # fmt: skip
+    pairs = result.pairs[result.pairs["channel"] == "alone"].set_index(["src", "dst"])["q50_Bps"]
+    for src, dst in links:
+        rate = pairs[str(src), str(dst)]
+        error = rate / (rate_Bps * PAYLOAD_SHARE) - 1
+        yield Outcome(
+            question="the bandwidth of a shaped link, within 10 %",
+            right=abs(error) <= 0.1, error=error,
+        )  # fmt: skip
+
+
+def planted_log(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Plant overlapping fetches, retried ones and steps of the clock in a log of equal links."""
+    dice = np.random.default_rng(seed)
+    case = builders.case(n_workers=4, launches=3)
+    n_steps = int(dice.integers(1, 4))
+    nbytes, seconds = 8_000_000, 0.01
+    records = []
+    for launch in range(3):
+        for src in range(4):
+            for dst in range(4):
+                if src == dst:
+                    continue
+                ends = {"src": str(src), "dst": str(dst), "launch": launch}
+                # Two that overlap by half: three halves of the time of one.
+                for start in (0.0, seconds / 2):
+                    stop = start + seconds * math.exp(dice.normal(0, 0.02))
+                    records.append(builders.transfer(case, start, stop, nbytes, **ends))
+    for number in range(n_steps):
+        # The clock was set back during the fetch.
+        records.append(builders.transfer(case, 2, 1, nbytes, src="0", dst="1", launch=number % 3))
+    counts = [
+        builders.log_count(case, str(n), n_started=20, n_logged=18, n_busy=2) for n in range(4)
+    ]
+    store = builders.written(folder, [case], builders.ended([*records, *counts]))
+    planted = commbench.load(store.path)
+    pairs = planted.pairs
+    busy = nbytes * 2 / (1.5 * seconds)
+    error = float(np.median(pairs["busy_Bps"])) / busy - 1
+    yield Outcome(
+        question="busy bandwidth of overlapping fetches, within 5 %",
+        right=abs(error) <= 0.05, error=error,
+    )  # fmt: skip
+    yield Outcome(
+        question="fetches that end before they begin are counted apart",
+        right=int(pairs["n_untimed"].sum()) == n_steps,
+    )
+    yield Outcome(
+        question="equal links: none is named as slow", right=planted.slow_pairs.empty,
+        false=not planted.slow_pairs.empty,
+    )  # fmt: skip
+
+
+def cpu_time(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Have a process use a core in blocks of 1 to 50 ms."""
+    del folder
+    block_s = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)[seed % 6]
+    code = """
+import sys, time
+for line in sys.stdin:
+    until = time.process_time() + float(line)
+    while time.process_time() < until:
+        pass
+    print(flush=True)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def used_s(seconds: float) -> float:
+            """Return the median CPU time of a block, with that of its messages."""
+            blocks = []
+            for _ in range(20):
+                began = cores.cpu_seconds([child.pid])
+                print(seconds, file=child.stdin, flush=True)
+                child.stdout.readline()
+                blocks.append(cores.cpu_seconds([child.pid]) - began)
+                time.sleep(0.002)
+            return float(np.median(blocks))
+
+        error = (used_s(block_s) - used_s(0.0)) / block_s - 1
+        child.stdin.close()
+    yield Outcome(
+        question="CPU time of blocks of 1 to 50 ms, within 5 %", right=abs(error) <= 0.05,
+        error=error,
+    )  # fmt: skip
+
+
+def profile(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Run tasks that sleep, hold the GIL, or wait for a core, half of the time."""
+    first = min(os.sched_getaffinity(0))
+    kinds = {
+        "sleep": (("--workers", 1, "--sleep", 0.05), (), "blocked"),
+        "the GIL": (("--workers", 1, "--threads", 2, "--sleep", 0), (), "blocked"),
+        "a core": (("--workers", 2, "--sleep", 0), ("taskset", "-c", str(first)), "queue"),
+    }
+    kind = list(kinds)[seed % len(kinds)]
+    arguments, prefix, part = kinds[kind]
+    result = run(
+        folder, "known", *arguments, "--cpu", 0.05, "--tasks", 40, "--launches", 1,
+        "--iterations", 1, "--warmups", 1, "--seed", seed, prefix=prefix,
+    )  # fmt: skip
+    shares = stats.profile_shares(stats.worker_profiles(result), result)
+    row = shares[shares["process"] == "workers"].iloc[0]
+    for name in ("compute", part):
+        error = float(row[name]) - 0.5
+        yield Outcome(
+            question=f"shares of tasks that wait for {kind}, within 5 points",
+            right=abs(error) <= 0.05, error=error,
+        )  # fmt: skip
+
+
+TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
+    trial.__name__.replace("_", "-"): trial
+    for trial in (
+        cpu_time, planted_log, too_few_cores, one_mode, two_modes, profile, slow_parts,
+        equal_backends,
+    )
+}  # fmt: skip
