@@ -22,6 +22,7 @@ A suite file with all of its keys (no launcher uses all of them)::
     hosts = ["head", "node1"]  # ssh, mpirun: the scheduler's first
     scheduler = "tcp://10.0.0.1:8786"  # external: its address or file
     start_timeout_s = 60.0    # for all workers to be there; below timeout_s
+    cpus_per_worker = 2       # CPUs that no other worker has; not together with placement
     task_placement = "pinned"  # or dask: as Dask's scheduler decides, with other bytes each time
     memory_limit = "4GB"      # of each worker, or a share of its host's memory, as "0.25"
     env = { UCX_TLS = "tcp" }  # in every process, after what the backend sets

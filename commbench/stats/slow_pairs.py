@@ -34,18 +34,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from commbench.stats import grouping
 from commbench.stats.selection import in_suite_order
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from commbench.analysis.run import Run
 
-_Array = np.ndarray[Any, Any]
+    _Array = np.ndarray[Any, Any]
 
 ALPHA = 0.02
 PRIOR_NOISE = 0.15
@@ -99,6 +97,7 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
 
 def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
+    import numpy as np
     import pandas as pd
 
     workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
@@ -147,12 +146,15 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
 
     Examples
     --------
+    >>> import numpy as np
     >>> src, dst = np.array([(i, j) for i in range(5) for j in range(5) if i != j]).T
     >>> logs = np.where(src == 2, 1.0, 0.0) + np.where((src == 0) & (dst == 1), 2.0, 0.0)
     >>> sends, receives, single = slow_parts(src, dst, logs)
     >>> np.flatnonzero(sends), np.flatnonzero(receives), np.flatnonzero(single)
     (array([2]), array([], dtype=int64), array([0]))
     """
+    import numpy as np
+
     n_workers = int(max(src.max(), dst.max())) + 1
     sends = receives = np.zeros(n_workers, dtype=bool)
     fitted = np.full_like(logs, np.median(logs))
@@ -161,10 +163,9 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
         both = outliers((sender + receiver) / 2)
         both &= 2 * np.minimum(sender, receiver) >= np.maximum(sender, receiver)
         rest = logs - typical
-        noise = np.sqrt(
-            np.sum((rest - sender[src] - receiver[dst]) ** 2)
-            / max(1, len(rest) - 2 * n_workers + 1)
-        )
+        error = rest - sender[src] - receiver[dst]
+        error = error[~outliers(error)]
+        noise = np.sqrt(np.sum(error**2) / max(1, len(error) - 2 * n_workers + 1))
         sends = (both | outliers(sender)) & _is_real(sender, src, rest, noise)
         receives = (both | outliers(receiver)) & _is_real(receiver, dst, rest, noise)
         fitted = typical + (sends * sender)[src] + (receives * receiver)[dst]
@@ -175,6 +176,10 @@ def _polished(
     src: _Array, dst: _Array, logs: _Array, n_workers: int
 ) -> tuple[float, _Array, _Array]:
     """Return the typical value, the senders' and the receivers' effects, by median polish."""
+    import numpy as np
+
+    from commbench.stats import grouping
+
     ends = [(end[order], order) for end in (src, dst) for order in [grouping.sort_order(end)]]
     effects = np.full((2, n_workers), np.nan)
     effects[1, dst] = 0.0
@@ -200,6 +205,7 @@ def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Arr
     noise
         The standard deviation of pairs.
     """
+    import numpy as np
     from scipy.special import ndtri
 
     n_pairs = np.bincount(worker, minlength=len(effect))
@@ -212,6 +218,7 @@ def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Arr
 
 def outliers(values: _Array) -> _Array:
     """Return which of the values, logarithms of times, are too large for chance; shape (n,)."""
+    import numpy as np
     from scipy.special import stdtrit
 
     behind = values - np.median(values)
@@ -230,6 +237,8 @@ def outliers(values: _Array) -> _Array:
 
 def _slowdowns_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
     """Return the logarithm of each pair's slowdown in each launch, against its ordinary pairs."""
+    import numpy as np
+
     from commbench.stats.pairs import counting
 
     case_id, channel = group.iloc[0][["case_id", "channel"]]
@@ -259,6 +268,8 @@ def _causes(
 
     A pair has one cause: that of its worker precedes that of its link.
     """
+    import numpy as np
+
     left = slow.copy()
     for kind, flags, word in (
         ("worker", sends & receives, "from and to"),
@@ -285,6 +296,8 @@ def _causes(
 
 def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
     """Yield the name and the members of each host whose workers have a flag, or of one worker."""
+    import numpy as np
+
     for host in dict.fromkeys(hosts[flags]):
         members = hosts == host
         if host and members.sum() > 1 and flags[members].all():

@@ -25,7 +25,7 @@ MERGE = '[[case]]\nworkload = "merge"\n'
 BAD = {
     "unknown key of the suite": ("launch = 3\n" + MERGE, "'launch' (did you mean 'launches'?)"),
     "unknown key of the cluster": (
-        "[cluster]\nworkers = 2\n" + MERGE, "'workers'", "known: dask_config, device", ".cluster",
+        "[cluster]\nworkers = 2\n" + MERGE, "'workers'", "known: cpus_per_worker, dask", ".cluster",
     ),
     "unknown key of a case": (MERGE + "param = {}", "'param' (did you mean 'params'?)", ".case[0]"),
     "unknown key of a case's cluster": (
