@@ -135,3 +135,14 @@ def thread_seconds(pid: int | str = "self") -> dict[int, tuple[float, float]]:
             ran, waited, _ = (folder / "schedstat").read_text().split()
             threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
     return threads
+
+
+def wait_seconds() -> float:
+    """Return the seconds that the calling thread has waited for a core, in all.
+
+    Raises
+    ------
+    OSError, ValueError
+        If the kernel doesn't count them.
+    """
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9

@@ -142,6 +142,7 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
     counts = {
         # thread-cpu, and the metrics of the P2P shuffle, which Dask subtracts from it.
         "compute_s": (context == "execute") & label.str.endswith("-cpu"),
+        "queue_s": (context == "execute") & (label == "run-queue"),
         "gil_s": (context == "gil") & (label == "contention"),
         **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
     }
@@ -157,6 +158,9 @@ def _task_accounts(
     n, cpu_s, queue_s = threads["n_threads"], threads["cpu_seconds"], threads["wait_seconds"]
     n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
     compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
+    # Older runs don't tell waits within tasks from those between them.
+    is_counted = metrics["queue_s"].notna().any()
+    queue_in_tasks_s = metrics["queue_s"].fillna(0.0) if is_counted else queue_s
     spans = _spans(processes[n.notna()], run).reindex(processes.index)
     parts = _allocate(
         n * processes["wall_s"],
@@ -164,7 +168,7 @@ def _task_accounts(
             "compute_s": compute_s,
             "other_cpu_s": cpu_s - compute_s,
             "queue_s": queue_s,
-            "blocked_s": spans["in_tasks_s"] - compute_s - queue_s,
+            "blocked_s": spans["in_tasks_s"] - compute_s - queue_in_tasks_s,
             "data_s": n * spans["fetching_s"] - spans["both_s"],
         },
         "idle_s",

@@ -79,6 +79,21 @@ def test_parts_of_the_task_threads(recorded):
     )
 
 
+def test_waits_for_a_core_between_tasks_are_not_subtracted_from_the_time_in_tasks(recorded):
+    run = recorded(
+        [CASE],
+        [
+            sample(CASE, 10.0),
+            thread_time(CASE, n_threads=1, cpu_seconds=4.0, wait_seconds=3.0),
+            activity(CASE, "execute", "thread-cpu", 4.0),
+            activity(CASE, "execute", "run-queue", 1.0),
+            task(CASE, 0, 6),
+        ],
+    )  # fmt: skip
+    row = profile_of(run)
+    assert (row.compute_s, row.queue_s, row.blocked_s) == pytest.approx((4.0, 3.0, 1.0))
+
+
 def test_parts_of_the_event_loop(recorded):
     run = recorded(
         [CASE],

@@ -3,9 +3,10 @@
 Plugins are uninstalled from clusters that were running before: by the launch at its end or, if it
 was killed, by the scheduler when its client disconnects.
 
-The profile comes from readings of counters around an iteration. Nothing is sampled, and nothing
-runs during the iteration but the count of the event loops' turns, one short Python call each. Just
-before and after an iteration these are read:
+The profile comes from readings of counters around an iteration. Nothing is sampled. During the
+iteration each turn of an event loop is counted, by a short Python call, and each task reads its
+thread's time in the run queue when it starts and ends. Just before and after an iteration these are
+read:
 
 - every thread's time on a core and in the run queue (``schedstat``), by the client, closest to the
   iteration;
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -30,6 +32,7 @@ from typing import Any, NamedTuple
 
 from distributed import Worker
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
 from commbench.launchers.base import RunningCluster
@@ -165,21 +168,58 @@ class TurnCounter:
             del self._selector.select
 
 
-_counters: dict[int, TurnCounter] = {}
-"""The counters of the event loops of this process, by thread id."""
+class QueueCounter:
+    """Sums the seconds that the threads of an executor wait for a core while they run tasks.
+
+    ``seconds`` is nan if the kernel doesn't count them, or if tasks don't run in threads.
+    """
+
+    def __init__(self, executor: Any) -> None:
+        self.seconds = math.nan
+        self._executor = executor
+        if not isinstance(executor, ThreadPoolExecutor):
+            return
+        with contextlib.suppress(OSError, ValueError):
+            cores.wait_seconds()
+            self.seconds = 0.0
+            # Tasks of several threads end at the same time.
+            self._lock = threading.Lock()
+            self._submit = executor.submit
+            executor.submit = self._counted  # type: ignore[method-assign]
+
+    def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def run() -> Any:
+            before_s = cores.wait_seconds()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                waited_s = cores.wait_seconds() - before_s
+                with self._lock:
+                    self.seconds += waited_s
+
+        return self._submit(run)
+
+    def close(self) -> None:
+        """Restore the executor."""
+        if not math.isnan(self.seconds):
+            del self._executor.submit
 
 
-def start() -> None:
-    """Start counting the turns of the running event loop."""
+_counters: dict[int, tuple[TurnCounter, QueueCounter]] = {}
+"""The counters of the event loops of this process and of their workers' tasks, by thread id."""
+
+
+def start(dask_worker: Any = None) -> None:
+    """Start counting the turns of the running event loop, and the waits of its worker's tasks."""
     ident = threading.get_native_id()
     if ident not in _counters:
-        _counters[ident] = TurnCounter(asyncio.get_running_loop())
+        executor = dask_worker.executors["default"] if isinstance(dask_worker, Worker) else None
+        _counters[ident] = TurnCounter(asyncio.get_running_loop()), QueueCounter(executor)
 
 
 def stop() -> None:
     """Stop counting; runs in the same event loop as ``start``."""
-    counter = _counters.pop(threading.get_native_id(), None)
-    if counter is not None:
+    for counter in _counters.pop(threading.get_native_id(), ()):
         counter.close()
 
 
@@ -195,18 +235,18 @@ def read(dask_worker: Any = None) -> str:
     # Dask may pass a scheduler by this name.
     worker = dask_worker if isinstance(dask_worker, Worker) else None
     thread_id = threading.get_native_id()
-    counter = _counters.get(thread_id)
+    turns, queue = _counters.get(thread_id, (None, None))
     return json.dumps(
         {
             "pid": os.getpid(),
             "clock": time.perf_counter(),
-            "n_turns": counter.n_turns if counter is not None else 0,
+            "n_turns": turns.n_turns if turns is not None else 0,
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
                 for thread in threading.enumerate()
             },
-            "totals": list(_totals(worker)) if worker is not None else [],
+            "totals": list(_totals(worker, queue)) if worker is not None else [],
         }
     )
 
@@ -220,8 +260,10 @@ def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
 
 
-def _totals(worker: Any) -> Iterator[tuple[str, str, float]]:
+def _totals(worker: Any, queue: QueueCounter | None) -> Iterator[tuple[str, str, float]]:
     sums: dict[tuple[str, str], float] = {}
+    if queue is not None and not math.isnan(queue.seconds):
+        sums["execute", "run-queue"] = queue.seconds
     for key, value in worker.digests_total.items():
         if not isinstance(key, tuple) or key[-1] != _SECONDS:
             continue
