@@ -185,7 +185,7 @@ class QueueCounter:
             # Tasks of several threads end at the same time.
             self._lock = threading.Lock()
             self._submit = executor.submit
-            executor.submit = self._counted  # type: ignore[method-assign]
+            executor.submit = self._counted
 
     def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
