@@ -1,4 +1,4 @@
-"""Endpoints of TCP with TCP_NODELAY: asyncio's streams, and blocking sockets (``raw``)."""
+"""Endpoints of TCP with TCP_NODELAY: tornado's streams, and blocking sockets (``raw``)."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+from tornado.iostream import IOStream
+from tornado.netutil import bind_sockets
+from tornado.tcpclient import TCPClient
+from tornado.tcpserver import TCPServer
 
-_LIMIT = 16 << 20
-"""The bytes that a reader buffers before its sender has to wait."""
+from commbench.backends.endpoints import Endpoint, Endpoints, Handler
 
 
 class StreamEndpoint(Endpoint):
-    """A pair of asyncio streams; ``readexactly`` allocates what it returns."""
+    """A tornado stream, as below Dask's comms; ``read_into`` fills the caller's buffer."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, stream: IOStream) -> None:
+        stream.set_nodelay(True)
+        self._stream = stream
         self.local_address, self.peer_address = (
-            "tcp://{}:{}".format(*writer.get_extra_info(name)[:2])
-            for name in ("sockname", "peername")
+            "tcp://{}:{}".format(*name[:2])
+            for name in (stream.socket.getsockname(), stream.socket.getpeername())
         )
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
-        self._writer.write(buffer.data)
-        await self._writer.drain()
+        await self._stream.write(buffer.data)
 
     async def receive(self, buffer: Any) -> None:  # noqa: D102
-        buffer.data[:] = await self._reader.readexactly(buffer.nbytes)
+        await self._stream.read_into(buffer.data)
 
     async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
         # A stream allows one reader at a time.
@@ -42,28 +44,34 @@ class StreamEndpoint(Endpoint):
             await self.receive(buffer)
 
     def abort(self) -> None:  # noqa: D102
-        self._writer.transport.abort()
+        self._stream.close()
 
     async def close(self) -> None:  # noqa: D102
-        self._writer.close()
+        self._stream.close()
 
 
 @asynccontextmanager
 async def _listen_streams(handler: Handler) -> AsyncIterator[str]:
     """Listen on the loopback interface."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await handler(StreamEndpoint(reader, writer))
+    class Server(TCPServer):
+        async def handle_stream(self, stream: IOStream, address: Any) -> None:
+            del address
+            await handler(StreamEndpoint(stream))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=_LIMIT)
-    async with server:
-        yield "{}:{}".format(*server.sockets[0].getsockname())
+    (listener,) = bind_sockets(0, "127.0.0.1")
+    server = Server()
+    server.add_socket(listener)
+    try:
+        yield "{}:{}".format(*listener.getsockname())
+    finally:
+        server.stop()
 
 
 async def _connect_stream(address: str) -> StreamEndpoint:
     """Connect to a listener."""
     host, _, port = address.partition(":")
-    return StreamEndpoint(*await asyncio.open_connection(host, int(port), limit=_LIMIT))
+    return StreamEndpoint(await TCPClient().connect(host, int(port)))
 
 
 class BlockingTcpEndpoint(Endpoint):
