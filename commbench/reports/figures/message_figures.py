@@ -43,21 +43,19 @@ FASTER = "#CC3311"
 def plot_sizes(run: Run) -> Figure | None:
     """Return a figure of latency and bandwidth, a row per layer; None without ping-pongs."""
     points = run.summaries
-    points = points[
-        (points.case_id.map(run.kinds) == "pair")
-        & (points.payload_bytes > 0)
-        & (points.median_s > 0)
-    ]
+    points = points[points.layer.isin(LAYERS) & (points.payload_bytes > 0) & (points.median_s > 0)]
     if points.empty:
         return None
     named = style.groups(run, "pair")
     labels = points.case_id.map(run.case_labels)
-    rows = sorted(points.groupby([labels, "layer"], sort=False), key=lambda row: _depth(row[0][1]))
+    rows = sorted(
+        points.groupby([labels, "layer"], sort=False), key=lambda row: LAYERS.index(row[0][1])
+    )
     modes = {case.id: stats.pingpong_mode(case) for case in run.suite.cases}
     meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
-        _title(rows, modes) + f" ({style.launches(points.n_launches)})",
+        _title(rows, modes) + f" ({style.launches(points)})",
         _meaning({modes[case_id] for case_id in points.case_id})
         + " Line = median of the launches' medians"
         + (f"; band = {meaning}." if meaning else " (one launch allows no interval).")
@@ -115,10 +113,6 @@ def _meaning(modes: set[str]) -> str:
             "both directions if bidirectional. Bandwidth = message size ÷ that time."
         )
     return " ".join(said)
-
-
-def _depth(layer: str) -> int:
-    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
 
 
 def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift: float) -> None:
@@ -184,8 +178,8 @@ def _scale_sizes(ax: Axes, sizes: pd.Series[int]) -> None:
 
 def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
     sure = points[points.confidence > 0]
-    low = float(np.nanmin([points.median_s.min(), sure.ci_low_s.min()]))
-    high = float(np.nanmax([points.median_s.max(), sure.ci_high_s.max()]))
+    low = -style.largest(-points.median_s, -sure.ci_low_s)
+    high = style.largest(points.median_s, sure.ci_high_s)
     # A log axis needs two labelled decades to be readable.
     if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
@@ -201,8 +195,7 @@ def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
         style.logarithmic(ax, 12)
     else:
         sure = points[points.confidence > 0]
-        top = (sure.payload_bytes / sure.ci_low_s).max()
-        style.from_zero(ax, "y", float(np.nanmax([peaks.max(), top])))
+        style.from_zero(ax, "y", style.largest(peaks, sure.payload_bytes / sure.ci_low_s))
     ax.yaxis.set_major_formatter(EngFormatter(unit="B/s"))
     return "log" if wide else "linear"
 
@@ -224,7 +217,7 @@ def plot_layers(run: Run) -> Figure | None:
     heights = [0.75 + LINE_IN * rows["case_id"].nunique() for _, _, rows in panels]
     figure, (part,) = style.new_figure(
         [sum(heights)],
-        f"Where the time of a message goes, layer by layer ({style.launches(table.n_launches)})",
+        f"Where the time of a message goes, layer by layer ({style.launches(table)})",
         "Bar = time of one message at the highest layer, from zero; its parts = what each layer"
         " adds to the one below it. Numbers = the whole time at each layer. Hatched: this layer is"
         " faster than the one below, whose time its end shows. Medians of the launches' medians."
@@ -234,8 +227,7 @@ def plot_layers(run: Run) -> Figure | None:
         [Patch(facecolor=COLOURS[layer], label=layer) for layer in layers]
         + [Patch(facecolor="white", edgecolor=FASTER, hatch="////", label="faster than below")],
     )
-    axes = part.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
-    for ax, (name, size, rows) in zip(axes.flat, panels, strict=True):
+    for ax, (name, size, rows) in zip(style.rows(part, heights), panels, strict=True):
         _draw_layers(ax, rows, layers)
         ax.set_title(format_message_size(size) + (f", {name}" if len(groups) > 1 else ""))
     return figure
@@ -244,32 +236,24 @@ def plot_layers(run: Run) -> Figure | None:
 def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
     largest = float(rows["median_s"].max())
     factor, unit = style.scale(largest, "s")
-    for column, layer in enumerate(layers, start=1):
-        style.aside(ax, ASIDE_PT * column, -0.72, layer, color="0.35")
+    style.write_columns(ax, ASIDE_PT, -0.72, layers, color="0.35")
     cases = list(rows.groupby("case_id", sort=False))
     for y, (_, case) in enumerate(cases):
-        _draw_layer_bar(ax, y, case, factor)
-        times = dict(zip(case["layer"], case["median_s"], strict=True))
-        for column, layer in enumerate(layers, start=1):
-            style.aside(
-                ax, ASIDE_PT * column, y, format_seconds(times[layer]) if layer in times else "—"
-            )
+        times = case.set_index("layer").median_s.reindex(layers)
+        style.write_columns(ax, ASIDE_PT, y, [format_seconds(time) for time in times])
+        below = 0.0
+        for row in case.itertuples():
+            time = row.median_s * factor
+            ax.barh(
+                y, max(0.0, time - below), left=below, height=0.6, color=COLOURS[row.layer],
+                gid=f"{row.layer} {row.backend}",
+            )  # fmt: skip
+            if time < below:
+                ax.barh(
+                    y, below - time, left=time, height=0.3, facecolor="white", edgecolor=FASTER,
+                    hatch="////", linewidth=1, zorder=3, gid=f"faster {row.layer} {row.backend}",
+                )  # fmt: skip
+            below = time
     style.name_rows(ax, [style.label(case.backend.iloc[0], 14) for _, case in cases])
     ax.set_xlabel(f"time of one message ({unit})")
     style.from_zero(ax, "x", largest * factor)
-
-
-def _draw_layer_bar(ax: Axes, y: int, case: pd.DataFrame, factor: float) -> None:
-    below = 0.0
-    for row in case.itertuples():
-        time = row.median_s * factor
-        ax.barh(
-            y, max(0.0, time - below), left=below, height=0.6, color=COLOURS[row.layer],
-            gid=f"{row.layer} {row.backend}",
-        )  # fmt: skip
-        if time < below:
-            ax.barh(
-                y, below - time, left=time, height=0.3, facecolor="white", edgecolor=FASTER,
-                hatch="////", linewidth=1, zorder=3, gid=f"faster {row.layer} {row.backend}",
-            )  # fmt: skip
-        below = time

@@ -77,8 +77,8 @@ class _Block:
         labels = self.labels
         return max(map(len, labels)) > (4 if len(labels) <= QUANTILES_UP_TO else 2)
 
-    def shape(self) -> tuple[int, int, float]:
-        """Return the rows and columns of panels, and their height in inches."""
+    def shape(self) -> tuple[int, float]:
+        """Return the columns of panels, and the height of all in inches."""
         n, n_panels = len(self.grid.workers), len(self.panels)
         names = 0.07 * max(len(line) for label in self.labels for line in label.split("\n"))
         room, margin = style.WIDTH_IN - 1.0, 0.65 + names
@@ -90,7 +90,7 @@ class _Block:
         # Empty columns keep a small matrix from being stretched to the full width.
         columns = max(used, int(room / (n * width + margin)))
         rows = math.ceil(n_panels / used)
-        return rows, columns, rows * (n * height + 1.0 + names * self.upright) + 0.25
+        return columns, rows * (n * height + 1.0 + names * self.upright) + 0.25
 
 
 @style.styled
@@ -110,7 +110,7 @@ def plot(run: Run) -> Figure | None:
     widest = max(grid.wide for grid in grids)
     expected = {name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"}
     figure, parts = style.new_figure(
-        [block.shape()[2] for block in blocks],
+        [block.shape()[1] for block in blocks],
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
         "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
@@ -132,10 +132,10 @@ def _block(run: Run, name: str, cases: list[Case], pairs: pd.DataFrame) -> _Bloc
     pairs, slow = pairs[pairs.case_id.isin(ids)], run.slow_pairs
     if pairs.empty:
         return None
-    counts = run.summaries.n_launches[run.summaries.case_id.isin(pairs.case_id.unique())]
+    summaries = run.summaries[run.summaries.case_id.isin(pairs.case_id.unique())]
     workers = style.workers(run, ids)
     return _Block(
-        f"{name} ({style.launches(counts)})",
+        f"{name} ({style.launches(summaries)})",
         [(case, str(channel)) for case in cases for channel in sorted(pairs.channel.unique())],
         pairs,
         slow[slow.case_id.isin(ids)],
@@ -144,7 +144,7 @@ def _block(run: Run, name: str, cases: list[Case], pairs: pd.DataFrame) -> _Bloc
 
 
 def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
-    n_rows, n_columns, _ = block.shape()
+    n_columns, _ = block.shape()
     shown = [
         (case, channel, *(
             table[(table.case_id == case.id) & (table.channel == channel)]
@@ -157,10 +157,8 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
     factor, unit = style.scale(top, "B/s")
     norm = Normalize(0, top * factor)
     part.suptitle(block.title, x=0.01, ha="left", size=10, weight="bold")
-    axes = part.subplots(n_rows, n_columns, squeeze=False)
-    for ax in axes.flat[len(shown) :]:
-        ax.set_axis_off()
-    used, width_in = list(axes.flat[: len(shown)]), (style.WIDTH_IN - 1.0) / n_columns - 0.4
+    used = style.panels(part, len(shown), n_columns)
+    width_in = (style.WIDTH_IN - 1.0) / n_columns - 0.4
     incomplete = False
     for ax, (case, channel, pairs, slow), matrix in zip(used, shown, matrices, strict=True):
         name = case.backend if channel == "gather" else f"{case.backend}, {channel}"
@@ -233,8 +231,7 @@ def _outline(ax: Axes, grid: Grid, rows: np.ndarray, columns: np.ndarray, **look
     if len(rows):
         edges = _edges(grid)
         x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
-        corners = np.array([[x, y], [right, y], [right, bottom], [x, bottom]])
-        path = Path.make_compound_path_from_polys(np.moveaxis(corners, 2, 0))
+        path = Path.make_compound_path_from_polys(style.corners(x, right, y, bottom))
         # add_patch would iterate over all corners in Python to update the limits of the axes.
         ax.add_artist(PathPatch(path, rasterized=len(grid.workers) > MEDIAN_UP_TO, **looks))
 

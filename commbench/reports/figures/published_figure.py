@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, NullFormatter
@@ -22,7 +21,7 @@ from commbench.model.units import format_message_size
 from commbench.reports.figures import style
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
@@ -56,15 +55,28 @@ def plot(run: Run) -> Figure | None:
             absolute.setdefault(comparison.quantity, []).append(comparison)
     curves = _ratio_panels(table, figure.values)
     looks = style.backend_styles(run)
-    drawn, parts = style.new_figure(
-        [
-            *(len(rows) * LINE_IN + 0.9 for rows in absolute.values()),
-            *[PANEL_IN] * len(curves),
-        ],
-        f"{figure.title}: here{_share(run)}, and as published",
-        _caption(run, figure, comparisons, table, style.launches(summaries.n_launches)),
-        _legend(looks, {comparison.backend for comparison in comparisons}, curves),
+    shown = {comparison.backend for comparison in comparisons}.union(
+        *(points["backend"] for points, _ in curves)
     )
+    scale = run.suite.scale
+    share = f" at {100 * scale:.3g} % of the size" if scale < 1 else ""
+    differences = dict.fromkeys(text for each in comparisons for text in each.differences)
+    drawn, parts = style.new_figure(
+        [*(len(rows) * LINE_IN + 0.9 for rows in absolute.values()), *[PANEL_IN] * len(curves)],
+        f"{figure.title}: here{share}, and as published",
+        f"Published (open diamonds): {figure.citation}; {figure.setting}. "
+        f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
+        f"{share}; {style.launches(summaries)}. "
+        + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
+        + "docs/suites.md defines the quantities.",
+        [
+            *(
+                Line2D([], [], color=look.colour, marker=look.marker, label=f"{name}, here")
+                for name, look in looks.items() if name in shown
+            ),
+            Line2D([], [], **style.PUBLISHED, linestyle="--", label="published"),
+        ],
+    )  # fmt: skip
     for part, (quantity, rows) in zip(parts, absolute.items(), strict=False):
         _draw_rows(part, quantity, rows, looks, figure.setting)
     for part, (points, values) in zip(parts[len(absolute) :], curves, strict=True):
@@ -72,74 +84,46 @@ def plot(run: Run) -> Figure | None:
     return drawn
 
 
-def _share(run: Run) -> str:
-    scale = run.suite.scale
-    return f" at {100 * scale:.3g} % of the size" if scale < 1 else ""
-
-
 def _memory(devices: Collection[str]) -> str:
     names = " and ".join(f"{device.upper()}s" for device in sorted(devices))
     return f"memory of {names}" if names else "nothing measured"
 
 
-def _caption(
-    run: Run,
-    figure: published.Figure,
-    comparisons: Sequence[PublishedComparison],
-    table: pd.DataFrame,
-    launches: str,
-) -> str:
-    differences = dict.fromkeys(
-        text for comparison in comparisons for text in comparison.differences
-    )
-    return (
-        f"Published (open diamonds): {figure.citation}; {figure.setting}. "
-        f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
-        f"{_share(run)}; {launches}. "
-        + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
-        + "docs/suites.md defines the quantities."
-    )
-
-
-def _legend(
-    looks: dict[str, style.Style], backends: set[str], curves: Sequence[tuple[pd.DataFrame, object]]
-) -> list[Line2D]:
-    shown = backends | {name for points, _ in curves for name in points["backend"]}
-    here = [
-        Line2D([], [], color=look.colour, marker=look.marker, label=f"{name}, here")
-        for name, look in looks.items() if name in shown
-    ]  # fmt: skip
-    return [*here, Line2D([], [], **style.PUBLISHED, linestyle="--", label="published")]
-
-
 def _draw_rows(
-    part: SubFigure,
-    quantity: str,
-    rows: list[PublishedComparison],
-    looks: dict[str, style.Style],
-    setting: str,
-) -> None:
+    part: SubFigure, quantity: str, rows: list[PublishedComparison],
+    looks: dict[str, style.Style], setting: str,
+) -> None:  # fmt: skip
+    """Draw measured values on the left, and published ones on the right."""
     left, right = part.subplots(1, 2, sharey=True)
     devices = {row.device for row in rows if not math.isnan(row.here)}
-    factor = _scale_rows(left, quantity, f"here: {_memory(devices)}", map(_end, rows))
-    for y, row in enumerate(rows):
+    ends = [max(row.here, row.here_high if row.here_high > 0 else 0.0) for row in rows]
+    factor = _scale_rows(left, quantity, f"here: {_memory(devices)}", ends)
+    for y, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        if math.isnan(row.here):
+            _write(left, 0, y, "not measured", color="0.45")
+            continue
         look = looks.get(row.backend, style.Style())
-        _mark(left, y, row, factor, look, with_memory=len(devices) > 1)
+        if row.here_low < row.here_high:
+            interval = row.here_low * factor, row.here_high * factor
+            left.hlines(y, *interval, color=look.colour, linewidth=2.5, alpha=0.5)
+        left.plot([row.here * factor], [y], color=look.colour, marker=look.marker, gid="here")
+        memory = f", {_memory({row.device})}" if len(devices) > 1 else ""
+        _write(left, end * factor, y, show(row.here, row.unit) + memory)
     values = [row.value for row in rows if row.value]
     devices = {value.device for value in values}
     memory = f", {_memory(devices)}" if len(devices) == 1 else ""
-    ends = (max(value.high, value.limit or 0.0) for value in values)
+    ends = [max(value.high, value.limit or 0.0) for value in values]
     factor = _scale_rows(right, quantity, f"published: {setting}{memory}", ends)
     for y, row in enumerate(rows):
         if row.value:
-            _mark_published(right, y, row.value, factor)
+            _draw_published(right, y, row.value, factor)
         else:
-            _absent(right, y, "not published")
+            _write(right, 0, y, "not published", color="0.45")
     right.tick_params(axis="y", length=0)
     style.name_rows(left, [_row_name(row, rows) for row in rows])
 
 
-def _scale_rows(ax: Axes, quantity: str, title: str, ends: Iterable[float]) -> float:
+def _scale_rows(ax: Axes, quantity: str, title: str, ends: Sequence[float]) -> float:
     """Make room for bars with these ends and return the factor to the unit of the axis."""
     largest = max((end for end in ends if end > 0), default=0.0)
     factor, unit = style.scale(largest, published.UNITS[quantity])
@@ -151,41 +135,16 @@ def _scale_rows(ax: Axes, quantity: str, title: str, ends: Iterable[float]) -> f
     return factor
 
 
-def _end(row: PublishedComparison) -> float:
-    """Return the upper end of the measured value and its interval; nan if not measured."""
-    return max(row.here, row.here_high if row.here_high > 0 else 0.0)
-
-
 def _row_name(row: PublishedComparison, rows: Sequence[PublishedComparison]) -> str:
     words = [row.backend]
-    for name in ("layer", "n_workers"):
-        value = getattr(row, name)
-        if value and value != "workload" and len({getattr(r, name) for r in rows}) > 1:
-            words.append(f"{value} workers" if name == "n_workers" else str(value))
+    if row.layer not in ("", "workload") and len({other.layer for other in rows}) > 1:
+        words.append(row.layer)
+    if row.n_workers and len({other.n_workers for other in rows}) > 1:
+        words.append(f"{row.n_workers} workers")
     return style.label(", ".join(words), 30)
 
 
-def _mark(
-    ax: Axes,
-    y: int,
-    row: PublishedComparison,
-    factor: float,
-    look: style.Style,
-    *,
-    with_memory: bool,
-) -> None:
-    if math.isnan(row.here):
-        _absent(ax, y, "not measured")
-        return
-    if row.here_low < row.here_high:
-        ends = row.here_low * factor, row.here_high * factor
-        ax.hlines(y, *ends, color=look.colour, linewidth=2.5, alpha=0.5)
-    ax.plot([row.here * factor], [y], color=look.colour, marker=look.marker, gid="here")
-    words = show(row.here, row.unit) + (f", {_memory({row.device})}" if with_memory else "")
-    _beyond(ax, _end(row) * factor, y, words)
-
-
-def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
+def _draw_published(ax: Axes, y: int, value: Value, factor: float) -> None:
     ends = [value.low * factor, value.high * factor]
     ax.plot(ends, [y, y], linestyle="--", **style.PUBLISHED, gid="published")
     words, end = value.text, ends[1]
@@ -193,19 +152,11 @@ def _mark_published(ax: Axes, y: int, value: Value, factor: float) -> None:
         end = value.limit * factor
         ax.plot([end], [y], color="0.5", marker="|", markersize=13, markeredgewidth=2)
         words += f" (limit {show(value.limit, value.unit)})"
-    if value.detail:
-        words += f"\n{value.detail}"
-    _beyond(ax, end, y, words)
+    _write(ax, end, y, words + f"\n{value.detail}" * bool(value.detail))
 
 
-def _absent(ax: Axes, y: int, words: str) -> None:
-    ax.annotate(
-        words, (0, y), (4, 0), textcoords="offset points", va="center", size=8, color="0.45"
-    )
-
-
-def _beyond(ax: Axes, x: float, y: int, words: str) -> None:
-    ax.annotate(words, (x, y), (8, 0), textcoords="offset points", va="center", size=8)
+def _write(ax: Axes, x: float, y: int, words: str, **looks: Any) -> None:
+    ax.annotate(words, (x, y), (8, 0), textcoords="offset points", va="center", size=8, **looks)
 
 
 def _ratio_panels(
@@ -213,10 +164,7 @@ def _ratio_panels(
 ) -> list[tuple[pd.DataFrame, list[Value]]]:
     """Return the contents of each pair of panels: a measured quantity and its published ratios.
 
-    Parameters
-    ----------
-    table
-        The result of ``stats.measured_quantities``.
+    `table` is the result of ``stats.measured_quantities``.
     """
     groups: dict[tuple[str, str], list[Value]] = {}
     for value in values:
@@ -242,7 +190,7 @@ def _draw_ratio_panels(
     left, right = part.subplots(1, 2)
     first = points.iloc[0]
     x = "message_bytes" if values[0].message_bytes else "n_workers"
-    largest = float(np.nanmax([points["mid"].max(), points["high"].max()]))
+    largest = style.largest(points["mid"], points["high"])
     unit, logarithmic = published.UNITS[first.quantity], first.quantity == "latency"
     factor, word = (1.0, unit) if logarithmic else style.scale(largest, unit)
     for backend, line in points.groupby("backend", sort=False):
@@ -270,8 +218,8 @@ def _draw_ratio_panels(
         left.set_ylabel(f"{first.quantity} ({word})")
     _draw_ratios(right, points, values, looks, x)
     right.set_title(textwrap.fill(f"here, and ◇ published: {setting}", 50))
-    for ax in (left, right):
-        _scale_x(ax, x, [*points[x], *_reach(values, x)] if ax is right else [*points[x]])
+    for ax, also in ((left, []), (right, _reach(values, x))):
+        _scale_x(ax, x, [*points[x], *also])
         ax.grid(visible=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 import zlib
@@ -10,16 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import matplotlib.style
+import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import (
-    FixedFormatter,
-    FixedLocator,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from commbench.model import Case
 
@@ -113,6 +108,20 @@ def new_figure(
     return figure, parts
 
 
+def rows(part: SubFigure, heights: Sequence[float], *, sharex: bool = False) -> list[Axes]:
+    """Return axes of these relative heights, one below the other."""
+    grid = part.subplots(len(heights), squeeze=False, sharex=sharex, height_ratios=heights)
+    return list(grid.flat)
+
+
+def panels(part: SubFigure, n: int, columns: int, *, sharey: bool = False) -> list[Axes]:
+    """Return `n` axes of the same size in rows of `columns`."""
+    axes = list(part.subplots(math.ceil(n / columns), columns, squeeze=False, sharey=sharey).flat)
+    for ax in axes[n:]:
+        ax.set_axis_off()
+    return axes[:n]
+
+
 def backend_styles(run: Run) -> dict[str, Style]:
     """Return the look of each backend of `run`: fixed by name, and distinct within the run."""
     chosen: dict[str, Style] = {}
@@ -161,9 +170,9 @@ def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -
     return f" Not shown: {', '.join(why)}." if why else ""
 
 
-def launches(counts: pd.Series[int]) -> str:
+def launches(summaries: pd.DataFrame) -> str:
     """Return ``"6 launches each"``, or ``"4 to 6 launches each"`` if the cases differ."""
-    words = _span(counts)
+    words = _span(summaries["n_launches"])
     return f"{words or 'no'} launch{'es' * (words != '1')} each"
 
 
@@ -176,6 +185,11 @@ def interval(confidence: pd.Series[float]) -> str:
 def _span(numbers: pd.Series[Any]) -> str:
     whole = sorted(numbers.round().astype(int))
     return " to ".join(f"{number}" for number in sorted({*whole[:1], *whole[-1:]}))
+
+
+def largest(*columns: pd.Series[float]) -> float:
+    """Return the largest number in `columns`, any of which may be empty."""
+    return float(np.nanmax([column.max() for column in columns]))
 
 
 def scale(largest: float, unit: str) -> tuple[float, str]:
@@ -211,18 +225,24 @@ def logarithmic(ax: Axes, n_ticks: int) -> None:
 
 def fixed_ticks(ax: Axes, names: Mapping[int, str]) -> None:
     """Give the x axis ticks at the keys of `names` only."""
-    ax.xaxis.set_major_locator(FixedLocator([*names]))
-    ax.xaxis.set_major_formatter(FixedFormatter([*names.values()]))
-    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks([*names], [*names.values()])
+    ax.set_xticks([], minor=True)
 
 
-def aside(ax: Axes, right_pt: float, y: float, words: str, **looks: Any) -> None:
-    """Write `words` to the right of an axes, ending `right_pt` points from its edge."""
+def write_columns(ax: Axes, width_pt: float, y: float, words: Sequence[str], **looks: Any) -> None:
+    """Write `words` to the right of an axes, in columns of `width_pt` points."""
     # In points rather than fractions of the axes, the layout reserves room for the words.
-    ax.annotate(
-        words, (1, y), xycoords=("axes fraction", "data"), xytext=(right_pt, 0),
-        textcoords="offset points", ha="right", va="center", size=8, annotation_clip=False, **looks,
-    )  # fmt: skip
+    for column, text in enumerate(words, start=1):
+        ax.annotate(
+            text, (1, y), xycoords=("axes fraction", "data"), xytext=(width_pt * column, 0),
+            textcoords="offset points", ha="right", va="center", size=8, annotation_clip=False,
+            **looks,
+        )  # fmt: skip
+
+
+def corners(left: Any, right: Any, top: Any, bottom: Any) -> np.ndarray[Any, Any]:
+    """Return the four corners of each rectangle with these edges: an array of n × 4 × 2."""
+    return np.moveaxis(np.array([[left, top], [right, top], [right, bottom], [left, bottom]]), 2, 0)
 
 
 def contrast(colour: Any) -> str:

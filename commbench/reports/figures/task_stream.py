@@ -40,11 +40,11 @@ def plot(run: Run) -> Figure | None:
     if run.tasks.empty or run.samples.empty:
         return None
     groups = style.groups(run, "cluster")
-    blocks: dict[str, list[_Stream]] = {}
-    for name, group in groups.items():
-        streams = [stream for case in group if (stream := _stream(run, case)) is not None]
-        if streams:
-            blocks[name] = streams
+    blocks = {
+        name: list(filter(None, (_stream(run, case) for case in cases)))
+        for name, cases in groups.items()
+    }
+    blocks = {name: block for name, block in blocks.items() if block}
     if not blocks:
         return None
     streams = [stream for block in blocks.values() for stream in block]
@@ -66,7 +66,7 @@ def plot(run: Run) -> Figure | None:
     )
     for part, (name, block), each in zip(parts, blocks.items(), heights, strict=True):
         part.suptitle(name, x=0.01, ha="left", weight="bold")
-        axes = part.subplots(len(block), 1, squeeze=False, sharex=True, height_ratios=each)[:, 0]
+        axes = style.rows(part, each, sharex=True)
         longest = max(stream.seconds for stream in block)
         factor, unit = style.scale(longest, "s")
         for ax, stream in zip(axes, block, strict=True):
@@ -147,18 +147,14 @@ def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
     top = bars.worker.map(row_by_worker) + 0.08 + (bars.lane % n_lanes) * lane
     for action in LABELS:
         mine = bars.action == action
-        left, right, upper = bars.start_s[mine] * factor, bars.stop_s[mine] * factor, top[mine]
-        lower = upper + lane
-        corners = np.array([[left, upper], [right, upper], [right, lower], [left, lower]])
+        left, right = bars.start_s[mine] * factor, bars.stop_s[mine] * factor
         edged = len(bars) <= EDGES_UP_TO
-        ax.add_collection(
-            PolyCollection(
-                list(np.moveaxis(corners, 2, 0)), facecolor=style.ACTIVITIES[action],
-                edgecolor="white" if edged else "none", linewidth=0.3 if edged else 0,
-                rasterized=len(bars) > VECTORS_UP_TO, label=action,
-            ),
-            autolim=False,
+        boxes = PolyCollection(
+            list(style.corners(left, right, top[mine], top[mine] + lane)),
+            facecolor=style.ACTIVITIES[action], edgecolor="white" if edged else "none",
+            linewidth=0.3 if edged else 0, rasterized=len(bars) > VECTORS_UP_TO, label=action,
         )  # fmt: skip
+        ax.add_collection(boxes, autolim=False)
     ax.axvline(stream.seconds * factor, color="black", linewidth=1)
     ax.set_title(
         f"{style.label(stream.case.backend, 60)}: {format_seconds(stream.seconds)}"

@@ -167,7 +167,8 @@ def _asides(axes):
     """Return the words at the right of each line, by line."""
     lines = {}
     for note in axes.texts:
-        lines.setdefault(note.xy[1], []).append(note.get_text())
+        if note.get_text():
+            lines.setdefault(note.xy[1], []).append(note.get_text())
     return lines
 
 

@@ -105,11 +105,15 @@ def test_long_names_are_broken_after_a_plus():
     assert style.label("ucx:tcp+shm", 14) == "ucx:tcp+shm"
 
 
-def test_numbers_of_launches_and_levels_in_words():
-    assert style.launches(pd.Series([6, 6])) == "6 launches each"
-    assert style.launches(pd.Series([4, 6])) == "4 to 6 launches each"
-    assert style.launches(pd.Series([1])) == "1 launch each"
-    assert style.launches(pd.Series([], dtype=int)) == "no launches each"
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [([6, 6], "6 launches"), ([4, 6], "4 to 6 launches"), ([1], "1 launch"), ([], "no launches")],
+)
+def test_numbers_of_launches_in_words(counts, words):
+    assert style.launches(pd.DataFrame({"n_launches": counts}, dtype=int)) == f"{words} each"
+
+
+def test_levels_in_words():
     assert style.interval(pd.Series([0.96875])) == "97 % confidence interval of that median"
     assert style.interval(pd.Series([0.5, 0.0, 0.96875])).startswith("50 to 97 %")
     assert style.interval(pd.Series([0.0])) == ""
