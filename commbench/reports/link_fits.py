@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commbench.model import Manifest
@@ -26,14 +27,8 @@ def tables(
 ) -> Iterator[Table]:
     """Yield a table of the link classes and one of the pairs for each case and channel.
 
-    Parameters
-    ----------
-    models
-        The result of ``stats.link_models``.
-    tasks
-        The label of each case, by its id.
-    predict
-        The size in bytes of a transfer whose time is predicted.
+    `models` are from ``stats.link_models``, `tasks` are labels of cases by their ids, and `predict`
+    is the size in bytes of a transfer whose time is predicted.
     """
     for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
         mine = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
@@ -48,10 +43,9 @@ def tables(
 
 def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: str) -> Table:
     refused = {model.reason: model for model in models if model.reason}
+    n_refused = Counter(model.reason for model in models)
     missing = "".join(
-        f" No model of {_name(model)}"
-        + (" and others" if sum(m.reason == reason for m in models) > 1 else "")
-        + f": {reason}."
+        f" No model of {_name(model)}{' and others' * (n_refused[reason] > 1)}: {reason}."
         for reason, model in refused.items()
     )
     columns: dict[str, Iterable[str]] = {

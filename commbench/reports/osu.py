@@ -50,11 +50,11 @@ def render(run: Run) -> str:
             "commbench report RUN --format csv has all samples"
         )
     cases = {case.id: case for case in run.suite.cases}
-    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
+    depth = table["layer"].map(LAYERS.index)
     blocks = [
         "\n".join(_block(run, cases[str(case_id)], group))
         for case_id, rows in table.groupby("case_id", sort=False)
-        for _, group in rows.groupby(depth, dropna=False)
+        for _, group in rows.groupby(depth)
     ]
     return "\n\n".join(blocks) + "\n"
 

@@ -29,8 +29,6 @@ from commbench.stats.selection import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.analysis.run import Run
-
 _METADATA = {
     "hostname": ("host", "name"),
     "platform": ("host", "kernel"),
@@ -60,9 +58,8 @@ def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
     samples = _labelled(run)
     samples = samples[samples["case_id"].isin(list(good))]
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
-        runs = [_run(launch) for _, launch in group.groupby("launch")]
-        runs = [run for run in runs if run["values"]]
-        if runs:
+        launches = [_run(launch) for _, launch in group.groupby("launch")]
+        if runs := [launch for launch in launches if launch["values"]]:
             yield {"metadata": _names(cases[str(case_id)], str(layer), int(size)), "runs": runs}
 
 

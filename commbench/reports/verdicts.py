@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from commbench import stats
@@ -26,22 +26,16 @@ def comparison_text(
 ) -> str:  # fmt: skip
     """Return the comparison of two runs for a terminal.
 
-    Parameters
-    ----------
-    control
-        The backend of whose times the compared values are multiples, if any.
+    The compared values are multiples of the times of the backend `control`, if there is one.
     """
     tasks = baseline.case_labels
+    form = "{:.3g}×".format if control else format_seconds
     table = Table(
         f"The second run against the first{f', as multiples of {control}' * bool(control)}",
         ("case", "first", "second", *VERDICT_COLUMNS),
         tuple(
             (
-                _case(c, tasks[c.baseline_id]),
-                *(
-                    f"{value:.3g}×" if control else format_seconds(value)
-                    for value in (c.baseline_s, c.candidate_s)
-                ),
+                _case(c, tasks[c.baseline_id]), form(c.baseline_s), form(c.candidate_s),
                 *verdict_cells(c),
             )
             for c in comparisons
@@ -51,7 +45,7 @@ def comparison_text(
         + f" first, second: medians over launches of the time over that of {control} in the same "
         "block, so that a change of the machine, which affects both, cancels." * bool(control),
         text_columns=frozenset({"verdict"}),
-    )
+    )  # fmt: skip
     differences = [f"not the same: {difference}" for difference in match.differences]
     warnings = [*differences, *match.alone, *_warnings(baseline, candidate, comparisons)]
     heading = f"{_name(baseline.manifest)}\nagainst {_name(candidate.manifest)}"
@@ -98,39 +92,32 @@ def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) 
         f"{n_launches} launches can't tell {len(comparisons)} cases apart at 5 %, whatever their "
         f"times: it takes {least} of each in both runs"
     )
-    return [*[too_few] * (n_launches < least), *_disturbances(baseline, candidate)]
-
-
-def _disturbances(baseline: Run, candidate: Run) -> Iterator[str]:
-    """Yield what disturbed either run: a difference may be that of the company they had."""
+    # A difference may be that of what disturbed either run.
     first, second = (warnings.disturbances(run) for run in (baseline, candidate))
-    for text in dict.fromkeys([*first, *second]):
-        both = text in first and text in second
-        whose = "both runs" if both else "the first run" if text in first else "the second run"
-        yield f"{whose}: {text}"
+    return [
+        *[too_few] * (n_launches < least),
+        *(f"{'both runs' if text in second else 'the first run'}: {text}" for text in first),
+        *(f"the second run: {text}" for text in second if text not in first),
+    ]
 
 
 def check_text(run: Manifest, checks: Sequence[Check]) -> str:
     """Return the checks of a run against its references for a terminal."""
     n_failed = sum(not check.ok for check in checks)
     n_named = Counter(check.reference.short_name for check in checks)
-    table = Table(
+    references = [check.reference for check in checks]
+    table = Table.from_columns(
         f"{run.id} against its references",
-        ("what", "measured", "reference", "allowed", "result"),
-        tuple(
-            (
-                r.short_name if n_named[r.short_name] == 1 else r.name,
-                _quantity(check, check.value),
-                _quantity(check, r.value),
-                _limits(check),
-                "ok" if check.ok else "FAILED" if not math.isnan(check.value) else "MISSING",
-            )
-            for check in checks
-            for r in (check.reference,)
-        ),
+        {
+            "what": [r.short_name if n_named[r.short_name] == 1 else r.name for r in references],
+            "measured": [_quantity(check, check.value) for check in checks],
+            "reference": [_quantity(check, check.reference.value) for check in checks],
+            "allowed": map(_limits, checks),
+            "result": map(_result, checks),
+        },
         f"{len(checks)} checked, {n_failed} failed. Measured: the median over launches of each "
         "launch's median, or the workload's bytes over it. MISSING: no launch ended well.",
-        text_columns=frozenset({"result"}),
+        {"result"},
     )
     return terminal.page(f"{run.suite.name} · {started_at(run)}", [], [table])
 
@@ -149,6 +136,10 @@ def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
             junit.add_element(case, "failure", why, message=result, type="reference")
         cases.append(case)
     return junit.document(run, cases)
+
+
+def _result(check: Check) -> str:
+    return "ok" if check.ok else "MISSING" if math.isnan(check.value) else "FAILED"
 
 
 def _quantity(check: Check, value: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,10 +44,33 @@ class Grid:
     workers: Sequence[str]
     wide: int
 
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """The edges of the rows or columns of cells."""
+        n = len(self.workers)
+        return np.append(np.arange(0, n, self.wide), n)
+
     @property
     def n_cells(self) -> int:
         """The number of cells in a row."""
-        return math.ceil(len(self.workers) / self.wide)
+        return len(self.edges) - 1
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The first and the last worker in each row of cells."""
+        ends = ((self.workers[i], self.workers[j - 1]) for i, j in itertools.pairwise(self.edges))
+        return tuple(first if first == last else f"{first} … {last}" for first, last in ends)
+
+    def slowest(self, pairs: pd.DataFrame) -> np.ma.MaskedArray:
+        """Return the slowest median in each cell, in bytes per second."""
+        slowest = np.full((self.n_cells, self.n_cells), np.inf)
+        np.minimum.at(slowest, self.cells(pairs), pairs.q50_Bps.to_numpy())
+        return np.ma.masked_invalid(slowest)
+
+    def n_pairs(self, row: int, column: int) -> int:
+        """Return the number of pairs in a cell."""
+        n_src, n_dst = np.diff(self.edges)[[row, column]].tolist()
+        return int(n_src * n_dst - n_src * (row == column))
 
     def cells(self, pairs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return the row and the column of the cell of each of `pairs`."""
@@ -152,7 +177,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         ))
         for case, channel in block.panels
     ]  # fmt: skip
-    matrices = [_matrix(pairs, block.grid) for _, _, pairs, _ in shown]
+    matrices = [block.grid.slowest(pairs) for _, _, pairs, _ in shown]
     top = max(float(matrix.max()) for matrix in matrices if matrix.count())
     factor, unit = style.scale(top, "B/s")
     norm = Normalize(0, top * factor)
@@ -185,21 +210,13 @@ def _note(run: Run, case: Case) -> str:
     return "\n".join(filter(None, [style.failed(run, case.id), seen]))
 
 
-def _matrix(pairs: pd.DataFrame, grid: Grid) -> np.ma.MaskedArray:
-    """Return the slowest median in each cell of a backend's matrix, in bytes per second."""
-    slowest = np.full((grid.n_cells, grid.n_cells), np.inf)
-    np.minimum.at(slowest, grid.cells(pairs), pairs.q50_Bps.to_numpy())
-    return np.ma.masked_invalid(slowest)
-
-
 def _draw_matrix(
     ax: Axes, pairs: pd.DataFrame, matrix: np.ma.MaskedArray, block: _Block, factor: float,
     norm: Normalize,
 ) -> bool:  # fmt: skip
     """Draw one backend's matrix and return whether pairs are missing from it."""
     grid, n = block.grid, len(block.grid.workers)
-    edges = _edges(grid)
-    ax.pcolormesh(edges, edges, matrix, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
+    ax.pcolormesh(grid.edges, grid.edges, matrix, cmap=MAP, norm=norm, rasterized=n > MEDIAN_UP_TO)
     absent = np.ma.getmaskarray(matrix)
     if grid.wide == 1:
         absent = absent & ~np.eye(n, dtype=bool)
@@ -217,19 +234,13 @@ def _draw_matrix(
     return len(top) > 0
 
 
-def _edges(grid: Grid) -> np.ndarray:
-    """Return the edges of the rows or columns of cells."""
-    n = len(grid.workers)
-    return np.append(np.arange(0, n, grid.wide), n)
-
-
 def _outline(ax: Axes, grid: Grid, rows: np.ndarray, columns: np.ndarray, **looks: Any) -> None:
     """Outline the cells in these rows and columns of the matrix as one patch.
 
     Tens of thousands of single patches would take minutes.
     """
     if len(rows):
-        edges = _edges(grid)
+        edges = grid.edges
         x, y, right, bottom = edges[columns], edges[rows], edges[columns + 1], edges[rows + 1]
         path = Path.make_compound_path_from_polys(style.corners(x, right, y, bottom))
         # add_patch would iterate over all corners in Python to update the limits of the axes.

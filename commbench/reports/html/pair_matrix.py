@@ -85,11 +85,11 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
         str(case_id): _slowest(group, grid)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
-    top_Bps = max(float(np.nan_to_num(table["q50_Bps"]).max()) for table in slowest.values())  # noqa: N806
+    top_Bps = style.largest(*(table["q50_Bps"].fillna(0) for table in slowest.values()))  # noqa: N806
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
-        names=_names(grid),
+        names=grid.names,
         matrices=tuple(
             _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, top_Bps)
             for case in cases
@@ -103,24 +103,10 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
     )
 
 
-def _names(grid: Grid) -> tuple[str, ...]:
-    shares = (
-        grid.workers[first : first + grid.wide] for first in range(0, len(grid.workers), grid.wide)
-    )
-    return tuple(names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" for names in shares)
-
-
 def _numbers(pairs: pd.DataFrame, grid: Grid) -> np.ndarray[Any, Any]:
     """Return the number of the cell of each of `pairs`."""
     rows, columns = grid.cells(pairs)
     return np.asarray(rows * grid.n_cells + columns)
-
-
-def _n_pairs(grid: Grid, row: int, column: int) -> int:
-    rows, columns = (
-        min(grid.wide, len(grid.workers) - index * grid.wide) for index in (row, column)
-    )
-    return rows * columns - rows * (row == column)
 
 
 def _note(run: Run, grid: Grid, n_workers: int) -> str:
@@ -139,14 +125,11 @@ def _note(run: Run, grid: Grid, n_workers: int) -> str:
 
 def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
     """Return the slowest pair of every cell, with the totals of all of the cell's pairs."""
-    cell = _numbers(pairs, grid)
     # Pairs of unknown bandwidth come last: they only represent a cell without other pairs.
-    order = np.lexsort((pairs["q50_Bps"].fillna(math.inf), cell))
-    table = pairs.iloc[order].assign(cell=cell[order])
-    totals = table.groupby("cell").agg(
-        n_pairs=("n", "size"), all_n=("n", "sum"), all_bytes=("bytes", "sum")
-    )
-    return table.drop_duplicates("cell").set_index("cell").join(totals)
+    table = pairs.assign(cell=_numbers(pairs, grid)).sort_values("q50_Bps", kind="stable")
+    cells = table.groupby("cell")
+    totals = cells.agg(n_pairs=("n", "size"), all_n=("n", "sum"), all_bytes=("bytes", "sum"))
+    return cells.head(1).set_index("cell").join(totals)
 
 
 def _matrix(
@@ -154,16 +137,15 @@ def _matrix(
     top_Bps: float,  # noqa: N803 - the spelling of the unit
 ) -> Matrix:  # fmt: skip
     least = format_bytes(run.manifest.min_transfer_bytes)
-    slowdowns = dict(zip(zip(slow["src"], slow["dst"], strict=True), slow["slowdown"], strict=True))
+    slowdowns = slow.set_index(["src", "dst"])["slowdown"].to_dict()
     n_slow = np.bincount(_numbers(slow, grid), minlength=grid.n_cells**2)
     transports = _transports(run.pair_transports, case, table)
     row_by_cell = {row.Index: row for row in table.itertuples()}
-    names = _names(grid)
 
-    def make_cell(number: int) -> Cell:
-        i, j = divmod(number, grid.n_cells)
-        row, n_pairs = row_by_cell.get(number), _n_pairs(grid, i, j)
-        lines = [f"{names[i]} → {names[j]}"]
+    def make_cell(i: int, j: int) -> Cell:
+        number = i * grid.n_cells + j
+        row, n_pairs = row_by_cell.get(number), grid.n_pairs(i, j)
+        lines = [f"{grid.names[i]} → {grid.names[j]}"]
         if row is None:
             why = f"no transfer ≥ {least}" if n_pairs else "the same worker"
             return Cell("none" if n_pairs else "self", "\n".join([*lines, why]))
@@ -171,29 +153,23 @@ def _matrix(
             lines += _describe_block(row, n_pairs, int(n_slow[number]), least)
         pair = (row.src, row.dst)
         lines += _describe_pair(row, transports.get(pair, "not recorded"), slowdowns.get(pair))
-        description = "\n".join(lines)
         text = str(format_number(row.q50_Bps / 1e9)) if grid.n_cells <= _TEXT_UP_TO else ""
         if math.isnan(row.q50_Bps):
-            return Cell("untimed", description, text)
-        fill, ink = _colours()[round(255 * row.q50_Bps / top_Bps)]
-        return Cell("slow" if n_slow[number] else "pair", description, text, fill, ink)
+            return Cell("untimed", "\n".join(lines), text)
+        colours = _colours()[round(255 * row.q50_Bps / top_Bps)]
+        return Cell("slow" if n_slow[number] else "pair", "\n".join(lines), text, *colours)
 
-    n = grid.n_cells
-    return Matrix(
-        case.backend,
-        tuple(
-            (names[i], tuple(make_cell(number) for number in range(i * n, (i + 1) * n)))
-            for i in range(n)
-        ),
-    )
+    n = range(grid.n_cells)
+    rows = ((grid.names[i], tuple(make_cell(i, j) for j in n)) for i in n)
+    return Matrix(case.backend, tuple(rows))
 
 
 def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
     """Return the lines on all pairs of a cell, which precede those on its slowest pair."""
     missing = n_pairs - row.n_pairs
+    transfers = f"{row.all_n} transfer{'s' * (row.all_n != 1)}, {format_bytes(row.all_bytes)}"
     return [
-        f"{row.n_pairs} pair{'s' * (row.n_pairs != 1)}: "
-        f"{row.all_n} transfer{'s' * (row.all_n != 1)}, {format_bytes(row.all_bytes)}",
+        f"{row.n_pairs} pair{'s' * (row.n_pairs != 1)}: {transfers}",
         *[f"{missing} more without a transfer ≥ {least}"] * (missing > 0),
         *[f"{n_slow} of them slow"] * (n_slow > 0),
         f"the slowest is {row.src} → {row.dst}:",
@@ -202,9 +178,8 @@ def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str
 
 def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str]:
     """Return the lines on one pair."""
-    low, median, high = (
-        format_number(speed_Bps / 1e9) for speed_Bps in (row.q25_Bps, row.q50_Bps, row.q75_Bps)
-    )
+    quartiles = (row.q25_Bps, row.q50_Bps, row.q75_Bps)
+    low, median, high = (format_number(speed_Bps / 1e9) for speed_Bps in quartiles)
     lines = [
         f"median {median} GB/s",
         f"25 %: {low}, 75 %: {high} GB/s",

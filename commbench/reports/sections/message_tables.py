@@ -32,43 +32,13 @@ def tables_by_size(run: Run) -> Iterator[Table]:
     table = run.costs[run.costs["layer"].isin(LAYERS)]
     cases = {case.id: case for case in run.suite.cases}
     modes = {case_id: stats.pingpong_mode(case) for case_id, case in cases.items()}
-    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
-    table = table.loc[depth.sort_values(kind="stable").index]
+    table = table.sort_values("layer", key=lambda names: names.map(LAYERS.index), kind="stable")
     keys = [table["case_id"].map(run.case_labels), table["case_id"].map(modes), "layer"]
     for (task, mode, layer), group in table.groupby(keys, sort=False):
-        title = f"{task}, {layer} layer"
-        median = f"the median over launches of each launch's median ({counts(group)})"
         case = cases[group["case_id"].iloc[0]]
-        if mode == "latency":
-            yield from _latency_tables(title, group, layer, median)
-        elif mode == "loaded-latency":
-            yield _loaded_latency_table(title, group, median, case, run)
-        elif mode == "multi-pair":
-            yield from _multi_pair_tables(title, group, median, case)
-        else:
-            yield _window_table(title, group, mode, median, case)
-        if group["cpu_s"].notna().any():
-            yield by_size(
-                f"{title}: CPU time of one message, {_cpu_scope(layer, mode)}"
-                + (f", mode {mode}" if mode != "latency" else ""),
-                _cells(group, quantities(format_seconds, group.cpu_s)),
-                "Of all messages of a size, over their number.",
-            )
-
-
-def _cells(group: pd.DataFrame, texts: Iterable[str]) -> dict[tuple[int, str], str]:
-    return dict(zip(zip(group.payload_bytes, group.backend, strict=True), texts, strict=True))
-
-
-def _rate(seconds: float) -> str:
-    rate = 1 / seconds if seconds > 0 else math.nan
-    return Quantity("—" if math.isnan(rate) else f"{rate:,.0f}", rate)
-
-
-def _cpu_scope(layer: str, mode: str) -> str:
-    if mode == "multi-pair":
-        return "its share of all processes'"
-    return {"memcpy": "one process", "worker": "both workers"}.get(layer, "both processes")
+        for what, texts, note in _columns_by_size(run, case, mode, layer, group):
+            cells = zip(zip(group.payload_bytes, group.backend, strict=True), texts, strict=True)
+            yield by_size(f"{task}, {layer} layer: {what}", dict(cells), note)
 
 
 _IS = {
@@ -79,71 +49,73 @@ _MOVES = {
     "memcpy": "Message size / time of a copy.",
     "worker": "Message size / time of a fetch: one at a time.",
 }
+_BY_CPU = {"memcpy": "one process", "worker": "both workers"}
 
 
-def _latency_tables(title: str, group: pd.DataFrame, layer: str, median: str) -> Iterator[Table]:
-    idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
-    yield by_size(
-        f"{title}: latency",
-        _cells(group, map(median_time, group.itertuples())),
-        _IS.get(layer, "Half the round trip: ") + f"{median}. Idle cores: "
-        + ", ".join(f"{name} {cores}" for name, cores in idle.items()) + "." + warmup(group),
-    )  # fmt: skip
-    one_way = "Message size / latency: one message at a time, in one direction at a time."
+def _columns_by_size(
+    run: Run, case: Case, mode: str, layer: str, group: pd.DataFrame
+) -> Iterator[tuple[str, Iterable[str], str]]:
+    """Yield the subject, the cells and the note of each table of one mode."""
+    median = f"the median over launches of each launch's median ({counts(group)})"
+    times = [median_time(row) for row in group.itertuples()]
     bandwidths = quantities(format_bandwidth, group.throughput_Bps)
-    yield by_size(f"{title}: bandwidth", _cells(group, bandwidths), _MOVES.get(layer, one_way))
-
-
-def _loaded_latency_table(
-    title: str, group: pd.DataFrame, median: str, case: Case, run: Run
-) -> Table:
-    loads = stats.load_bandwidths(run)
-    moved = {
-        row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
-        for row in group.itertuples()
-    }
-    size = format_message_size(case.params["load_size"])
-    return by_size(
-        f"{title}: latency under load",
-        _cells(group, map(median_time, group.itertuples())),
-        f"Half the round trip, while messages of {size} stream to the peer "
-        f"over a second connection: {median}. The load moved "
-        + ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
-        + ": latencies under different loads are not each other's equals." + warmup(group),
-    )  # fmt: skip
-
-
-def _window_table(title: str, group: pd.DataFrame, mode: str, median: str, case: Case) -> Table:
-    if mode == "message-rate":
-        what, meaning = "messages per second", "1 / that time."
-        texts: Iterable[str] = map(_rate, group.median_s)
+    rates = quantities(_format_rate, 1 / group.median_s.where(group.median_s > 0))
+    params = case.params
+    windows = f"windows of {params.get('window')} messages, each acknowledged"
+    if mode == "latency":
+        idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
+        cores = ", ".join(f"{name} {text}" for name, text in idle.items())
+        what = _IS.get(layer, "Half the round trip: ")
+        yield "latency", times, f"{what}{median}. Idle cores: {cores}.{warmup(group)}"
+        one_way = "Message size / latency: one message at a time, in one direction at a time."
+        yield "bandwidth", bandwidths, _MOVES.get(layer, one_way)
+    elif mode == "loaded-latency":
+        loads = stats.load_bandwidths(run)
+        moved = {
+            row.backend: format_bandwidth(loads.get((row.case_id, row.layer), math.nan))
+            for row in group.itertuples()
+        }
+        load = ", ".join(f"{bandwidth} ({name})" for name, bandwidth in moved.items())
+        note = (
+            f"Half the round trip, while messages of {format_message_size(params['load_size'])} "
+            f"stream to the peer over a second connection: {median}. The load moved {load}: "
+            f"latencies under different loads are not each other's equals.{warmup(group)}"
+        )
+        yield "latency under load", times, note
+    elif mode == "multi-pair":
+        n_pairs = params["pairs"]
+        note = (
+            f"{2 * n_pairs} processes, each pair in {windows}: {median}; one sample is the time in "
+            "which all pairs streamed over the messages that all of them sent in it. Message size "
+            "/ that time."
+        )
+        yield f"bandwidth of {n_pairs} pairs together", bandwidths, note
+        yield f"messages per second of {n_pairs} pairs together", rates, "1 / that time."
     else:
         kind = "bandwidth" if mode == "bandwidth" else "bidirectional bandwidth"
-        what, meaning = f"{kind} of a stream", "Message size / that time."
-        texts = quantities(format_bandwidth, group.throughput_Bps)
-    both = ", both directions counted" if mode == "bidirectional" else ""
-    return by_size(
-        f"{title}: {what}",
-        _cells(group, texts),
-        f"Windows of {case.params.get('window')} messages, each acknowledged{both}: {median}; one "
-        f"sample is one window's time over its messages. {meaning}{warmup(group)}",
-    )
+        what, texts, meaning = f"{kind} of a stream", bandwidths, "Message size / that time."
+        if mode == "message-rate":
+            what, texts, meaning = "messages per second", rates, "1 / that time."
+        both = ", both directions counted" if mode == "bidirectional" else ""
+        note = (
+            f"{windows.capitalize()}{both}: {median}; one sample is one window's time over its "
+            f"messages. {meaning}{warmup(group)}"
+        )
+        yield what, texts, note
+    if group["cpu_s"].notna().any():
+        by = (
+            "its share of all processes'"
+            if mode == "multi-pair"
+            else _BY_CPU.get(layer, "both processes")
+        )
+        named = f", mode {mode}" if mode != "latency" else ""
+        texts = quantities(format_seconds, group.cpu_s)
+        note = "Of all messages of a size, over their number."
+        yield f"CPU time of one message, {by}{named}", texts, note
 
 
-def _multi_pair_tables(title: str, group: pd.DataFrame, median: str, case: Case) -> Iterator[Table]:
-    n_pairs, window = case.params["pairs"], case.params["window"]
-    yield by_size(
-        f"{title}: bandwidth of {n_pairs} pairs together",
-        _cells(group, quantities(format_bandwidth, group.throughput_Bps)),
-        f"{2 * n_pairs} processes, each pair in windows of {window} messages, each acknowledged: "
-        f"{median}; one sample is the time in which all pairs streamed over the messages that all "
-        "of them sent in it. Message size / that time.",
-    )
-    yield by_size(
-        f"{title}: messages per second of {n_pairs} pairs together",
-        _cells(group, map(_rate, group.median_s)),
-        "1 / that time.",
-    )
+def _format_rate(rate: float) -> str:
+    return "—" if math.isnan(rate) else f"{rate:,.0f}"
 
 
 BY_SIZE = Section(
@@ -231,16 +203,10 @@ def all_to_all_tables(run: Run) -> Iterator[Table]:
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
         way, meaning = _WAYS[layer]
         cells: dict[tuple[int, str], str] = {}
-        rows = zip(
-            block_bytes(run, group),
-            group.backend,
-            map(median_time, group.itertuples()),
-            quantities(format_bandwidth, group.throughput_Bps),
-            strict=True,
-        )
-        for size, backend, time, bandwidth in rows:
-            cells[size, f"{backend}\ntime"] = time
-            cells[size, f"{backend}\nbandwidth"] = bandwidth
+        for size, row in zip(block_bytes(run, group), group.itertuples(), strict=True):
+            cells[size, f"{row.backend}\ntime"] = median_time(row)
+            bandwidth = quantity(format_bandwidth, row.throughput_Bps)
+            cells[size, f"{row.backend}\nbandwidth"] = bandwidth
         yield by_size(f"{task}, {way}", cells, f"{meaning} ({counts(group)}).", "block")
 
 
