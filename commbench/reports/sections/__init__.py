@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -221,6 +221,11 @@ def printable(text: str) -> str:
     lines = text.replace("\r\n", "\n")
     # Surrogates are replaced, too: they can't be encoded.
     return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return the first `most` of `names`, and their number if there are more."""
+    return ", ".join(names[:most]) + f", … ({len(names)})" * (len(names) > most)
 
 
 def labels(run: Run, table: pd.DataFrame) -> list[str]:

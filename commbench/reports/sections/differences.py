@@ -16,15 +16,25 @@ from commbench.stats.comparison import EQUAL_WORK, least_launches
 def tables(run: Run) -> Iterator[Table]:
     """Yield a table per task: all pairs of backends, or each backend and the first by size."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
-    for comparison in run.comparisons:
-        groups.setdefault((run.case_labels[comparison.baseline_id], comparison.layer), []).append(
-            comparison
-        )
+    for c in run.comparisons:
+        groups.setdefault((run.case_labels[c.baseline_id], c.layer), []).append(c)
     for (task, layer), group in groups.items():
         if layer == "workload":
-            yield _by_pair(task, group)
+            yield Table(
+                f"{task}: differences between backends",
+                ("backends", *VERDICT_COLUMNS),
+                tuple((f"{c.candidate} vs {c.baseline}", *verdict_cells(c)) for c in group),
+                note(group, f"{len(group)} pairs" if len(group) > 1 else ""),
+                text_columns=frozenset({"verdict"}),
+            )
         else:
-            yield _by_size(f"{task}, {layer} layer", group)
+            first = group[0]
+            shown = [c for c in group if c.baseline_id == first.baseline_id]
+            yield by_size(
+                f"{task}, {layer} layer: time of a message as a multiple of {first.baseline}'s",
+                {(c.payload_bytes, c.candidate): ratio(c) for c in shown},
+                note(group, "the pairs of backends at a size"),
+            )
 
 
 def resolution(run: Run) -> str:
@@ -44,48 +54,18 @@ def resolution(run: Run) -> str:
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
-    ratios = (
-        f"of {most.detectable:.3g}× and more"
-        if alike
-        else f"from {_finds(least)} to {_finds(most)}"
-    )
+    ratios = f"of {most.detectable:.3g}× and more" * alike
     return (
-        f"This run finds ratios {ratios}, with a probability of 90 %. Smaller ones may stay "
-        "inconclusive."
+        f"This run finds ratios {ratios or f'from {_finds(least)} to {_finds(most)}'}, with a "
+        "probability of 90 %. Smaller ones may stay inconclusive."
     )
 
 
-def _finds(comparison: Comparison) -> str:
-    c = comparison
+def _finds(c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
     if c.layer != "workload":
         what += f", {c.layer} {format_message_size(c.payload_bytes)}"
-    if math.isinf(c.detectable):
-        return f"none ({what})"
-    return f"{c.detectable:.3g}× ({what})"
-
-
-def _by_pair(task: str, group: Sequence[Comparison]) -> Table:
-    return Table(
-        f"{task}: differences between backends",
-        ("backends", *VERDICT_COLUMNS),
-        tuple((f"{c.candidate} vs {c.baseline}", *verdict_cells(c)) for c in group),
-        note(group, f"{len(group)} pairs" if len(group) > 1 else ""),
-        text_columns=frozenset({"verdict"}),
-    )
-
-
-def _by_size(what: str, group: Sequence[Comparison]) -> Table:
-    first = group[0]
-    return by_size(
-        f"{what}: time of a message as a multiple of {first.baseline}'s",
-        {
-            (c.payload_bytes, c.candidate): ratio(c)
-            for c in group
-            if c.baseline_id == first.baseline_id
-        },
-        note(group, "the pairs of backends at a size"),
-    )
+    return f"{'none' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
 
 
 def note(group: Sequence[Comparison], pairs: str) -> str:
@@ -99,18 +79,13 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         "tests at 5 % leave. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
         f"same: within {limit:.4g}; inconclusive: neither."
-        + (
-            f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
-            if any(c.verdict == "unequal" for c in group)
-            else ""
-        )
+        + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
+        * any(c.verdict == "unequal" for c in group)
     )
 
 
-def ratio(comparison: Comparison | None) -> str:
-    """Return for example ``1.23×, slower``, or a dash without a comparison."""
-    if comparison is None:
-        return "—"
+def ratio(comparison: Comparison) -> str:
+    """Return for example ``1.23×, slower``."""
     return Quantity(f"{_times(comparison)}, {comparison.verdict}", comparison.ratio)
 
 

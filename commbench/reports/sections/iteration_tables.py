@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commbench.analysis.run import Run
 from commbench.model import Case, ClusterSpec
@@ -23,31 +23,29 @@ from commbench.reports.sections import (
 )
 from commbench.reports.sections.differences import ratio
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def time_tables(run: Run) -> Iterator[Table]:
     """Yield a table per workload and setting."""
     table = run.costs[run.costs["layer"] == "workload"]
     cases = {case.id: case for case in run.suite.cases}
-    compared = {
-        (c.baseline_id, c.candidate_id): c for c in run.comparisons if c.layer == "workload"
-    }
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
-        title = _describe(cases[group["case_id"].iloc[0]])
         first = group.iloc[0]
         ratios = {
-            case_id: ratio(compared.get((first.case_id, case_id))) for case_id in group["case_id"]
-        }
-        ratios[first.case_id] = Quantity("1", 1)
+            c.candidate_id: ratio(c) for c in run.comparisons
+            if c.baseline_id == first.case_id and c.layer == "workload"
+        } | {first.case_id: Quantity("1", 1)}  # fmt: skip
+        levels = dict.fromkeys(
+            f"{level:.0%}" for level in (group.confidence.min(), group.confidence.max())
+        )
         yield Table.from_columns(
-            f"{title}: time per iteration",
+            f"{_describe(cases[first.case_id])}: time per iteration",
             {
                 "backend": group.backend,
                 "median": map(median_time, group.itertuples()),
-                _interval_title(group): map(_interval, group.itertuples()),
-                f"time vs\n{first.backend}": [ratios[case_id] for case_id in group["case_id"]],
+                f"{' to '.join(levels)}\ninterval": map(_interval, group.itertuples()),
+                f"time vs\n{first.backend}": [
+                    ratios.get(case_id, "—") for case_id in group.case_id
+                ],
                 "moved": quantities(format_bytes, group.moved_bytes),
                 "CPU\ns": map(number, group.cpu_s),
                 "idle\ncores": map(number, group.idle_cores),
@@ -63,21 +61,19 @@ def time_tables(run: Run) -> Iterator[Table]:
 def _describe(case: Case) -> str:
     cluster = case.cluster
     params = ", ".join(f"{key}={value}" for key, value in case.params.items())
-    launcher = () if cluster.launcher == ClusterSpec.launcher else (cluster.launcher,)
-    placed = ("placed",) * bool(cluster.placement)
-    shared = (f"{cluster.workers_per_gpu} per GPU",) * (cluster.workers_per_gpu > 1)
-    rmm = (f"RMM {cluster.rmm}",) * bool(cluster.rmm)
-    env = (f"{name}={value}" for name, value in cluster.env.items())
-    return (
-        f"{case.workload} ({params}) on {cluster.n_workers} workers × "
-        f"{cluster.threads_per_worker} thread{'s' if cluster.threads_per_worker > 1 else ''}, "
-        + ", ".join((cluster.device, *shared, *rmm, *launcher, *cluster.hosts, *placed, *env))
+    details = (
+        cluster.device,
+        f"{cluster.workers_per_gpu} per GPU" * (cluster.workers_per_gpu > 1),
+        f"RMM {cluster.rmm}" * bool(cluster.rmm),
+        cluster.launcher * (cluster.launcher != ClusterSpec.launcher),
+        *cluster.hosts,
+        "placed" * bool(cluster.placement),
+        *(f"{name}={value}" for name, value in cluster.env.items()),
     )
-
-
-def _interval_title(group: pd.DataFrame) -> str:
-    low, high = (f"{level:.0%}" for level in (group.confidence.min(), group.confidence.max()))
-    return f"{low}\ninterval" if low == high else f"{low} to {high}\ninterval"
+    return (
+        f"{case.workload} ({params}) on {cluster.n_workers} workers × {cluster.threads_per_worker} "
+        f"thread{'s' * (cluster.threads_per_worker > 1)}, {', '.join(filter(None, details))}"
+    )
 
 
 def _interval(row: Any) -> str:

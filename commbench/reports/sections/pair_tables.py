@@ -18,6 +18,7 @@ from commbench.reports.sections import (
     number,
     percent,
     quantities,
+    some,
 )
 from commbench.stats.slow_pairs import MIN_SLOWDOWN
 
@@ -86,10 +87,6 @@ def _slow_pair_table(run: Run, most: int) -> Table:
     )
 
 
-def _names(pairs: pd.DataFrame) -> list[str]:
-    return [f"{src} → {dst}" for src, dst in zip(pairs.src, pairs.dst, strict=True)]
-
-
 def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
     return {
         "25 %\nGB/s": map(number, table.q25_Bps / 1e9),
@@ -98,11 +95,16 @@ def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
     }
 
 
-def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
+def _channel(run: Run, channel: str) -> tuple[str, str]:
+    """Return the end of the titles of a channel's tables, and the source of their numbers."""
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    least = format_bytes(run.manifest.min_transfer_bytes)
+    return f"{when} (transfers ≥ {format_bytes(run.manifest.min_transfer_bytes)})", source
+
+
+def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
+    which, source = _channel(run, channel)
     return Table.from_columns(
-        f"Bandwidth per class of link{when} (transfers ≥ {least})",
+        f"Bandwidth per class of link{which}",
         {
             "backend": labels(run, links),
             "link": links.link,
@@ -121,18 +123,17 @@ def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
 
 def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table:
     shown = pairs.nsmallest(most, "q50_Bps") if len(pairs) > most else pairs
-    least = format_bytes(run.manifest.min_transfer_bytes)
     cut = f" The {most} slowest of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
     cut += "".join(f" {text}" for text in _missing_pairs(run, channel, pairs))
     classes = {*pairs["link"].unique()}
     if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
-    when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
+    which, source = _channel(run, channel)
     return Table.from_columns(
-        f"Bandwidth per pair of workers{when} (transfers ≥ {least})",
+        f"Bandwidth per pair of workers{which}",
         {
             "backend": labels(run, shown),
-            "src → dst": _names(shown),
+            "src → dst": shown.src.str.cat(shown.dst, " → "),
             **({"link": shown.link} if len(classes) > 1 else {}),
             "n": quantities(str, shown.n),
             "bytes": quantities(format_bytes, shown.bytes),
@@ -183,22 +184,17 @@ def _coverage_table(run: Run) -> Table:
 def _transport_table(run: Run) -> Table:
     used = run.pair_transports.groupby(["case_id", "transport"], sort=False, observed=True)
     first = used.head(1)
+    pairs = (sorted({*zip(group.src, group.dst, strict=True)}) for _, group in used)
     return Table.from_columns(
         "Transport really used",
         {
             "backend": labels(run, first),
             "transport": (str(transport) or "unknown" for transport in first.transport),
-            "src→dst": (_some_pairs(group) for _, group in used),
+            "src→dst": (some(["→".join(pair) for pair in group], 6) for group in pairs),
             "evidence": first.evidence,
         },
         text_columns={"transport", "src→dst", "evidence"},
     )
-
-
-def _some_pairs(transports: pd.DataFrame) -> str:
-    pairs = transports[["src", "dst"]].drop_duplicates().sort_values(["src", "dst"])
-    some = ", ".join(f"{pair.src}→{pair.dst}" for pair in pairs.head(6).itertuples())
-    return some + f", … ({len(pairs)})" * (len(pairs) > 6)
 
 
 SECTION = Section(

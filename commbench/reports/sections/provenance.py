@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from commbench.analysis.run import Run
-from commbench.model import GPU_MEMORY, Manifest, Placement
+from commbench.model import GPU_MEMORY, Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import REST, Section, Table, labels, quantities
+from commbench.reports.sections import REST, Section, Table, labels, quantities, some
 from commbench.stats.selection import in_suite_order
 
 _MAX_BINDINGS = 16
@@ -23,13 +23,17 @@ def tables(run: Run) -> Iterator[Table]:
     known = manifest.environment
     packages = known.get("packages") or {}
     host, memory = known.get("host") or {}, known.get("memory") or {}
+    settings, bound = (
+        run.settings,
+        dict.fromkeys(case.cluster.placement for case in run.suite.cases),
+    )
     commit = (known.get("git") or {}).get("commbench") or {}
     rows = {
         "command": manifest.command,
         "run": f"{manifest.id}, schema {manifest.schema_version}, seed {manifest.seed}",
         "launches": _stopping(run),
-        "placement": _placement(manifest),
-        "GPU memory": _gpu_memory(run),
+        "placement": " · ".join(map(_describe_bindings, bound)) if any(bound) else "",
+        "GPU memory": " · ".join(sorted({*settings[settings["name"] == GPU_MEMORY]["value"]})),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
@@ -37,25 +41,10 @@ def tables(run: Run) -> Iterator[Table]:
         "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
         "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
     }
-    yield Table(
-        "Provenance",
-        ("what", "value"),
-        tuple((key, text) for key, text in rows.items() if text),
-        text_columns=frozenset({"value"}),
-    )
+    shown = {what: text for what, text in rows.items() if text}
+    columns = {"what": [*shown], "value": [*shown.values()]}
+    yield Table.from_columns("Provenance", columns, text_columns={"value"})
     yield from _location_tables(run)
-
-
-def _placement(run: Manifest) -> str:
-    """Describe the bindings of workers, or return an empty string if there are none."""
-    placements = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
-    return " · ".join(map(_describe_bindings, placements)) if any(placements) else ""
-
-
-def _gpu_memory(run: Run) -> str:
-    """Return the sources of GPU memory that the processes reported."""
-    settings = run.settings
-    return " · ".join(sorted(set(settings[settings["name"] == GPU_MEMORY]["value"])))
 
 
 def _describe_bindings(placement: tuple[Placement, ...]) -> str:
@@ -68,11 +57,10 @@ def _stopping(run: Run) -> str:
     rule = run.manifest.stopping
     if rule is None:
         return ""
-    ends = {
+    reason = {
         "decided": f"every comparison was decided (--detect {rule.detect:.2g})",
         "time": f"no other block fitted into --budget {rule.budget_s:.0f} s",
-    }
-    reason = ends.get(run.ended_by, "one of the limits is reached; continue with --resume")
+    }.get(run.ended_by, "one of the limits is reached; continue with --resume")
     return f"blocks of launches until {reason}"
 
 
@@ -81,17 +69,16 @@ def _location_tables(run: Run) -> Iterator[Table]:
     places = run.worker_places
     if places.empty:
         return
-    by_name = places.sort_values("worker", key=lambda names: names.map(_natural))
+    by_name = places.sort_values("worker", key=lambda names: names.map(lambda n: (len(n), n)))
     alike = ["case_id", "host", "host_id", "cpus", "numa_nodes", "gpu", "gpu_uuid", "nic"]
     groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
     gpus = bool((places["gpu"] != "").any())
     rows = []
     for _, group in islice(groups, _MAX_LOCATIONS):
         first = next(group.itertuples())
-        workers = list(dict.fromkeys(group["worker"]))
-        some = ", ".join(workers[:8]) + f", … ({len(workers)})" * (len(workers) > 8)
+        workers = some(list(dict.fromkeys(group["worker"])), 8)
         texts = (first.host, first.cpus, first.numa_nodes, *[first.gpu] * gpus, first.nic)
-        rows.append((*labels(run, group.head(1)), some, *(text or "—" for text in texts)))
+        rows.append((*labels(run, group.head(1)), workers, *(text or "—" for text in texts)))
     is_cut = groups.ngroups > _MAX_LOCATIONS
     cut = f" {_MAX_LOCATIONS} of {groups.ngroups} locations. {REST}" if is_cut else ""
     yield Table(
@@ -102,10 +89,6 @@ def _location_tables(run: Run) -> Iterator[Table]:
         "UCX_NET_DEVICES, else the interface on which it listened." + cut,
         text_columns=frozenset({"workers", "host", "CPUs", "NIC"}),
     )
-
-
-def _natural(name: str) -> tuple[int, str]:
-    return len(name), name
 
 
 def failure_tables(run: Run) -> Iterator[Table]:
