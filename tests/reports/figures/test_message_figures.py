@@ -29,13 +29,13 @@ def _lines(axes):
     return {line.get_label(): line for line in axes.lines}
 
 
-def test_sizes_are_labelled_in_binary_units():
-    left, right = sweep(sizes=[2**n for n in range(23)]).axes
-    assert _ticks(left.xaxis) == _ticks(right.xaxis) == POWERS
-
-
-def test_few_sizes_are_all_labelled():
-    assert _ticks(sweep(sizes=[1, 10**6, 8 << 20]).axes[0].xaxis) == ["1 B", "1.00 MB", "8 MiB"]
+@pytest.mark.parametrize(
+    ("sizes", "labels"),
+    [([2**n for n in range(23)], POWERS), ([1, 10**6, 8 << 20], ["1 B", "1.00 MB", "8 MiB"])],
+)
+def test_sizes_are_labelled_in_binary_units(sizes, labels):
+    left, right = sweep(sizes=sizes).axes
+    assert _ticks(left.xaxis) == _ticks(right.xaxis) == labels
 
 
 def test_lines_are_medians_of_latency_and_bandwidth():
@@ -132,20 +132,22 @@ def test_lines_have_the_colour_and_marker_of_their_backend(backend):
         assert (axes.lines[0].get_color(), axes.lines[0].get_marker()) == look
 
 
-def test_words_of_several_pairs():
-    words = " ".join(texts(sweep(mode="multi-pair", pairs=3)))
-    assert "between pairs of processes at once, layer comm, mode multi-pair" in words
-    assert "of all pairs together" in words
-    assert "half the round trip" not in words
-
-
-def test_words_of_a_stream():
-    figure = sweep(sizes=SIZES, mode="bandwidth")
-    assert figure.axes[0].get_ylabel() == "time per message (log scale)"
-    words = " ".join(texts(figure)).replace("\n", " ")
-    assert "mode bandwidth" in words
-    assert "In windows of messages" in words
-    assert "atency" not in words
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        (
+            {"mode": "multi-pair", "pairs": 3},
+            ["pairs of processes at once, layer comm, mode multi-pair", "all pairs together"],
+        ),
+        ({"mode": "bandwidth"}, ["mode bandwidth", "In windows of messages"]),
+        ({"mode": "loaded-latency"}, ["Under load: ", "half the round trip"]),
+    ],
+)
+def test_words_of_each_mode(mode, shown):
+    words = " ".join(" ".join(texts(sweep(sizes=SIZES, **mode))).split())
+    assert all(text in words for text in shown)
+    assert ("atency" in words) == (mode["mode"] == "loaded-latency")
+    assert ("time per message (log scale)" in words) == (mode["mode"] != "loaded-latency")
 
 
 # --- layers ------------------------------------------------------------------------------------
@@ -179,6 +181,12 @@ def test_bars_of_layers_are_stacked_from_the_wire_up():
                 assert left == pytest.approx(end)
                 end = table[backend, layer, size] * unit
                 assert right == pytest.approx(end)
+
+
+def test_backends_layers_and_activities_have_different_colours():
+    backends = {look.colour for look in (*style._KNOWN.values(), *style._SPARE)}
+    assert not backends & {*COLOURS.values(), FASTER, *style.ACTIVITIES.values()}
+    assert tuple(COLOURS) == LAYERS
 
 
 def test_a_layer_that_is_faster_than_the_one_below_is_hatched():
@@ -227,9 +235,3 @@ def test_no_text_of_layers_is_misplaced(backends, layers):
     figure = plot_layers(layered(*backends, layers=layers))
     assert figure.get_figwidth() * 100 == 900
     assert misplaced(figure) == []
-
-
-def test_layers_and_backends_have_different_colours():
-    backends = {look.colour for look in (*style._KNOWN.values(), *style._SPARE)}
-    assert not backends & {*COLOURS.values(), FASTER}
-    assert tuple(COLOURS) == LAYERS

@@ -2,11 +2,10 @@ import io
 
 import builders
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 import pytest
 from builders import end, failure, in_memory
-from drawing import EMPTY, together, workload
+from drawing import together, workload
 
 from commbench.model import Case, ClusterSpec
 from commbench.reports.figures import iteration_figures, style
@@ -33,11 +32,6 @@ def test_backends_of_a_run_have_different_colours_and_markers():
     assert len(style.backend_styles(_run(*(f"other-{index}" for index in range(9))))) == 9
 
 
-def test_activities_and_backends_have_different_colours():
-    backends = {look.colour for look in (*style._KNOWN.values(), *style._SPARE)}
-    assert backends.isdisjoint(style.ACTIVITIES.values())
-
-
 def test_cases_are_grouped_under_what_sets_them_apart():
     big = ClusterSpec(n_workers=8)
     cases = [
@@ -55,12 +49,6 @@ def test_cases_are_grouped_under_what_sets_them_apart():
     assert [case.backend for case in groups["merge (shuffle=p2p, workers=8)"]] == ["tcp", "ucx"]
 
 
-def test_groups_of_one_kind():
-    assert list(style.groups(EMPTY, "pair")) == ["pingpong"]
-    assert list(style.groups(EMPTY, "cluster")) == ["merge"]
-    assert list(style.groups(EMPTY)) == ["pingpong", "merge"]
-
-
 def test_failed_launches_are_counted():
     case = builders.case()
     lost = failure(case, launch=2)
@@ -69,16 +57,6 @@ def test_failed_launches_are_counted():
     # A resumed run repeated the launch.
     run = in_memory([case], [end(case, ok=False), end(case)])
     assert style.failed(run, case.id) == ""
-
-
-def test_cases_without_data_are_named_with_the_reason():
-    good, bad = workload("tcp"), workload("ucx", launches=1, failing=1)
-    run = together(good, bad)
-    assert style.not_shown(run, style.groups(run), {good[0].id}) == (
-        " Not shown: transpose-sum on ucx (1 of 1 launch failed)."
-    )
-    assert style.not_shown(run, style.groups(run), {good[0].id, bad[0].id}) == ""
-    assert "merge on tcp (no data)" in style.not_shown(EMPTY, style.groups(EMPTY), set())
 
 
 def test_names_with_numbers_are_sorted_by_number():
@@ -119,24 +97,17 @@ def test_levels_in_words():
     assert style.interval(pd.Series([0.0])) == ""
 
 
-def test_a_png_has_two_pixels_for_one_of_900():
-    image = style.encoded(iteration_figures.plot_times(together(workload("tcp"))), "png")
-    assert mpl.image.imread(io.BytesIO(image)).shape[1] == 1800
-
-
-def test_a_matplotlibrc_changes_nothing():
+@pytest.mark.parametrize(
+    ("encode", "width"),
+    [
+        (lambda figure: style.encoded(figure, "png"), 1800),
+        (lambda figure: figure._repr_png_(), 900),
+    ],
+    ids=["file", "notebook"],
+)
+def test_a_matplotlibrc_changes_no_pixel(encode, width):
     run = together(workload("tcp"), workload("ucx"))
-    plain = style.encoded(iteration_figures.plot_times(run), "png")
-    with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "figure.dpi": 50}):
-        dark = style.encoded(iteration_figures.plot_times(run), "png")
-    pixels = (mpl.image.imread(io.BytesIO(image)) for image in (plain, dark))
-    np.testing.assert_array_equal(*pixels)
-
-
-def test_a_notebook_shows_a_figure_at_900_pixels_in_this_style():
-    run = together(workload("tcp"), workload("ucx"))
-    plain = iteration_figures.plot_times(run)._repr_png_()
+    plain = encode(iteration_figures.plot_times(run))
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "savefig.dpi": 50}):
-        dark = iteration_figures.plot_times(run)._repr_png_()
-    assert dark == plain
-    assert mpl.image.imread(io.BytesIO(plain)).shape[1] == 900
+        assert encode(iteration_figures.plot_times(run)) == plain
+    assert mpl.image.imread(io.BytesIO(plain)).shape[1] == width
