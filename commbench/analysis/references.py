@@ -36,8 +36,6 @@ from commbench.model import Case
 from commbench.model.units import format_message_size
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 UNITS = {
@@ -151,10 +149,8 @@ def _validate(reference: Reference) -> None:
         )
 
 
-def compare_with_references(
-    run: Run, references: Sequence[Reference], summaries: pd.DataFrame
-) -> list[Check]:
-    """Compare the `summaries` of a run with the references for its system.
+def compare_with_references(run: Run, references: Sequence[Reference]) -> list[Check]:
+    """Compare a run with the references for its system.
 
     Raises
     ------
@@ -168,17 +164,17 @@ def compare_with_references(
         raise ReferenceFileError(
             f"no reference is for the system {system!r} of {run.manifest.id}; known: {known}"
         )
-    return [Check(reference=r, value=_value(run, r, summaries)) for r in mine]
+    return [Check(reference=r, value=_value(run, r)) for r in mine]
 
 
-def _value(run: Run, reference: Reference, summaries: pd.DataFrame) -> float:
+def _value(run: Run, reference: Reference) -> float:
     cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
         known = ", ".join(f"{case.workload} over {case.backend}" for case in run.suite.cases)
         raise ReferenceFileError(
             f"{reference.name}: no case of {run.manifest.id} is that; known: {known}"
         )
-    rows = summaries[summaries["case_id"].isin([case.id for case in cases])]
+    rows = run.summaries[run.summaries["case_id"].isin([case.id for case in cases])]
     if reference.layer is not None:
         rows = rows[rows["layer"] == reference.layer]
     if reference.message_bytes is not None:
@@ -220,7 +216,7 @@ def _system(run: Run) -> str:
     return str(recorded(run.manifest.environment, "host.name") or "unknown")
 
 
-def render_references(run: Run, summaries: pd.DataFrame) -> str:
+def render_references(run: Run) -> str:
     """Return the text of a file of references to the values of this run, within 10 %.
 
     Raises
@@ -228,7 +224,7 @@ def render_references(run: Run, summaries: pd.DataFrame) -> str:
     UsageError
         If the run has no values.
     """
-    cases = {case.id: case for case in run.suite.cases}
+    cases, summaries = {case.id: case for case in run.suite.cases}, run.summaries
     tables = []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = cases[row.case_id]

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import stats
+from commbench import model, stats
 from commbench.errors import CommbenchError, ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Manifest, Suite, registry
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 _CASE_COLUMNS = ("workload", "backend")
 """The fields of cases that every frame has as columns."""
+
+
+def _frame(kind: type[Record]) -> Any:
+    """Return the property that reads the frame of the records of a kind."""
+    frame = cached_property(lambda run: run._read(kind.__name__))
+    frame.__doc__ = kind.__doc__
+    return frame
 
 
 class Run:
@@ -63,10 +70,6 @@ class Run:
         other._foreign |= self._foreign
         return other
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, table: str) -> pd.DataFrame: ...
-
     @property
     def suite(self) -> Suite:
         """The suite of the run."""
@@ -74,13 +77,33 @@ class Run:
 
     # -- frames
 
+    samples: pd.DataFrame = _frame(model.Sample)
+    regions: pd.DataFrame = _frame(model.Region)
+    transfers: pd.DataFrame = _frame(model.TransferRecord)
+    wire: pd.DataFrame = _frame(model.WireBytes)
+    log_counts: pd.DataFrame = _frame(model.LogCount)
+    tasks: pd.DataFrame = _frame(model.TaskRecord)
+    transports: pd.DataFrame = _frame(model.TransportUsed)
+    addresses: pd.DataFrame = _frame(model.WorkerAddress)
+    places: pd.DataFrame = _frame(model.WorkerPlace)
+    network: pd.DataFrame = _frame(model.NetworkCounter)
+    idle: pd.DataFrame = _frame(model.IdleCost)
+    loads: pd.DataFrame = _frame(model.Load)
+    core_use: pd.DataFrame = _frame(model.CoreUse)
+    spills: pd.DataFrame = _frame(model.Spill)
+    settings: pd.DataFrame = _frame(model.Setting)
+    threads: pd.DataFrame = _frame(model.ThreadTime)
+    activities: pd.DataFrame = _frame(model.Activity)
+    failures: pd.DataFrame = _frame(model.Failure)
+    ends: pd.DataFrame = _frame(model.LaunchEnd)
+
     @cached_property
     def _lines(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
         """The fields of the records in ``samples.jsonl``, by kind, and notes on invalid lines."""
         notes: list[str] = []
         return tables.rows(self.path, notes), notes
 
-    def _frame(self, kind: str) -> pd.DataFrame:
+    def _read(self, kind: str) -> pd.DataFrame:
         if not self.path.is_dir():
             raise ResultsError(f"{self.path} is gone; its files are read when they are needed")
         if kind in records.BULK:
@@ -121,35 +144,20 @@ class Run:
 
     # -- results
 
-    case_labels = cached_property(stats.case_labels)
-    launch_medians = cached_property(stats.launch_medians)
-    summaries = cached_property(stats.summaries)
-    costs = cached_property(stats.costs)
-    comparisons = cached_property(stats.comparisons)
-    pair_bandwidths = cached_property(stats.pair_bandwidths)
-    coverage = cached_property(stats.coverage)
-    worker_profiles = cached_property(stats.worker_profiles)
-    ended_by = cached_property(stats.ended_by)
-
-    @property
-    def pairs(self) -> pd.DataFrame:
-        """The result of `stats.pairs`, with categorical texts."""
-        return self.pair_bandwidths.table
-
-    @cached_property
-    def link_bandwidths(self) -> pd.DataFrame:
-        """The result of `stats.link_bandwidths`."""
-        return stats.link_bandwidths(self, self.pair_bandwidths)
-
-    @cached_property
-    def slow_pairs(self) -> pd.DataFrame:
-        """The result of `stats.slow_pairs`."""
-        return stats.slow_pairs(self.pairs, self)
-
-    @cached_property
-    def profile_shares(self) -> pd.DataFrame:
-        """The result of `stats.profile_shares`."""
-        return stats.profile_shares(self.worker_profiles, self)
+    # Each is what the function of this name in `stats` returns.
+    case_labels = cached_property(lambda run: stats.case_labels(run))
+    launch_medians = cached_property(lambda run: stats.launch_medians(run))
+    summaries = cached_property(lambda run: stats.summaries(run))
+    costs = cached_property(lambda run: stats.costs(run))
+    comparisons = cached_property(lambda run: stats.comparisons(run))
+    pair_bandwidths = cached_property(lambda run: stats.pair_bandwidths(run))
+    link_bandwidths = cached_property(lambda run: stats.link_bandwidths(run))
+    coverage = cached_property(lambda run: stats.coverage(run))
+    slow_pairs = cached_property(lambda run: stats.slow_pairs(run))
+    worker_profiles = cached_property(lambda run: stats.worker_profiles(run))
+    ended_by = cached_property(lambda run: stats.ended_by(run))
+    profile_shares = cached_property(lambda run: stats.profile_shares(run.worker_profiles, run))
+    pairs = cached_property(lambda run: run.pair_bandwidths.table)
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -196,20 +204,6 @@ def load(run: str | Path) -> Run:
         read.
     """
     return Run.read(Path(run))
-
-
-def _make_frame_property(kind: str) -> cached_property[pd.DataFrame]:
-    def frame(run: Run) -> pd.DataFrame:
-        return run._frame(kind)
-
-    frame.__doc__ = records.KINDS[kind].__doc__
-    return cached_property(frame)
-
-
-for _table, _kind in records.TABLES.items():
-    _property = _make_frame_property(_kind)
-    _property.__set_name__(Run, _table)
-    setattr(Run, _table, _property)
 
 
 def _case_kind(case: Case, layer: str) -> str:

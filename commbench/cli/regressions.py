@@ -186,15 +186,14 @@ def check(
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
     data = load(run)
-    summaries = data.summaries
     if write_reference is not None:
         if write_reference.exists():
             raise UsageError(f"{write_reference} exists; name another file, or remove it")
-        files.write(write_reference, references.render_references(data, summaries))
+        files.write(write_reference, references.render_references(data))
         click.echo(write_reference)
         return
     assert reference is not None
-    checks = references.compare_with_references(data, references.read(reference), summaries)
+    checks = references.compare_with_references(data, references.read(reference))
     if junit is not None:
         files.write(junit, verdicts.check_junit(data.manifest, checks))
     click.echo(verdicts.check_text(data.manifest, checks), nl=False)

@@ -11,10 +11,7 @@ Workers are identified by name, because their addresses differ between launches.
 
 from __future__ import annotations
 
-from commbench.model.derived import (
-    Comparison,
-    Summary,
-)
+from commbench.model.derived import Comparison, Summary
 from commbench.model.observed import (
     GPU_MEMORY,
     Activity,
@@ -52,37 +49,9 @@ from commbench.model.plan import (
 )
 
 __all__ = [
-    "FETCHES",
-    "GPU_MEMORY",
-    "LAYERS",
-    "SCHEMA_VERSION",
-    "Activity",
-    "Case",
-    "ClusterSpec",
-    "Comparison",
-    "CoreUse",
-    "Failure",
-    "IdleCost",
-    "Launch",
-    "LaunchEnd",
-    "Load",
-    "LogCount",
-    "Manifest",
-    "NetworkCounter",
-    "Placement",
-    "Record",
-    "Region",
-    "Sample",
-    "Setting",
-    "Spill",
-    "Stopping",
-    "Suite",
-    "Summary",
-    "TaskRecord",
-    "ThreadTime",
-    "TransferRecord",
-    "TransportUsed",
-    "WireBytes",
-    "WorkerAddress",
-    "WorkerPlace",
-]
+    "FETCHES", "GPU_MEMORY", "LAYERS", "SCHEMA_VERSION", "Activity", "Case", "ClusterSpec",
+    "Comparison", "CoreUse", "Failure", "IdleCost", "Launch", "LaunchEnd", "Load", "LogCount",
+    "Manifest", "NetworkCounter", "Placement", "Record", "Region", "Sample", "Setting", "Spill",
+    "Stopping", "Suite", "Summary", "TaskRecord", "ThreadTime", "TransferRecord", "TransportUsed",
+    "WireBytes", "WorkerAddress", "WorkerPlace",
+]  # fmt: skip

@@ -68,7 +68,7 @@ def render(run: Run) -> str:
                 "value": comparison.value and vars(comparison.value),
                 "comparable": comparison.comparable,
             }
-            for comparison in stats.published_comparisons(run, run.costs, run.pairs)
+            for comparison in stats.published_comparisons(run)
         ],
         "transports": run.pair_transports,
         "places": run.worker_places,

@@ -23,15 +23,16 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commbench.errors import UsageError
 from commbench.model import Case, Comparison
+from commbench.stats import inference
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
 from commbench.stats.sequential import CONFIDENCE, significance
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from commbench.analysis.run import Run
 
 MIN_EFFECT = 0.05
@@ -90,8 +91,6 @@ def make_side(
     moved_bytes: float = math.nan,
 ) -> Side:  # fmt: skip
     """Return the side of a comparison with these samples, given by the block of their launch."""
-    import numpy as np
-
     numbers = tuple(sorted(launches))
     return Side(
         case=case,
@@ -108,8 +107,6 @@ def comparisons(run: Run) -> list[Comparison]:
 
     The baseline of a pair is the backend that comes first in the suite.
     """
-    from commbench.stats import inference
-
     rule, alpha = run.manifest.stopping, significance(run)
     min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
@@ -144,8 +141,6 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     UsageError
         If no side has the control.
     """
-    import numpy as np
-
     every = list(every)
     controls = {_task(side): side for side in every if side.case.backend == control}
     relative = []
@@ -214,8 +209,6 @@ def compare_pairs(
     alpha
         The two-sided level of the tests, and the level of each one-sided test for ``same``.
     """
-    from commbench.stats import inference
-
     n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
     test = ranks = inference.SIGNED_RANK if paired and known else inference.MANN_WHITNEY
@@ -237,10 +230,6 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
     Launches are taken to be log-normal with the standard deviations of these. The ratio has to be
     significant at Holm's first `level`, and the measured one beyond ``1 + min_effect``.
     """
-    import numpy as np
-
-    from commbench.stats import inference
-
     sizes = [len(side.medians) for side in (one, two)]
     if min(sizes) < MIN_LAUNCHES or min(one.medians.min(), two.medians.min()) <= 0:
         return math.inf
@@ -262,22 +251,20 @@ def _comparison(
     one: Side, two: Side, min_effect: float, p_value: float, test: str, ranks: str,
     level: float, alpha: float,
 ) -> Comparison:  # fmt: skip
-    import numpy as np
-
-    from commbench.stats.inference import cliffs_delta, interval, log_ratios
-
     n_one, n_two = len(one.medians), len(two.medians)
     n_launches = min(n_one, n_two)
     ratio = low = high = above = below = margin = math.nan
     # Medians of 0, below the resolution of a clock, have no ratio.
     if min(one.medians.min(), two.medians.min()) > 0:
-        logs = log_ratios(ranks, one.medians, two.medians)
+        logs = inference.log_ratios(ranks, one.medians, two.medians)
         ratio = math.exp(np.median(logs))
         if n_launches >= MIN_LAUNCHES:
-            low, high = np.exp(interval(ranks, logs, n_one, n_two, 1 - CONFIDENCE)).tolist()
-            below, above = np.exp(interval(ranks, logs, n_one, n_two, alpha)).tolist()
-            both = interval(ranks, logs, n_one, n_two, 2 * alpha)
-            margin = float(np.exp(np.abs(both).max())) - 1
+            intervals = [
+                inference.interval(ranks, logs, n_one, n_two, two_sided)
+                for two_sided in (1 - CONFIDENCE, alpha, 2 * alpha)
+            ]
+            (low, high), (below, above), _ = np.exp(intervals).tolist()
+            margin = float(np.exp(np.abs(intervals[-1]).max())) - 1
     less, more = sorted((one.moved_bytes, two.moved_bytes))
     significant = p_value <= alpha and n_launches >= MIN_LAUNCHES
     limit = 1 + min_effect
@@ -307,7 +294,7 @@ def _comparison(
         ci_high=high,
         p_value=p_value,
         test=test,
-        delta=cliffs_delta(one.medians, two.medians),
+        delta=inference.cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
         detectable=_detectable(one, two, min_effect, test, level),
         margin=margin,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from commbench.model import LAYERS, Case
 from commbench.stats import selection
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 
@@ -34,19 +34,20 @@ def load_bandwidths(run: Run) -> pd.Series[float]:
     return (loads["nbytes"] / loads["seconds"]).groupby([loads["case_id"], loads["layer"]]).median()
 
 
-def additions(run: Run, summaries: pd.DataFrame) -> pd.DataFrame:
+def additions(run: Run) -> pd.DataFrame:
     """Return the summaries of latency per layer with the time that each layer adds.
 
     Returns
     -------
     DataFrame
-        The rows of `summaries` whose case and size have at least two layers, from the wire up,
+        The rows of ``summaries`` whose case and size have at least two layers, from the wire up,
         with ``below``, the next lower measured layer (empty for the lowest); ``added_s``, the
         median minus that layer's (nan for the lowest; negative if this layer is faster); and
         ``apart``, whether the two medians' intervals are disjoint.
     """
     latency = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
-    table = summaries[summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency)]
+    table = run.summaries
+    table = table[table["layer"].isin(LAYERS) & table["case_id"].isin(latency)]
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
     depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})

@@ -20,14 +20,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import scipy
+
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 MIN_SIZES = 3
@@ -106,8 +107,6 @@ def link_models(run: Run) -> list[LinkModel]:
 
 
 def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
-    import numpy as np
-
     first = log.iloc[0]
     usable = log[(log["seconds"] > 0) & (log["nbytes"] > 0)]
     parts = "launch" if len(usable["launch"].unique()) > 1 else "iteration"
@@ -150,8 +149,6 @@ def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
 
 def _reason_not_to_fit(nbytes: np.ndarray[Any, Any]) -> str:
     """Return why transfers of these sizes can't be fitted, or an empty string."""
-    import numpy as np
-
     sizes = np.unique(nbytes)
     if len(sizes) < MIN_SIZES:
         number = "one size" if len(sizes) == 1 else f"{len(sizes)} sizes"
@@ -180,14 +177,11 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     >>> round(alpha_s, 9), round(1 / seconds_per_byte)
     (0.001, 1000000000)
     """
-    import numpy as np
-    from scipy.optimize import least_squares
-
     # Scale both parameters to be near 1.
     scale = np.array([np.quantile(seconds, 0.1), np.median(seconds / nbytes)])
     terms = np.column_stack([np.ones_like(nbytes), nbytes]) * scale
     logs = np.log(seconds)
-    solution = least_squares(
+    solution = scipy.optimize.least_squares(
         lambda x: np.log(terms @ x) - logs,
         np.ones(2),
         jac=lambda x: terms / (terms @ x)[:, None],
@@ -201,8 +195,6 @@ def _cross_validation_errors(
     fits: Any, members: list[Any], nbytes: Any, seconds: Any
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the relative errors of predicting each part's transfers by the other parts."""
-    import numpy as np
-
     for number, member in enumerate(members if len(members) > 1 else ()):
         alpha_s, seconds_per_byte = np.median(np.delete(fits, number, axis=0), axis=0)
         predicted = alpha_s + nbytes[member] * seconds_per_byte
@@ -210,8 +202,6 @@ def _cross_validation_errors(
 
 
 def _interval(fits: Any) -> dict[str, float]:
-    import numpy as np
-
     k, level = median_interval(len(fits))
     (alpha_low, slope_low), (alpha_high, slope_high) = np.sort(fits, axis=0)[[k - 1, -k]]
     return {

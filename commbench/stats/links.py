@@ -7,12 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
+import pandas as pd
+
 from commbench.machine.topology import UNKNOWN, find_rack, link_class, rank
 from commbench.model import WorkerPlace
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 _WORKER = ["case_id", "launch", "worker"]
@@ -33,9 +34,6 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
         reference runs, have ``same process``, ``same host``, ``same rack`` and ``network``. The
         class is ``unknown`` if it was not recorded or differs between launches.
     """
-    import numpy as np
-    import pandas as pd
-
     workers, kinds = _workers(run)
     # Each pair of kinds is classified once, as two processes on one host.
     kind_links = [
@@ -79,8 +77,6 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     Workers are of the same ``kind`` if their locations within their hosts are alike; there are few
     kinds, regardless of the number of hosts. ``kind`` is -1 for a worker without a location.
     """
-    import pandas as pd
-
     addresses = run.addresses.assign(
         address_host=[_host(address) for address in run.addresses["address"]],
         process=[_process(address) for address in run.addresses["address"]],
@@ -126,8 +122,6 @@ def _classes_between(members: pd.DataFrame, within_host: Any, links: list[str]) 
     ndarray
         Shape (n, n).
     """
-    import numpy as np
-    import pandas as pd
 
     def same(name: str) -> Any:
         codes, _ = pd.factorize(members[name])

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from commbench.machine.topology import rank
+from commbench.stats import grouping
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order, timed
 from commbench.store import tables
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
     _Array = np.ndarray[Any, Any]
 
 _PAIR = ("case_id", "channel", "src", "dst")
 _TIMED = ("nbytes", "start_s", "stop_s")
-_NAMES = ("case_id", "workload", "backend", "channel", "src", "dst")
 _CLASS_NAMES = ["case_id", "workload", "backend", "channel", "link"]
 _COVERAGE = (
     "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
@@ -30,43 +30,33 @@ _COVERAGE = (
 
 @dataclass(frozen=True)
 class PairBandwidths:
-    """The ``table`` of ``pairs``, with categorical texts, and the transfers behind it.
+    """The bandwidths of pairs, and those of the transfers behind them.
 
-    ``single_Bps`` has the bandwidth of each transfer that counts, pair after pair in the order of
-    the table; it is nan for a transfer without a duration.
+    Attributes
+    ----------
+    table
+        One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
+        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
+        transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
+        transfers had no positive duration and are in no bandwidth. ``link`` is the class of the
+        pair's link. Texts are categoricals.
+    single_Bps
+        The bandwidth of each transfer that counts, pair after pair in the order of the table; nan
+        for a transfer without a duration.
     """
 
     table: pd.DataFrame
     single_Bps: _Array  # noqa: N815 - the spelling of the unit
 
 
-def pairs(run: Run) -> pd.DataFrame:
+def pair_bandwidths(run: Run) -> PairBandwidths:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
     Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count,
     because the duration of a small one is latency. Of the sizes of all-to-all, only the largest
     counts.
-
-    Returns
-    -------
-    DataFrame
-        One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
-        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
-        ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
-        transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
-        transfers had no positive duration and are in no bandwidth. ``link`` is the class of the
-        pair's link.
     """
-    return run.pairs.astype(dict.fromkeys([*_NAMES, "link"], "str"))
-
-
-def pair_bandwidths(run: Run) -> PairBandwidths:
-    """Return the table of ``pairs`` and the bandwidth of each transfer."""
-    import numpy as np
-    import pandas as pd
-
-    from commbench.stats import grouping
-
     log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
@@ -106,7 +96,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
 def _measured(
     pair: _Array, window: _Array, nbytes: _Array, start_s: _Array, stop_s: _Array
 ) -> tuple[dict[str, _Array], _Array]:
-    """Return the columns of ``pairs``, by pair number, and the bandwidth of each transfer.
+    """Return the columns of the table, by pair number, and the bandwidth of each transfer.
 
     Parameters
     ----------
@@ -115,10 +105,6 @@ def _measured(
     nbytes, start_s, stop_s
         The size and the times of each transfer.
     """
-    import numpy as np
-
-    from commbench.stats import grouping
-
     first = grouping.starts(pair)
     busy_s = grouping.union_lengths(start_s, stop_s, window)
     busy_s = np.add.reduceat(busy_s, grouping.starts(pair[grouping.starts(window)]))
@@ -183,8 +169,6 @@ def coverage(run: Run) -> pd.DataFrame:
         ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Measured iterations only;
         cases without any of these records have no row.
     """
-    import pandas as pd
-
     iteration = ["case_id", "launch", "iteration"]
     log = counted(run.transfers[[*iteration, "nbytes"]], run)
     logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
@@ -219,13 +203,8 @@ def coverage(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_COVERAGE))
 
 
-def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
+def link_bandwidths(run: Run) -> pd.DataFrame:
     """Return the bandwidth of every class of links, from the transfers of its pairs.
-
-    Parameters
-    ----------
-    bandwidths
-        The result of ``stats.pair_bandwidths`` for `run`.
 
     Returns
     -------
@@ -235,11 +214,8 @@ def link_bandwidths(run: Run, bandwidths: PairBandwidths) -> pd.DataFrame:
         bytes / duration over the single transfers of all pairs. ``slowest_Bps`` and
         ``fastest_Bps`` are the smallest and the largest of the pairs' medians.
     """
-    import numpy as np
-
-    from commbench.stats import grouping
-
-    by_class = bandwidths.table.groupby(["case_id", "channel", "link"], sort=False, observed=True)
+    bandwidths, key = run.pair_bandwidths, ["case_id", "channel", "link"]
+    by_class = bandwidths.table.groupby(key, sort=False, observed=True)
     table = by_class.agg(
         workload=("workload", "first"),
         backend=("backend", "first"),

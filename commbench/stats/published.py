@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
@@ -23,8 +25,6 @@ from commbench.stats.summary import launches_interval
 from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 _QUANTITY_COLUMNS = (
     "case_id", "quantity", "workload", "backend", "layer", "device", "n_workers", "message_bytes",
@@ -69,22 +69,15 @@ def reproduced(run: Run) -> Figure | None:
     return published.published_figure(name) if name in published.names() else None
 
 
-def published_comparisons(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame
-) -> list[PublishedComparison]:
+def published_comparisons(run: Run) -> list[PublishedComparison]:
     """Compare the run with every value of the figure that its suite reproduces.
 
     Absolute values of backends that have no published value follow, without a ``value``.
-
-    Parameters
-    ----------
-    summaries, pairs
-        The results of the functions of these names for the run.
     """
     figure = reproduced(run)
     if figure is None:
         return []
-    table = measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
+    table = measured_quantities(run, {v.quantity for v in figure.values})
     rows: list[PublishedComparison] = []
     shown: set[int] = set()
     for value in figure.values:
@@ -209,15 +202,11 @@ def _left_out(value: Value, measured: pd.DataFrame) -> Iterator[str]:
             yield f"messages up to {format_message_size(largest)} only"
 
 
-def measured_quantities(
-    run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame, wanted: Collection[str]
-) -> pd.DataFrame:
+def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
     """Return the `wanted` quantities, in s or B/s.
 
     Parameters
     ----------
-    summaries, pairs
-        The results of the functions of these names for the run.
     wanted
         Names in ``published.UNITS``.
 
@@ -232,15 +221,11 @@ def measured_quantities(
         medians, the smallest and the largest of them; for ``transfer time`` the median and the
         quartiles of single transfers.
     """
-    import pandas as pd
-
     rows: list[dict[str, Any]] = [
         {"case_id": str(case_id), "quantity": quantity}
         | {"layer": layer, "message_bytes": message_bytes, "low": low, "mid": mid, "high": high}
         for quantity in wanted
-        for case_id, layer, message_bytes, (low, mid, high) in _measured(
-            quantity, run, summaries, pairs
-        )
+        for case_id, layer, message_bytes, (low, mid, high) in _measured(quantity, run)
     ]
     cases = {case.id: case for case in run.suite.cases}
     for row in rows:
@@ -258,13 +243,11 @@ _Measured = tuple[Any, str, int, tuple[float, float, float]]
 """A case, layer and message size with the lower limit, the middle and the upper limit."""
 
 
-def _measured(
-    quantity: str, run: Run, summaries: pd.DataFrame, pairs: pd.DataFrame
-) -> Iterator[_Measured]:
+def _measured(quantity: str, run: Run) -> Iterator[_Measured]:
     if quantity in ("time", "throughput", "latency", "bandwidth"):
-        yield from _summarized(quantity, run, summaries)
+        yield from _summarized(quantity, run)
     elif quantity == "pair bandwidth":
-        medians = pairs[(pairs["channel"] == "gather") & pairs["q50_Bps"].notna()]
+        medians = run.pairs[(run.pairs["channel"] == "gather") & run.pairs["q50_Bps"].notna()]
         for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
             yield case_id, "workload", 0, (speed.min(), speed.median(), speed.max())
     elif quantity == "transfer time":
@@ -278,8 +261,8 @@ def _measured(
         raise KeyError(quantity)
 
 
-def _summarized(quantity: str, run: Run, summaries: pd.DataFrame) -> Iterator[_Measured]:
-    per_message = quantity in ("latency", "bandwidth")
+def _summarized(quantity: str, run: Run) -> Iterator[_Measured]:
+    per_message, summaries = quantity in ("latency", "bandwidth"), run.summaries
     latency_cases = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
     keep = summaries["layer"] == "workload"
     if per_message:

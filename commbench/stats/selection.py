@@ -13,12 +13,13 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import scipy
+
 from commbench.model import Case
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 GROUP = ["case_id", "layer", "payload_bytes"]
@@ -85,9 +86,6 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     >>> n_warmup(steady), n_warmup(np.concatenate([steady[:18] * 3, steady]))
     (0, 20)
     """
-    import numpy as np
-    import scipy
-
     half = len(seconds) // 2
     window = max(_WINDOW, len(seconds) // 20)
     if half < 2 * window:
@@ -106,8 +104,6 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
 
 def _warmup_mask(samples: pd.DataFrame) -> pd.Series[bool]:
     """Return a mask of the `samples` that are warm-up, with their index."""
-    import pandas as pd
-
     flags = pd.Series(data=False, index=samples.index)
     ordered = samples.sort_values("iteration", kind="stable")
     seconds = ordered["seconds"].to_numpy()

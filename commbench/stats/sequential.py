@@ -14,11 +14,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
     from commbench.model import Comparison
 
@@ -44,8 +45,6 @@ class Block:
 
 def next_block(run: Run) -> Block:
     """Return the design of the next block of a run with at least one complete block."""
-    import numpy as np
-
     rule, ends = run.manifest.stopping, run.ends
     whole = float(ends.groupby("case_id")["seconds"].median().sum())
     samples = measured(run)

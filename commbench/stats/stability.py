@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import scipy
+
 from commbench.stats.selection import GROUP, in_suite_order, measured
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 MIN_SAMPLES, MIN_LAUNCHES = 3, 4
@@ -38,8 +39,6 @@ def relative_spread(values: np.ndarray[Any, Any]) -> float:
     >>> round(relative_spread(np.random.default_rng(0).normal(10, 2, 100_000)), 2)
     0.2
     """
-    import numpy as np
-
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="median_unbiased")
     return float((high - low) / _SIGMA / middle) if middle > 0 else float("nan")
 
@@ -54,7 +53,6 @@ def spreads(run: Run) -> pd.DataFrame:
         spread of a launch's samples; ``between``, the relative spread of the launches' medians.
         Nan if there are too few samples or launches.
     """
-    import numpy as np
 
     def spread(least: int) -> Any:
         return lambda values: relative_spread(values.to_numpy()) if len(values) >= least else np.nan
@@ -85,8 +83,6 @@ def modes(medians: np.ndarray[Any, Any]) -> tuple[float, float, float] | None:
     (1.1, 7.9, 0.5)
     >>> modes(np.array([0.9, 1.0, 1.1, 1.2, 1.3, 7.9]))
     """
-    import numpy as np
-
     if len(medians) < MIN_MODE_LAUNCHES or not medians.min() > 0:
         return None
     values = np.sort(medians)
@@ -115,9 +111,6 @@ def drifts(run: Run) -> pd.DataFrame:
         Kendall's τ against the order of launches, exact if there are few. Cases with fewer than 6
         launches have no row.
     """
-    import pandas as pd
-    import scipy
-
     medians = run.launch_medians
     usual = medians.groupby(GROUP)["median_s"].transform("median")
     medians = medians.assign(relative=medians["median_s"] / usual.where(usual > 0))

@@ -11,6 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+import scipy
+
 from commbench.model import Summary
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
@@ -18,8 +22,6 @@ from commbench.stats.sequential import CONFIDENCE
 from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 
@@ -43,12 +45,10 @@ def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]
     >>> median_interval(6), median_interval(3)
     ((1, 0.96875), (1, 0.75))
     """
-    from scipy.special import bdtr
-
     k = 1
-    while k + 1 <= n // 2 and 1 - 2 * bdtr(k, n, 0.5) >= confidence:
+    while k + 1 <= n // 2 and 1 - 2 * scipy.special.bdtr(k, n, 0.5) >= confidence:
         k += 1
-    return k, max(0.0, float(1 - 2 * bdtr(k - 1, n, 0.5)))
+    return k, max(0.0, float(1 - 2 * scipy.special.bdtr(k - 1, n, 0.5)))
 
 
 def launches_interval(medians: Sequence[float]) -> tuple[float, float, float]:
@@ -84,8 +84,6 @@ def summaries(run: Run) -> pd.DataFrame:
         One row per summary, in the order of the suite's cases: the fields of ``Summary``,
         ``throughput_Bps``, ``workload`` and ``backend``.
     """
-    import pandas as pd
-
     samples, good, n_timed = measured(run), good_launches(run), timed(run).groupby(GROUP).size()
     medians = dict(iter(run.launch_medians.groupby(GROUP)["median_s"]))
     rows = []
@@ -102,8 +100,6 @@ def _summarize(
     key: tuple[str, str, int], samples: pd.DataFrame, medians: pd.Series[float], n_good: int,
     n_warmup: int,
 ) -> Summary:  # fmt: skip
-    import numpy as np
-
     case_id, layer, payload_bytes = key
     low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commbench import stats
 from commbench.errors import UsageError
 from commbench.harness import suite as suites
 from commbench.model import Launch, Manifest, Stopping, Suite, registry
 from commbench.model.units import format_seconds
-from commbench.stats import sequential
 from commbench.workloads.base import ClusterWorkload
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def extend(
     n_looks = 0
     while True:
         data = read()
-        due = sequential.look(data)
+        due = stats.look(data)
         is_new, n_looks = due > n_looks, due
         if is_new:
             report(_describe(data, due))
-            if due == sequential.N_LOOKS or data.ended_by:
+            if due == stats.N_LOOKS or data.ended_by:
                 return
-        iterations = sequential.next_block(data).iterations
+        iterations = stats.next_block(data).iterations
         block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
         for launch in suites.shift(block, data.launches_begun()):
             kind = registry.load("workload", launch.case.workload)
@@ -92,14 +92,13 @@ def _describe(run: Run, number: int) -> str:
     rule = run.manifest.stopping
     assert rule is not None
     spent_s = float(run.ends["seconds"].sum())
-    open_ = [f"{one.candidate} vs {one.baseline}" for one in sequential.undecided(run)]
-    open_ += [run.case_labels[case_id] for case_id in sequential.imprecise(run)["case_id"]]
+    open_ = [f"{one.candidate} vs {one.baseline}" for one in stats.undecided(run)]
+    open_ += [run.case_labels[case_id] for case_id in stats.imprecise(run)["case_id"]]
     names = list(dict.fromkeys(open_))
     shown = ", ".join(names[:4]) + f" and {len(names) - 4} more" * (len(names) > 4)
     what = f"undecided: {shown}" if names else "all is decided"
     ends = f"; ends in {format_seconds(rule.budget_s - spent_s)} at the latest"
-    last = not names or number == sequential.N_LOOKS
-    return (
-        f"look {number} of {sequential.N_LOOKS}, after {format_seconds(spent_s)}: {what}"
-        + ends * (not last)
+    last = not names or number == stats.N_LOOKS
+    return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (
+        not last
     )

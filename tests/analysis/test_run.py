@@ -72,12 +72,8 @@ def test_everything_is_computed_once_for_all_formats_and_figures(tmp_path, monke
         return call
 
     for name in COMPUTED:
-        computed = vars(Run)[name]
-        function = counted(name, computed.func)
-        if computed.func is getattr(stats, name, None):
-            monkeypatch.setattr(stats, name, function)
-        monkeypatch.setattr(computed, "func", function)
-    monkeypatch.setattr(Run, "_frame", counted("frames", Run._frame))
+        monkeypatch.setattr(stats, name, counted(name, getattr(stats, name)))
+    monkeypatch.setattr(Run, "_read", counted("frames", Run._read))
     run = load(GENERATED["failures"](tmp_path))
     for form in ("terminal", "markdown", "html", "json", "csv"):
         registry.load("report", form)(run)

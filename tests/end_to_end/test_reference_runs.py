@@ -60,7 +60,7 @@ def test_the_slow_link_is_named_with_its_rate_and_no_other():
     run = commbench.load(path)
     ((one, other),) = slow_link_run.RATES_BPS
     slow = {(str(one), str(other)), (str(other), str(one))}
-    table = stats.slow_pairs(stats.pairs(run), run)
+    table = run.slow_pairs
     table = table[table.channel == "alone"]
     assert set(zip(table.src, table.dst, strict=True)) == slow
     rate_Bps = slow_link_run.RATES_BPS[one, other] * namespaces.PAYLOAD_SHARE  # noqa: N806

@@ -11,7 +11,7 @@ TCP = builders.case("tcp", "pingpong")
 
 def additions(recorded, cases, records):
     run = recorded(cases, builders.ended(records))
-    return stats.additions(run, stats.summaries(run))
+    return stats.additions(run)
 
 
 def samples(of, seconds, size=8, launches=1):

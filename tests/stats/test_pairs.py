@@ -52,7 +52,7 @@ def test_pairs_agree_with_their_definitions(entries):
         records.append(transfer(CASE, entry["start"], stop, entry["nbytes"], **pair))
         if entry["iteration"] >= 0 and entry["nbytes"] >= MB:
             groups[entry["src"], entry["dst"]].append((entry, stop))
-    table = stats.pairs(builders.in_memory([CASE], records))
+    table = builders.in_memory([CASE], records).pairs
     assert [(row.src, row.dst) for row in table.itertuples()] == sorted(groups)
     assert not np.isinf(table.select_dtypes("number").to_numpy(dtype=float)).any()
     for row in table.itertuples():
@@ -96,7 +96,7 @@ def test_pairs_of_3000_transfers_agree_with_a_groupby(recorded):
     log = log[(log.nbytes >= MB) & (log.iteration >= 0) & (log.launch > 0)]
     log = log.assign(seconds=log.stop_s - log.start_s)
     plain = log.assign(speed=log.nbytes / log.seconds).groupby(["case_id", "src", "dst"])
-    table = stats.pairs(run).set_index(["case_id", "src", "dst"])
+    table = run.pairs.set_index(["case_id", "src", "dst"])
     assert table.index.get_level_values(0).unique().tolist() == [case.id for case in cases]
     table = table.sort_index()
     assert table.index.tolist() == list(plain.groups)
@@ -111,7 +111,7 @@ def test_pairs_of_3000_transfers_agree_with_a_groupby(recorded):
 @pytest.mark.parametrize("least", [0, 5 * MB, 5 * MB + 1, 2**62, 10**30])
 def test_transfers_below_the_least_size_of_the_run_are_ignored(least, recorded):
     run = recorded([CASE], [transfer(CASE, 0, 1, 5 * MB)], min_transfer_bytes=least)
-    assert len(stats.pairs(run)) == (least <= 5 * MB)
+    assert len(run.pairs) == (least <= 5 * MB)
 
 
 def moved(start, stop, nbytes=10 * MB, **given):
@@ -145,7 +145,7 @@ def moved(start, stop, nbytes=10 * MB, **given):
     ids=["warm-up", "overlap", "iterations", "launches", "clock stands", "clock back", "hour back"],
 )  # fmt: skip
 def test_bandwidth_of_a_pair(records, expected, recorded):
-    (row,) = stats.pairs(recorded([CASE], records)).to_dict("records")
+    (row,) = recorded([CASE], records).pairs.to_dict("records")
     assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
@@ -154,7 +154,7 @@ def test_microseconds_keep_their_digits_after_the_epoch(recorded):
         transfer(CASE, 87.0 * number, 87.0 * number + 2**-11, MB, launch=number % 7)
         for number in range(1000)
     ]
-    (row,) = stats.pairs(recorded([CASE], records)).itertuples()
+    (row,) = recorded([CASE], records).pairs.itertuples()
     exact = MB * 2**11
     assert (row.q50_Bps, row.mean_Bps) == pytest.approx((exact, exact), rel=1e-12)
     assert row.busy_Bps == pytest.approx(exact, rel=1e-6)
@@ -167,15 +167,19 @@ def test_pairs_are_ordered_by_case_sender_and_receiver(recorded):
         for i, case in enumerate(cases)
         for src, dst in ("21", "01", "10")
     ]
-    table = stats.pairs(recorded(cases, reversed(records)))
+    table = recorded(cases, reversed(records)).pairs
     assert table["backend"].tolist() == ["ucx"] * 3 + ["tcp"] * 3
-    assert (table["src"] + table["dst"]).tolist() == ["01", "10", "21"] * 2
+    assert [*zip(table["src"], table["dst"], strict=True)] == [
+        ("0", "1"),
+        ("1", "0"),
+        ("2", "1"),
+    ] * 2
     assert table["q50_Bps"].tolist() == [10e6] * 3 + [5e6] * 3
 
 
 def test_pairs_without_transfers(recorded):
-    empty = stats.pairs(recorded([CASE]))
-    full = stats.pairs(recorded([CASE], [transfer(CASE, 0, 1)]))
+    empty = recorded([CASE]).pairs
+    full = recorded([CASE], [transfer(CASE, 0, 1)]).pairs
     assert len(empty) == 0
     assert list(empty.columns) == list(full.columns)
 

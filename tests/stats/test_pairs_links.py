@@ -24,7 +24,7 @@ def test_quantiles_of_a_link_class_are_over_the_fetches_of_all_its_pairs(recorde
     assert dict(zip(names, pairs["link"], strict=True)) == {
         "01": "same NUMA", "10": "same NUMA", "02": "network", "21": "network",
     }  # fmt: skip
-    one, other = stats.link_bandwidths(run, bandwidths).itertuples()
+    one, other = run.link_bandwidths.itertuples()
     assert (one.link, one.n_pairs, one.n, one.bytes) == ("same NUMA", 2, 3, 24 * MB)
     expected = np.quantile([8e6, 4e6, 2e6], [0.25, 0.5, 0.75])
     assert (one.q25_Bps, one.q50_Bps, one.q75_Bps) == pytest.approx(tuple(expected))
@@ -39,7 +39,7 @@ def test_small_untimed_and_warm_up_fetches_count_for_no_link_class(recorded):
         builders.end(CASE), builders.end(CASE, launch=1, ok=False),
     ]  # fmt: skip
     run = recorded([CASE], records)
-    (row,) = stats.link_bandwidths(run, stats.pair_bandwidths(run)).itertuples()
+    (row,) = run.link_bandwidths.itertuples()
     assert (row.n_pairs, row.n, row.q25_Bps, row.q75_Bps) == (1, 2, 8e6, 8e6)
 
 
@@ -54,7 +54,7 @@ def test_link_classes_are_ordered_by_case_channel_and_distance(recorded):
             for src, dst in (("0", "2"), ("0", "1"))
         ]
     run = recorded(cases, records)
-    table = stats.link_bandwidths(run, stats.pair_bandwidths(run))
+    table = run.link_bandwidths
     assert list(zip(table["backend"], table["channel"], table["link"], strict=True)) == [
         (backend, channel, link)
         for backend in ("ucx", "tcp")
@@ -66,6 +66,6 @@ def test_link_classes_are_ordered_by_case_channel_and_distance(recorded):
 def test_link_bandwidths_without_transfers(recorded):
     full = recorded([CASE], [*PLACES, fetch("0", "1", 1.0)])
     empty = recorded([CASE])
-    tables = [stats.link_bandwidths(run, stats.pair_bandwidths(run)) for run in (full, empty)]
+    tables = [run.link_bandwidths for run in (full, empty)]
     assert [len(table) for table in tables] == [1, 0]
     assert list(tables[0].columns) == list(tables[1].columns)

@@ -16,7 +16,7 @@ def compared(recorded, figure, cases, records, scale=1.0):
     run = recorded(cases, records)
     suite = dataclasses.replace(run.suite, reproduces=figure, scale=scale)
     run = run.replace(dataclasses.replace(run.manifest, suite=suite))
-    return stats.published_comparisons(run, stats.summaries(run), stats.pairs(run))
+    return stats.published_comparisons(run)
 
 
 def cluster(device="gpu", n_workers=2):
@@ -154,12 +154,7 @@ def test_communication_time_is_the_mean_over_workers_of_the_receiving_time(recor
     cases = [case for case, _ in figures.values()]
     records = [record for _, records in figures.values() for record in records]
     data = recorded(cases, records)
-    table = stats.measured_quantities(
-        data,
-        stats.summaries(data),
-        stats.pairs(data),
-        ["communication time", "transfer throughput"],
-    )
+    table = stats.measured_quantities(data, ["communication time", "transfer throughput"])
     rows = {(row.quantity, row.backend): row.mid for row in table.itertuples()}
     assert rows["communication time", "mpi"] == pytest.approx(0.2, rel=1e-5)
     assert rows["communication time", "ucx:polling"] == pytest.approx(0.4, rel=1e-5)

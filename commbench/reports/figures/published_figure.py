@@ -44,11 +44,10 @@ def plot(run: Run) -> Figure | None:
     figure = stats.reproduced(run)
     if figure is None:
         return None
-    summaries, pairs = run.summaries, run.pairs
-    table = stats.measured_quantities(run, summaries, pairs, {v.quantity for v in figure.values})
+    table = stats.measured_quantities(run, {v.quantity for v in figure.values})
     if table.empty:
         return None
-    comparisons = stats.published_comparisons(run, summaries, pairs)
+    comparisons = stats.published_comparisons(run)
     absolute: dict[str, list[PublishedComparison]] = {}
     for comparison in comparisons:
         if comparison.unit != "ratio":
@@ -66,7 +65,7 @@ def plot(run: Run) -> Figure | None:
         f"{figure.title}: here{share}, and as published",
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
         f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
-        f"{share}; {style.launches(summaries)}. "
+        f"{share}; {style.launches(run.summaries.n_launches)}. "
         + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
         + "docs/suites.md defines the quantities.",
         [

@@ -129,7 +129,7 @@ _MAX_SIZES = 7
 
 def tables_by_layer(run: Run) -> Iterator[Table]:
     """Yield a table per task that has at least two layers."""
-    table = stats.additions(run, run.costs)
+    table = stats.additions(run)
     for task, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         yield _layer_table(run, str(task), group)
 

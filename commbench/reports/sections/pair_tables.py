@@ -20,7 +20,7 @@ from commbench.reports.sections import (
     quantities,
     some,
 )
-from commbench.stats.slow_pairs import MIN_SLOWDOWN
+from commbench.stats.stragglers import MIN_SLOWDOWN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -54,7 +54,7 @@ def test_cells_have_three_quantiles_up_to_eight_workers():
     quantiles = ("q25_Bps", "q50_Bps", "q75_Bps")
     expected = {
         (pair.src, pair.dst): [number(getattr(pair, column) / 1e9) for column in quantiles]
-        for pair in stats.pairs(run).itertuples()
+        for pair in run.pairs.itertuples()
     }
     assert _cells(_panel(pair_figure.plot(run))) == expected
     assert len(expected) == 12
@@ -64,7 +64,7 @@ def test_cells_have_the_median_only_from_nine_workers_and_nothing_from_seventeen
     run = together(workload("tcp", n_workers=9, launches=1))
     figure = pair_figure.plot(run)
     assert _cells(_panel(figure)) == {
-        (pair.src, pair.dst): [number(pair.q50_Bps / 1e9)] for pair in stats.pairs(run).itertuples()
+        (pair.src, pair.dst): [number(pair.q50_Bps / 1e9)] for pair in run.pairs.itertuples()
     }
     assert "quantile" not in caption(figure)
     run = together(workload("tcp", n_workers=17, launches=1))
@@ -75,7 +75,7 @@ def test_colours_are_medians_by_source_and_destination():
     run = together(workload("tcp", n_workers=3))
     axes = _panel(pair_figure.plot(run))
     values = _mesh(axes).get_array().reshape(3, 3)
-    pairs = stats.pairs(run)
+    pairs = run.pairs
     factor, _ = style.scale(pairs.q50_Bps.max(), "B/s")
     for pair in pairs.itertuples():
         assert values[int(pair.src), int(pair.dst)] == pytest.approx(pair.q50_Bps * factor)
@@ -91,7 +91,7 @@ def test_a_cell_of_several_pairs_shows_the_slowest(monkeypatch):
     axes = _panel(figure)
     mesh = _mesh(axes)
     assert mesh.get_coordinates()[0, :, 0].tolist() == [0, 3, 6, 9]
-    pairs = stats.pairs(run)
+    pairs = run.pairs
     cells = pairs.groupby([pairs.src.astype(int) // 3, pairs.dst.astype(int) // 3]).q50_Bps.min()
     assert mesh.get_array().reshape(3, 3).filled() == pytest.approx(
         cells.unstack().to_numpy() / 1e6
@@ -127,7 +127,7 @@ def test_no_hatching_where_all_pairs_have_transfers():
 def test_backends_share_one_scale_from_zero():
     run = together(workload("tcp"), workload("ucx", bandwidth=5e9))
     figure = pair_figure.plot(run)
-    top = pytest.approx(stats.pairs(run).q50_Bps.max() / 1e9)
+    top = pytest.approx(run.pairs.q50_Bps.max() / 1e9)
     for index in (0, 1):
         mesh = _mesh(_panel(figure, index))
         assert (mesh.norm.vmin, mesh.norm.vmax) == (0, top)
@@ -139,7 +139,7 @@ def test_backends_share_one_scale_from_zero():
 def test_each_workload_has_a_colour_scale():
     run = together(workload("tcp", "svd"), workload("tcp", "merge", bandwidth=5e7))
     fast, slow = _bars(pair_figure.plot(run))
-    medians = stats.pairs(run).groupby("workload").q50_Bps.max()
+    medians = run.pairs.groupby("workload").q50_Bps.max()
     assert fast.get_ylim() == (0, pytest.approx(medians["svd"] / 1e6))
     assert slow.get_ylim() == (0, pytest.approx(medians["merge"] / 1e6))
 

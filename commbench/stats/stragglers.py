@@ -34,13 +34,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import scipy
+
+from commbench.stats import grouping
+from commbench.stats.pairs import counting
 from commbench.stats.selection import in_suite_order
 from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
     _Array = np.ndarray[Any, Any]
@@ -63,8 +66,8 @@ _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q5
 _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
 
 
-def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the slow pairs of the table of ``stats.pairs``, with the cause of each.
+def slow_pairs(run: Run) -> pd.DataFrame:
+    """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs are compared with those of the same case, channel and class of link.
 
@@ -80,9 +83,7 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
-    import pandas as pd
-
-    known = pairs[pairs["q50_Bps"] > 0]
+    known = run.pairs[run.pairs["q50_Bps"] > 0]
     tables = [
         table
         for _, group in known.groupby(_GROUP, sort=False, observed=True)
@@ -97,9 +98,6 @@ def slow_pairs(pairs: pd.DataFrame, run: Run) -> pd.DataFrame:
 
 def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
-    import numpy as np
-    import pandas as pd
-
     workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
     src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
     logs = -np.log(group["q50_Bps"].to_numpy())
@@ -153,8 +151,6 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
     >>> np.flatnonzero(sends), np.flatnonzero(receives), np.flatnonzero(single)
     (array([2]), array([], dtype=int64), array([0]))
     """
-    import numpy as np
-
     n_workers = int(max(src.max(), dst.max())) + 1
     sends = receives = np.zeros(n_workers, dtype=bool)
     fitted = np.full_like(logs, np.median(logs))
@@ -176,10 +172,6 @@ def _polished(
     src: _Array, dst: _Array, logs: _Array, n_workers: int
 ) -> tuple[float, _Array, _Array]:
     """Return the typical value, the senders' and the receivers' effects, by median polish."""
-    import numpy as np
-
-    from commbench.stats import grouping
-
     ends = [(end[order], order) for end in (src, dst) for order in [grouping.sort_order(end)]]
     effects = np.full((2, n_workers), np.nan)
     effects[1, dst] = 0.0
@@ -205,22 +197,16 @@ def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Arr
     noise
         The standard deviation of pairs.
     """
-    import numpy as np
-    from scipy.special import ndtri
-
     n_pairs = np.bincount(worker, minlength=len(effect))
     n_shown = np.bincount(worker, rest >= effect[worker] / 2, minlength=len(effect))
     error = _ERROR_OF_MEDIAN * noise / np.sqrt(np.maximum(1, n_pairs))
     real: _Array = n_shown >= np.maximum(2, _MOST * n_pairs)
-    real &= effect > -ndtri(ALPHA / (2 * len(effect))) * error
+    real &= effect > -scipy.special.ndtri(ALPHA / (2 * len(effect))) * error
     return real
 
 
 def outliers(values: _Array) -> _Array:
     """Return which of the values, logarithms of times, are too large for chance; shape (n,)."""
-    import numpy as np
-    from scipy.special import stdtrit
-
     behind = values - np.median(values)
     ordered = behind[np.argsort(np.abs(behind), kind="stable")]
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
@@ -228,7 +214,7 @@ def outliers(values: _Array) -> _Array:
     mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
     squares = np.maximum(square - mean**2, 0) * n + PRIOR_PAIRS * PRIOR_NOISE**2
     freedom = n - 1 + PRIOR_PAIRS
-    limit = -np.sqrt(1 + 1 / n) * stdtrit(freedom, ALPHA / (n + 1))
+    limit = -np.sqrt(1 + 1 / n) * scipy.special.stdtrit(freedom, ALPHA / (n + 1))
     far = (ordered[n] - mean) / np.sqrt(squares / freedom) > limit
     least = ordered[n[np.argmax(far)]] if far.any() else np.inf
     is_outlier: _Array = behind >= least
@@ -237,10 +223,6 @@ def outliers(values: _Array) -> _Array:
 
 def _slowdowns_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
     """Return the logarithm of each pair's slowdown in each launch, against its ordinary pairs."""
-    import numpy as np
-
-    from commbench.stats.pairs import counting
-
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log = run.transfers[counting(run)]
     log = log[(log["case_id"] == case_id) & (log["channel"] == channel)]
@@ -268,8 +250,6 @@ def _causes(
 
     A pair has one cause: that of its worker precedes that of its link.
     """
-    import numpy as np
-
     left = slow.copy()
     for kind, flags, word in (
         ("worker", sends & receives, "from and to"),
@@ -296,8 +276,6 @@ def _causes(
 
 def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
     """Yield the name and the members of each host whose workers have a flag, or of one worker."""
-    import numpy as np
-
     for host in dict.fromkeys(hosts[flags]):
         members = hosts == host
         if host and members.sum() > 1 and flags[members].all():

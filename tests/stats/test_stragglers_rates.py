@@ -44,7 +44,8 @@ def judged(run, noise, slowdown, cause=LINK):
         for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]
-    slow = stats.slow_pairs(pd.DataFrame(rows, columns=COLUMNS), run)
+    run.pairs = pd.DataFrame(rows, columns=COLUMNS)
+    slow = stats.slow_pairs(run)
     right = (slow["cause"] == cause) & (slowdown > 1)
     return slow["case_id"][~right].nunique() / n_clusters, slow["case_id"][
         right

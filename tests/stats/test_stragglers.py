@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 from builders import address, place, transfer
 
-from commbench import stats
-
 MB = 1_000_000
 
 
@@ -33,8 +31,7 @@ def cluster(n_workers, slow=(), noise=0.1, seed=0):
 
 
 def slow(recorded, case, *records):
-    run = recorded([case], itertools.chain(*records))
-    return stats.slow_pairs(stats.pairs(run), run)
+    return recorded([case], itertools.chain(*records)).slow_pairs
 
 
 def named(table):
@@ -154,7 +151,9 @@ def test_a_homogeneous_cluster_has_no_slow_pair(n_workers, recorded):
         for (src, dst), bandwidth in cluster(n_workers, seed=seed).items()
     ]
     columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
-    table = stats.slow_pairs(pd.DataFrame(rows, columns=columns), recorded(cases))
+    run = recorded(cases)
+    run.pairs = pd.DataFrame(rows, columns=columns)
+    table = run.slow_pairs
     assert len(set(table["case_id"])) <= 1
 
 
@@ -208,7 +207,7 @@ def test_slow_pairs_are_ordered_by_case_and_slowdown(recorded):
         odd = {("0", "1"): 1.5 * least, ("2", "3"): least}
         records += fetches(case, cluster(4, noise=0.02) | odd)
     run = recorded(cases, records)
-    table = stats.slow_pairs(stats.pairs(run), run)
+    table = run.slow_pairs
     assert [(row.backend, row.src) for row in table.itertuples()] == [
         ("ucx", "2"), ("ucx", "0"), ("tcp", "2"), ("tcp", "0")
     ]  # fmt: skip

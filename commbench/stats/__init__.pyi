@@ -1,0 +1,30 @@
+# The public names and where they are defined; `lazy_loader` imports each when it is first used.
+
+from .comparison import MIN_EFFECT, MIN_LAUNCHES, between, comparisons, least_launches, regressions
+from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
+from .link_model import link_models
+from .pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths
+from .published import (
+    PublishedComparison,
+    machine,
+    measured_quantities,
+    published_comparisons,
+    ratios,
+    reproduced,
+)
+from .selection import case_labels, counted
+from .sequential import CONFIDENCE, N_LOOKS, ended_by, imprecise, look, next_block, undecided
+from .stability import drifts, spreads
+from .stragglers import slow_pairs
+from .summary import costs, idle_cores, launch_medians, median_interval, summaries
+from .worker_profile import profile_shares, worker_profiles, worker_times
+
+__all__ = [
+    "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "N_LOOKS", "PairBandwidths",
+    "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
+    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
+    "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
+    "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
+    "published_comparisons", "ratios", "regressions", "reproduced", "shown_sizes", "slow_pairs",
+    "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
+]  # fmt: skip
