@@ -33,6 +33,7 @@ from commbench.model.observed import (
     TransportUsed,
     WireBytes,
     WorkerAddress,
+    WorkerPlace,
 )
 from commbench.model.plan import (
     FETCHES,
@@ -45,7 +46,6 @@ from commbench.model.plan import (
     Placement,
     Stopping,
     Suite,
-    WorkerPlace,
 )
 
 __all__ = [

@@ -9,11 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.model.plan import WorkerPlace
+
+@dataclass(frozen=True, kw_only=True)
+class _LaunchRecord:
+    case_id: str
+    launch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class _IterationRecord(_LaunchRecord):
+    iteration: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(_IterationRecord):
     """One timed call, or one message of a ping-pong.
 
     ``seconds`` is the wall time from submission to the last result; ``submit_seconds`` is the part
@@ -28,9 +37,6 @@ class Sample:
 
     table: ClassVar = "samples"
 
-    case_id: str
-    launch: int
-    iteration: int
     layer: str
     warmup: bool
     started_at_s: float
@@ -44,7 +50,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region:
+class Region(_IterationRecord):
     """A named part of a user's code; ``iteration`` numbers the regions of a launch.
 
     Other records refer to the innermost region by this number. The timed calls of a workload are
@@ -54,9 +60,6 @@ class Region:
 
     table: ClassVar = "regions"
 
-    case_id: str
-    launch: int
-    iteration: int
     parent: int
     name: str
     started_at_s: float
@@ -65,7 +68,7 @@ class Region:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferRecord:
+class TransferRecord(_IterationRecord):
     """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
 
     ``nbytes`` is the data's size in memory. The duration is ``stop_s - start_s``, because the
@@ -76,9 +79,6 @@ class TransferRecord:
     table: ClassVar = "transfers"
     in_parts: ClassVar = True
 
-    case_id: str
-    launch: int
-    iteration: int
     src: str
     dst: str
     nbytes: int
@@ -89,15 +89,12 @@ class TransferRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireBytes:
+class WireBytes(_IterationRecord):
     """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration."""
 
     table: ClassVar = "wire"
     in_parts: ClassVar = True
 
-    case_id: str
-    launch: int
-    iteration: int
     src: str
     dst: str
     nbytes: int
@@ -105,7 +102,7 @@ class WireBytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogCount:
+class LogCount(_IterationRecord):
     """The number of fetches that one worker started within one iteration, and their outcomes.
 
     ``n_started`` is the worker's ``transfer_incoming_count_total``. Fetches in none of the other
@@ -114,9 +111,6 @@ class LogCount:
 
     table: ClassVar = "log_counts"
 
-    case_id: str
-    launch: int
-    iteration: int
     worker: str
     n_started: int
     n_logged: int
@@ -126,15 +120,12 @@ class LogCount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord:
+class TaskRecord(_IterationRecord):
     """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read."""
 
     table: ClassVar = "tasks"
     in_parts: ClassVar = True
 
-    case_id: str
-    launch: int
-    iteration: int
     worker: str
     thread: int
     name: str
@@ -144,14 +135,12 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportUsed:
+class TransportUsed(_LaunchRecord):
     """The transport that carried the bytes from ``src`` to ``dst``, and the evidence."""
 
     table: ClassVar = "transports"
     in_parts: ClassVar = True
 
-    case_id: str
-    launch: int
     src: str
     dst: str
     transport: str
@@ -160,59 +149,78 @@ class TransportUsed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerAddress:
+class WorkerAddress(_LaunchRecord):
     """The address on which a worker listened."""
 
     table: ClassVar = "addresses"
 
-    case_id: str
-    launch: int
     worker: str
     address: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkCounter:
+class WorkerPlace(_LaunchRecord):
+    """The location of a worker as reported by its kernel and driver; unknown fields are empty.
+
+    ``host_id`` is the same for processes that share a kernel and a network: a container or a
+    namespace with a separate network is a separate host. ``cpus`` are those that the worker may
+    use, ``numa_nodes`` and ``sockets`` those of these CPUs. The GPU is recorded if the workload's
+    data are in its memory: ``gpu`` is its number in nvidia-smi, ``gpu_links`` its links to the
+    others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is the value of ``UCX_NET_DEVICES``, else the
+    interface on which the worker listens.
+    """
+
+    table: ClassVar = "places"
+
+    worker: str
+    host: str
+    host_id: str
+    pid: int
+    cpus: str
+    numa_nodes: str
+    sockets: str
+    gpu: str
+    gpu_uuid: str
+    gpu_pci: str
+    gpu_links: str
+    nic: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCounter(_IterationRecord):
     """Bytes that the kernel counted on one network interface during one iteration."""
 
     table: ClassVar = "network"
 
-    case_id: str
-    launch: int
-    iteration: int
     host: str
     interface: str
     nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleCost:
+class IdleCost(_LaunchRecord):
     """The CPU time that an idle cluster used in ``seconds`` of wall time."""
 
     table: ClassVar = "idle"
 
-    case_id: str
-    launch: int
     seconds: float
     cpu_seconds: float
     n_processes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Load(_LaunchRecord):
     """The load that was streamed between two processes while a layer's latency was measured."""
 
     table: ClassVar = "loads"
 
-    case_id: str
-    launch: int
     layer: str
     nbytes: int
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreUse:
+class CoreUse(_LaunchRecord):
     """The use of the ``n_cores`` that a launch may use, during its ``seconds``.
 
     CPU time is summed over these cores: ``busy`` is that of all processes, ``own`` that of the
@@ -222,8 +230,6 @@ class CoreUse:
 
     table: ClassVar = "core_use"
 
-    case_id: str
-    launch: int
     host: str
     n_cores: int
     seconds: float
@@ -233,7 +239,7 @@ class CoreUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spill:
+class Spill(_IterationRecord):
     """The data that one worker spilled to disk within one iteration.
 
     Workers that spilled nothing have no record; ``nbytes`` is the size on disk.
@@ -241,9 +247,6 @@ class Spill:
 
     table: ClassVar = "spills"
 
-    case_id: str
-    launch: int
-    iteration: int
     worker: str
     n_values: int
     nbytes: int
@@ -254,19 +257,17 @@ GPU_MEMORY = "gpu.memory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(_LaunchRecord):
     """A setting that was in effect, as reported by live processes."""
 
     table: ClassVar = "settings"
 
-    case_id: str
-    launch: int
     name: str
     value: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreadTime:
+class ThreadTime(_IterationRecord):
     """The times of the threads of one process with the same role.
 
     ``worker`` is a worker's name, ``"scheduler"`` or ``"client"``; ``role`` is ``loop`` (the
@@ -280,9 +281,6 @@ class ThreadTime:
 
     table: ClassVar = "threads"
 
-    case_id: str
-    launch: int
-    iteration: int
     worker: str
     role: str
     n_threads: int
@@ -297,7 +295,7 @@ class ThreadTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activity:
+class Activity(_IterationRecord):
     """The increase of one of Dask's fine performance metrics on one worker within one iteration.
 
     ``context`` is ``execute``, ``gather-dep``, ``get-data`` or ``p2p``, summed over tasks and
@@ -307,9 +305,6 @@ class Activity:
 
     table: ClassVar = "activities"
 
-    case_id: str
-    launch: int
-    iteration: int
     worker: str
     context: str
     label: str
@@ -317,25 +312,21 @@ class Activity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(_LaunchRecord):
     """The failure of a launch: its stage and a message."""
 
     table: ClassVar = "failures"
 
-    case_id: str
-    launch: int
     stage: str
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchEnd:
+class LaunchEnd(_LaunchRecord):
     """The end of a launch; ``ok`` launches are not repeated when a run is resumed."""
 
     table: ClassVar = "ends"
 
-    case_id: str
-    launch: int
     block: int
     position: int
     ok: bool

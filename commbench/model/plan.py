@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 SCHEMA_VERSION = 2
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
@@ -322,33 +322,3 @@ class Placement:
             self.nic,
         )
         return ", ".join(filter(None, parts)) or "not bound"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerPlace:
-    """The location of a worker as reported by its kernel and driver; unknown fields are empty.
-
-    ``host_id`` is the same for processes that share a kernel and a network: a container or a
-    namespace with a separate network is a separate host. ``cpus`` are those that the worker may
-    use, ``numa_nodes`` and ``sockets`` those of these CPUs. The GPU is recorded if the workload's
-    data are in its memory: ``gpu`` is its number in nvidia-smi, ``gpu_links`` its links to the
-    others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is the value of ``UCX_NET_DEVICES``, else the
-    interface on which the worker listens.
-    """
-
-    table: ClassVar = "places"
-
-    case_id: str
-    launch: int
-    worker: str
-    host: str
-    host_id: str
-    pid: int
-    cpus: str
-    numa_nodes: str
-    sockets: str
-    gpu: str
-    gpu_uuid: str
-    gpu_pci: str
-    gpu_links: str
-    nic: str

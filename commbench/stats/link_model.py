@@ -171,7 +171,6 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
 
     Examples
     --------
-    >>> import numpy as np
     >>> sizes = np.array([1e3, 1e5, 1e7])
     >>> alpha_s, seconds_per_byte = fit(sizes, 1e-3 + sizes / 1e9)
     >>> round(alpha_s, 9), round(1 / seconds_per_byte)

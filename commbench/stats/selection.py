@@ -81,7 +81,6 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
 
     Examples
     --------
-    >>> import numpy as np
     >>> steady = np.tile([1.0, 1.01, 1.02], 40)
     >>> n_warmup(steady), n_warmup(np.concatenate([steady[:18] * 3, steady]))
     (0, 20)

@@ -35,7 +35,6 @@ def relative_spread(values: np.ndarray[Any, Any]) -> float:
 
     Examples
     --------
-    >>> import numpy as np
     >>> round(relative_spread(np.random.default_rng(0).normal(10, 2, 100_000)), 2)
     0.2
     """
@@ -78,7 +77,6 @@ def modes(medians: np.ndarray[Any, Any]) -> tuple[float, float, float] | None:
 
     Examples
     --------
-    >>> import numpy as np
     >>> modes(np.array([0.88, 7.84, 1.10, 7.90, 1.25, 7.91]))
     (1.1, 7.9, 0.5)
     >>> modes(np.array([0.9, 1.0, 1.1, 1.2, 1.3, 7.9]))

@@ -144,7 +144,6 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
 
     Examples
     --------
-    >>> import numpy as np
     >>> src, dst = np.array([(i, j) for i in range(5) for j in range(5) if i != j]).T
     >>> logs = np.where(src == 2, 1.0, 0.0) + np.where((src == 0) & (dst == 1), 2.0, 0.0)
     >>> sends, receives, single = slow_parts(src, dst, logs)
