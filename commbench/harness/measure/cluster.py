@@ -19,7 +19,7 @@ from typing import Any
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import pinning, spill, transfers, wire
-from commbench.harness.measure import plugins, traffic
+from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers.base import RunningCluster
@@ -123,20 +123,10 @@ def _time_once(
     if pinned:
         client.run_on_scheduler(pinning.activate, False)
     wait_finished(futures_of(result), "the task {!r} failed")
-    sample = Sample(
-        case_id=launch.case.id,
-        launch=launch.index,
-        iteration=iteration,
-        layer="workload",
-        warmup=iteration < 0,
-        started_at_s=started_at_s,
-        seconds=ended - began,
-        cpu_seconds=cpu_seconds,
-        payload_bytes=workload.payload_bytes,
-        verified=True,
-        build_seconds=build_seconds,
-        submit_seconds=submitted - began,
-    )
+    sample = records.sample(
+        launch, iteration, "workload", workload.payload_bytes, started_at_s, ended - began,
+        cpu_seconds, build_seconds=build_seconds, submit_seconds=submitted - began,
+    )  # fmt: skip
     return sample, result, counted
 
 
@@ -171,11 +161,7 @@ def _collect(
     launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
 ) -> Iterator[Record | Batch]:
     client, names = cluster.client, cluster.names
-    common: dict[str, Any] = {
-        "case_id": launch.case.id,
-        "launch": launch.index,
-        "iteration": iteration,
-    }
+    common = records.keys(launch, iteration)
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, names, **common)
@@ -191,9 +177,8 @@ def _spills(
         n_values = now.n_values - before[address].n_values
         if n_values:
             yield Spill(
-                case_id=launch.case.id, launch=launch.index, iteration=iteration,
-                worker=cluster.names[address], n_values=n_values,
-                nbytes=now.nbytes - before[address].nbytes,
+                **records.keys(launch, iteration), worker=cluster.names[address],
+                n_values=n_values, nbytes=now.nbytes - before[address].nbytes,
             )  # fmt: skip
 
 

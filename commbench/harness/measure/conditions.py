@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.errors import LaunchError
+from commbench.harness.measure import records
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import cores, gpu
 from commbench.machine.topology import worker_location
@@ -74,8 +75,7 @@ class Conditions:
             # Some containers hide the counters, or don't update them.
             return None
         return CoreUse(
-            case_id=self.launch.case.id,
-            launch=self.launch.index,
+            **records.keys(self.launch),
             host=host,
             n_cores=n_cores,
             seconds=ended.at - began.at,
@@ -156,8 +156,7 @@ def measure_idle(
     began, cpu_began = time.perf_counter(), cpu_seconds()
     time.sleep(seconds)
     return IdleCost(
-        case_id=launch.case.id,
-        launch=launch.index,
+        **records.keys(launch),
         seconds=time.perf_counter() - began,
         cpu_seconds=cpu_seconds() - cpu_began,
         n_processes=n_processes,
@@ -168,16 +167,14 @@ def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPla
     """Yield the location of each worker of a cluster."""
     locations = cluster.client.run(_location, launch.case.cluster.device)
     for address, location in locations.items():
-        yield WorkerPlace(
-            case_id=launch.case.id, launch=launch.index, worker=cluster.names[address], **location
-        )
+        yield WorkerPlace(**records.keys(launch), worker=cluster.names[address], **location)
 
 
 def process_places(launch: Launch, pids: Mapping[str, int]) -> Iterator[WorkerPlace]:
     """Yield the locations of processes on this host; `pids` has their ids by name."""
     for name, pid in pids.items():
         location = worker_location(pid, device=launch.case.cluster.device)
-        yield WorkerPlace(case_id=launch.case.id, launch=launch.index, worker=name, **location)
+        yield WorkerPlace(**records.keys(launch), worker=name, **location)
 
 
 def _location(device: str, dask_worker: Any) -> dict[str, Any]:
@@ -220,7 +217,7 @@ def validate_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:
 def emit_gpu_memory(launch: Launch, *rows: dict[str, Any], emit: Emit) -> None:
     """Emit the memory allocators in ``gpu.describe`` of these processes."""
     for value in sorted({f"RMM {row['rmm']}; CuPy by {row['cupy']}" for row in rows}):
-        emit(Setting(case_id=launch.case.id, launch=launch.index, name=GPU_MEMORY, value=value))
+        emit(Setting(**records.keys(launch), name=GPU_MEMORY, value=value))
 
 
 def _describe_gpu() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
-from commbench.harness.measure import conditions, plugins, traffic
+from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
@@ -80,17 +80,8 @@ def measure_worker(
             timings, cpu_seconds = answer
             for number, started_at_s, seconds in timings:
                 emit(
-                    Sample(
-                        case_id=launch.case.id,
-                        launch=launch.index,
-                        iteration=number,
-                        layer="worker",
-                        warmup=number < 0,
-                        started_at_s=started_at_s,
-                        seconds=seconds,
-                        cpu_seconds=cpu_seconds,
-                        payload_bytes=size,
-                        verified=True,
+                    records.sample(
+                        launch, number, "worker", size, started_at_s, seconds, cpu_seconds
                     )
                 )
         if workload.layers == ("worker",):
@@ -230,15 +221,13 @@ class _Exchange:
         self, launch: Launch, iteration: int, cluster: RunningCluster, members: list[_Member],
         order: random.Random,
     ) -> None:  # fmt: skip
-        self._iteration = iteration
+        self._launch, self._iteration = launch, iteration
+        self._common = records.keys(launch, iteration)
         self._cluster, self._members, self._order = cluster, members, order
         self._offsets = conditions.clock_offsets(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
-        self._common: dict[str, Any] = {
-            "case_id": launch.case.id, "launch": launch.index, "iteration": iteration,
-        }  # fmt: skip
 
     def alone(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, one pair after another."""
@@ -253,8 +242,8 @@ class _Exchange:
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
                 self._verify([receiver])
                 spans += self._emit_fetches(ALONE, size, [receiver], keep)
-            mean_seconds = sum(span.total_s for span in spans) / self._n_pairs
-            self._emit_sample(ALONE, size, mean_seconds, cpu_seconds / self._n_pairs, spans, keep)
+            seconds = sum(span.total_s for span in spans) / self._n_pairs
+            keep(self._sample(ALONE, size, seconds, cpu_seconds / self._n_pairs, spans))
 
     def together(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, all at once."""
@@ -268,7 +257,7 @@ class _Exchange:
             spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
             seconds = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
             payload_bytes = size * self._n_pairs
-            self._emit_sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans, keep)
+            keep(self._sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans))
 
     def count(self, emit: Emit) -> None:
         """Emit the number of fetches of each worker, by outcome."""
@@ -324,16 +313,13 @@ class _Exchange:
             total_s = sum(stop - start for start, stop in zip(start_s, stop_s, strict=True))
             yield _Span(min(start_s), max(stop_s), total_s)
 
-    def _emit_sample(
+    def _sample(
         self, channel: str, payload_bytes: int, seconds: float, cpu_seconds: float,
-        spans: Iterable[_Span], emit: Emit,
-    ) -> None:  # fmt: skip
-        emit(
-            Sample(
-                **self._common, layer=channel, warmup=self._iteration < 0,
-                started_at_s=min(span.start_s for span in spans), seconds=seconds,
-                cpu_seconds=cpu_seconds, payload_bytes=payload_bytes, verified=True,
-            )
+        spans: Iterable[_Span],
+    ) -> Sample:  # fmt: skip
+        return records.sample(
+            self._launch, self._iteration, channel, payload_bytes,
+            min(span.start_s for span in spans), seconds, cpu_seconds,
         )  # fmt: skip
 
 

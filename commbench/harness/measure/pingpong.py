@@ -16,7 +16,7 @@ from pathlib import Path
 
 from commbench.backends.base import Backend, Transport
 from commbench.backends.endpoints import Tool
-from commbench.harness.measure import conditions, peer
+from commbench.harness.measure import conditions, peer, records
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
     Copy,
@@ -28,7 +28,7 @@ from commbench.harness.measure.layers import (
 )
 from commbench.harness.measure.streams import measure_pairs, under_load
 from commbench.machine import cores, gpu, process
-from commbench.model import Launch, Load, Sample, TransportUsed
+from commbench.model import Launch, Load, TransportUsed
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
 
@@ -159,15 +159,7 @@ class _Pair:
             stream.abort()
             raise
         await stream.close()
-        self.emit(
-            Load(
-                case_id=self.launch.case.id,
-                launch=self.launch.index,
-                layer=layer,
-                nbytes=nbytes,
-                seconds=seconds,
-            )
-        )
+        self.emit(Load(**records.keys(self.launch), layer=layer, nbytes=nbytes, seconds=seconds))
 
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
         case, workload = self.launch.case, self.workload
@@ -184,19 +176,11 @@ class _Pair:
             n_messages = exchange.messages(size)
             for number, (began, ended) in timings:
                 self.emit(
-                    Sample(
-                        case_id=case.id,
-                        launch=self.launch.index,
-                        iteration=number,
-                        layer=layer,
-                        warmup=number < 0,
-                        started_at_s=epoch + began,
-                        seconds=(ended - began) / n_messages,
-                        cpu_seconds=cpu_seconds / n_messages,
-                        payload_bytes=size,
-                        verified=True,
+                    records.sample(
+                        self.launch, number, layer, size, epoch + began,
+                        (ended - began) / n_messages, cpu_seconds / n_messages,
                     )
-                )
+                )  # fmt: skip
 
     def report(
         self,
@@ -216,8 +200,7 @@ class _Pair:
                 )
             self.emit(
                 TransportUsed(
-                    case_id=self.launch.case.id,
-                    launch=self.launch.index,
+                    **records.keys(self.launch),
                     src=src,
                     dst=dst,
                     transport=used.name,
@@ -262,19 +245,10 @@ def measure_with_tool(
         started_at_s = time.time()
         times, transports = run(size, count, warmups)
         used = used or transports
+        seconds = times.median_s if latency else times.mean_s
         emit(
-            Sample(
-                case_id=case.id,
-                launch=launch.index,
-                iteration=0,
-                layer="raw",
-                warmup=False,
-                started_at_s=started_at_s,
-                seconds=times.median_s if latency else times.mean_s,
-                cpu_seconds=0.0,
-                payload_bytes=size,
-                verified=False,
-                tool=tool.name,
+            records.sample(
+                launch, 0, "raw", size, started_at_s, seconds, 0.0, verified=False, tool=tool.name
             )
         )
     assert used is not None

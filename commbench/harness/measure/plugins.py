@@ -35,6 +35,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
+from commbench.harness.measure import records
 from commbench.launchers.base import RunningCluster
 from commbench.machine import cores
 from commbench.model import Activity, Launch, ThreadTime
@@ -304,9 +305,7 @@ class Profiler:
         idle_before = self._readings(kernel_first=False)
         time.sleep(IDLE_SECONDS)
         idle_after = self._readings(kernel_first=True)
-        common: dict[str, Any] = {
-            "case_id": launch.case.id, "launch": launch.index, "iteration": iteration,
-        }  # fmt: skip
+        common = records.keys(launch, iteration)
         for name, after in self._after.items():
             before = self._before[name]
             seconds, roles = _spent(before, after)

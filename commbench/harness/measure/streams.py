@@ -25,7 +25,7 @@ from typing import Any
 
 from commbench.backends.base import Backend, Transport
 from commbench.errors import CommbenchError, LaunchError
-from commbench.harness.measure import conditions, peer
+from commbench.harness.measure import conditions, peer, records
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
     MIN_SAMPLES,
@@ -187,18 +187,11 @@ class _Pairs:
         self._send()
         began, seconds, n_windows = together(timings)
         window = self._workload.window
-        return Sample(
-            case_id=self._launch.case.id,
-            launch=self._launch.index,
-            iteration=0,
-            layer=self._layer,
-            warmup=False,
-            started_at_s=epoch + began,
-            seconds=seconds / (n_windows * window),
-            cpu_seconds=cpu_seconds / (sum(map(len, timings)) * window),
-            payload_bytes=size,
-            verified=True,
-        )
+        cpu_seconds /= sum(map(len, timings)) * window
+        return records.sample(
+            self._launch, 0, self._layer, size, epoch + began, seconds / (n_windows * window),
+            cpu_seconds,
+        )  # fmt: skip
 
     def _send(self, message: Any = None) -> None:
         for connection in self.connections:

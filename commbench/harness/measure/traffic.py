@@ -10,7 +10,7 @@ from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.harness import transfers, wire
-from commbench.harness.measure import conditions
+from commbench.harness.measure import conditions, records
 from commbench.launchers.base import RunningCluster
 from commbench.model import (
     Launch,
@@ -45,15 +45,12 @@ def network_counters() -> dict[str, int]:
 def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> Iterator[Record]:
     """Yield the bytes received since ``network_counters`` returned `before`."""
     for name, nbytes in network_counters().items():
-        yield NetworkCounter(
-            case_id=launch.case.id, launch=launch.index, iteration=iteration,
-            host="local", interface=name, nbytes=nbytes - before.get(name, 0),
-        )  # fmt: skip
+        nbytes -= before.get(name, 0)
+        common = records.keys(launch, iteration)
+        yield NetworkCounter(**common, host="local", interface=name, nbytes=nbytes)
 
 
-def fetches(
-    client: Any, names: Mapping[str, str], *, case_id: str, launch: int, iteration: int
-) -> Iterator[LogCount | Batch]:
+def fetches(client: Any, names: Mapping[str, str], **where: Any) -> Iterator[LogCount | Batch]:
     """Yield the workers' fetches since the last call: counts first, then transfers.
 
     Parameters
@@ -62,8 +59,9 @@ def fetches(
         The client of a cluster with the plugin ``TransferLog``.
     names
         The workers' names by address.
+    where
+        The fields of ``records.keys``.
     """
-    where: dict[str, Any] = {"case_id": case_id, "launch": launch, "iteration": iteration}
     counts = client.run(transfers.count, workers=list(names))
     for address, name in names.items():
         yield LogCount(**where, worker=name, **counts[address])
@@ -119,8 +117,8 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
         if rows:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(
-                WireBytes, case_id=launch.case.id, launch=launch.index, iteration=iteration,
-                src=cluster.names[address], dst=peers, nbytes=nbytes, n_messages=n_messages,
+                WireBytes, **records.keys(launch, iteration), src=cluster.names[address],
+                dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
 
 
@@ -141,10 +139,9 @@ def ask(
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
     """Yield the addresses and locations of workers, and their connections' transports."""
+    common = records.keys(launch)
     for address, name in cluster.names.items():
-        yield WorkerAddress(
-            case_id=launch.case.id, launch=launch.index, worker=name, address=address
-        )
+        yield WorkerAddress(**common, worker=name, address=address)
     yield from conditions.worker_places(launch, cluster)
     for address, rows in ask(
         cluster, list(cluster.names), _PAIRS, wire.transports, backend.transport
@@ -152,9 +149,8 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
         if rows:
             peers, names, evidence = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(
-                TransportUsed, case_id=launch.case.id, launch=launch.index,
-                src=cluster.names[address], dst=peers, transport=names, evidence=evidence,
-                contradiction=[backend.contradiction(name) for name in names],
+                TransportUsed, **common, src=cluster.names[address], dst=peers, transport=names,
+                evidence=evidence, contradiction=[backend.contradiction(name) for name in names],
             )  # fmt: skip
     answers = cluster.client.run(wire.compressions).values()
     settings = {("distributed.comm.compression", name) for names in answers for name in names}
@@ -163,7 +159,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
         for pairs in cluster.client.run(_settings).values():
             settings.update(map(tuple, pairs))
     for name, value in sorted(settings):
-        yield Setting(case_id=launch.case.id, launch=launch.index, name=name, value=value)
+        yield Setting(**common, name=name, value=value)
 
 
 def _settings() -> list[tuple[str, str]]:

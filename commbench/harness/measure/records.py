@@ -1,0 +1,31 @@
+"""Fields that the records of a launch share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commbench.model import Launch, Sample
+
+
+def keys(launch: Launch, iteration: int | None = None) -> dict[str, Any]:
+    """Return the fields that identify the launch, and the iteration unless it is None."""
+    fields: dict[str, Any] = {"case_id": launch.case.id, "launch": launch.index}
+    return fields if iteration is None else {**fields, "iteration": iteration}
+
+
+def sample(
+    launch: Launch, iteration: int, layer: str, payload_bytes: int, started_at_s: float,
+    seconds: float, cpu_seconds: float, *, verified: bool = True, **more: Any,
+) -> Sample:  # fmt: skip
+    """Return the sample of a verified exchange or iteration; `iteration` is negative in warm-ups.
+
+    Parameters
+    ----------
+    more
+        Further fields of ``Sample``.
+    """
+    return Sample(
+        **keys(launch, iteration), layer=layer, warmup=iteration < 0, started_at_s=started_at_s,
+        seconds=seconds, cpu_seconds=cpu_seconds, payload_bytes=payload_bytes, verified=verified,
+        **more,
+    )  # fmt: skip
