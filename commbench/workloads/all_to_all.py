@@ -15,7 +15,7 @@ from typing import Any
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import Context, FetchWorkload
-from commbench.workloads.device import array_library
+from commbench.workloads.device import random_bytes
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
@@ -49,22 +49,11 @@ class AllToAll(FetchWorkload):
         super().__init__(params, context)
         if context.n_workers < 2:
             raise UsageError("all-to-all: one worker has no other to fetch from; --workers 2")
-        if not params.sizes:
-            raise UsageError("all-to-all: sizes is empty; give at least one, as in --sizes 16MiB")
-        if len(set(params.sizes)) < len(params.sizes):
-            raise UsageError("all-to-all: sizes names a size twice; --iterations repeats them all")
-        for size in params.sizes:
-            if size < 1:
-                raise UsageError(f"all-to-all: a block of {size} B can't be fetched; at least 1")
+        self._validate_sizes()
 
     def block(self, owner: int, size: int) -> Any:
         """Return a uint8 array of shape ``(size,)`` on the device; no two blocks are equal."""
-        import numpy
-
-        random = numpy.random.default_rng([self.context.seed, owner, size])
-        return array_library(self.context.device).asarray(
-            random.integers(0, 256, size, dtype=numpy.uint8)
-        )
+        return random_bytes(self.context.device, size, self.context.seed, owner, size)
 
     def verify(self, owner: int, size: int, fetched: Any) -> None:  # noqa: D102
         expected = self.block(owner, size)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from commbench.errors import UsageError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
@@ -97,7 +99,26 @@ Mode: Any = Literal[tuple(MODES)]
 """The type of a parameter that is one of `MODES`."""
 
 
-class PairWorkload(Workload):
+class SizedWorkload(Workload):
+    """A workload that moves data of several sizes, which are the parameter `sizes`."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes in bytes, in the order in which they are measured."""
+        sizes: tuple[int, ...] = self.params.sizes
+        return sizes
+
+    def _validate_sizes(self) -> None:
+        """Raise a UsageError if a size is missing, repeated or below 1."""
+        if not self.sizes:
+            raise UsageError(f"{self.name}: sizes is empty; give at least one, as in --sizes 16MiB")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise UsageError(f"{self.name}: sizes names a size twice; --iterations repeats them")
+        if min(self.sizes) < 1:
+            raise UsageError(f"{self.name}: a size of {min(self.sizes)} B; it must be at least 1")
+
+
+class PairWorkload(SizedWorkload):
     """A workload that exchanges messages between two processes over one connection.
 
     For each message size the harness times ``exchange`` message by message and calls ``verify``
@@ -105,12 +126,6 @@ class PairWorkload(Workload):
     unless a subclass overrides them. A workload with another mode than latency must have the
     parameters mode and those in `MODES`, because reports read them.
     """
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The message sizes in bytes, in the order in which they are measured."""
-        sizes: tuple[int, ...] = self.params.sizes
-        return sizes
 
     @property
     @abstractmethod
@@ -159,19 +174,13 @@ class PairWorkload(Workload):
         """
 
 
-class FetchWorkload(Workload):
+class FetchWorkload(SizedWorkload):
     """A workload in which every worker fetches blocks of data from every other worker.
 
     For each size the harness times the fetches of every ordered pair, one after another and then
     all at once, in the way in which workers fetch the input of a task. Fetched blocks are not kept,
     so every fetch transfers data, and ``verify`` sees all of it, outside the timing.
     """
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes of the blocks in bytes, in the order in which they are fetched."""
-        sizes: tuple[int, ...] = self.params.sizes
-        return sizes
 
     @abstractmethod
     def block(self, owner: int, size: int) -> Any:

@@ -15,12 +15,9 @@ from typing import Any
 from commbench.errors import LaunchError, UnavailableError, VerificationError
 from commbench.machine import gpu
 
-_LIBRARIES = {("cpu", "array"): "numpy", ("gpu", "array"): "cupy",
-              ("cpu", "frame"): "pandas", ("gpu", "frame"): "cudf"}  # fmt: skip
 
-
-def _library(device: str, kind: str) -> Any:
-    name = _LIBRARIES[device, kind]
+def _library(device: str, on_cpu: str, on_gpu: str) -> Any:
+    name = on_gpu if device == "gpu" else on_cpu
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -38,7 +35,7 @@ def array_library(device: str) -> Any:
     UnavailableError
         If it can't be imported.
     """
-    return _library(device, "array")
+    return _library(device, "numpy", "cupy")
 
 
 def frame_library(device: str) -> Any:
@@ -49,13 +46,21 @@ def frame_library(device: str) -> Any:
     UnavailableError
         If it can't be imported.
     """
-    return _library(device, "frame")
+    return _library(device, "pandas", "cudf")
 
 
 def detect() -> str:
     """Return ``"gpu"`` if CuPy is installed and a GPU visible, else ``"cpu"``."""
     has_cupy = importlib.util.find_spec("cupy") is not None
     return "gpu" if has_cupy and gpu.devices(os.environ) else "cpu"
+
+
+def random_bytes(device: str, size: int, *seeds: int) -> Any:
+    """Return a random uint8 array of shape ``(size,)``, the same on every device."""
+    import numpy
+
+    random = numpy.random.default_rng(seeds)
+    return array_library(device).asarray(random.integers(0, 256, size, dtype=numpy.uint8))
 
 
 def uniform_block(device: str, seed: int, index: Sequence[int], shape: Sequence[int]) -> Any:
@@ -97,15 +102,12 @@ def persist_input(client: Any, *collections: Any) -> list[Any]:
     Raises
     ------
     LaunchError
-        If a task failed, which ``wait`` does not report.
+        If a task failed.
     """
-    from distributed import futures_of, wait
+    from distributed import futures_of
 
     persisted: list[Any] = client.persist(list(collections))
-    wait(persisted)
-    for future in futures_of(persisted):
-        if future.status != "finished":
-            raise LaunchError(f"the input can't be created: {_state(future)}")
+    wait_finished(futures_of(persisted), "the input can't be created: task {!r}")
     return persisted
 
 
@@ -138,8 +140,7 @@ def finished_blocks(result: Any, numblocks: Sequence[int]) -> dict[tuple[int, ..
     Raises
     ------
     VerificationError
-        If the collection does not have `numblocks` blocks per axis, or a block is missing or
-        did not finish.
+        If the collection does not have `numblocks` blocks per axis, or a block is missing.
     """
     from distributed import futures_of
 
@@ -150,12 +151,4 @@ def finished_blocks(result: Any, numblocks: Sequence[int]) -> dict[tuple[int, ..
     for index in itertools.product(*map(range, numblocks)):
         if index not in futures:
             raise VerificationError(f"block {index} of the result is missing")
-        if futures[index].status != "finished":
-            raise VerificationError(f"block {index} of the result: {_state(futures[index])}")
     return futures
-
-
-def _state(future: Any) -> str:
-    # exception() waits unless the future is in error.
-    reason = f": {future.exception()!r}" if future.status == "error" else ""
-    return f"task {future.key} is {future.status}{reason}"

@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import array_library, finished_blocks, frame_library, persist_input
 from commbench.workloads.placement import rebalance
 
-Shuffle = Literal["tasks", "p2p"]
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
 
 
@@ -51,7 +50,7 @@ class Merge(ClusterWorkload):
         frac_match: float = field(
             default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
         )
-        shuffle: Shuffle = field(
+        shuffle: Literal["tasks", "p2p"] = field(
             default="tasks", metadata={"help": "how rows move: tasks, or p2p (peer to peer)"}
         )
 
@@ -69,9 +68,6 @@ class Merge(ClusterWorkload):
             )
         if not 0 < params.frac_match <= 1:
             raise UsageError(f"frac_match is {params.frac_match}; it must be above 0 and at most 1")
-        if params.shuffle not in get_args(Shuffle):
-            known = ", ".join(get_args(Shuffle))
-            raise UsageError(f"shuffle is {params.shuffle!r}; it must be one of {known}")
         self.data = JoinData(
             device=context.device,
             seed=context.seed,
@@ -106,13 +102,8 @@ class Merge(ClusterWorkload):
         can't choose another method when it optimises.
         """
         build, other = self.frames
-        return build.merge(
-            other,
-            on=["key"],
-            how="inner",
-            shuffle_method=self.params.shuffle,
-            broadcast=False,
-        )
+        how = {"how": "inner", "shuffle_method": self.params.shuffle, "broadcast": False}
+        return build.merge(other, on=["key"], **how)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare the rows and the exact sums of the columns with what the data imply.

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model import LAYERS
 from commbench.workloads.base import MODES, Context, Mode, PairWorkload
-from commbench.workloads.device import array_library
+from commbench.workloads.device import array_library, random_bytes
 
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8
@@ -82,13 +82,7 @@ class PingPong(PairWorkload):
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        if not params.sizes:
-            raise UsageError("pingpong: sizes is empty; give at least one, for example --sizes 1")
-        if len(set(params.sizes)) < len(params.sizes):
-            raise UsageError("pingpong: sizes names a size twice; each is measured once")
-        for size in params.sizes:
-            if size < 1:
-                raise UsageError(f"pingpong: a message size of {size} B can't be sent; at least 1")
+        self._validate_sizes()
         for layer in params.layers:
             if layer not in _SELECTABLE:
                 raise UnknownNameError("layer", layer, _SELECTABLE)
@@ -104,12 +98,9 @@ class PingPong(PairWorkload):
                 f"pingpong: the layers comm and coroutine only have the mode {params.mode}; "
                 "--layers comm,coroutine, or another --mode"
             )
-        if params.load_size < 1:
-            raise UsageError(f"pingpong: a load of messages of {params.load_size} B; at least 1")
-        if params.pairs < 1:
-            raise UsageError(f"pingpong: {params.pairs} pairs of processes; at least 1")
-        if params.window < 1:
-            raise UsageError(f"pingpong: a window of {params.window} messages; at least 1")
+        for name in ("load_size", "pairs", "window"):
+            if (value := getattr(params, name)) < 1:
+                raise UsageError(f"pingpong: {name} is {value}; it must be at least 1")
         if params.seconds_per_size <= 0:
             raise UsageError("pingpong: seconds-per-size must be above 0")
 
@@ -137,12 +128,7 @@ class PingPong(PairWorkload):
 
     def payload(self, size: int) -> Any:
         """Return a uint8 array of shape ``(size,)`` on the device."""
-        import numpy
-
-        random = numpy.random.default_rng([self.context.seed, size])
-        return array_library(self.context.device).asarray(
-            random.integers(0, 256, size, dtype=numpy.uint8)
-        )
+        return random_bytes(self.context.device, size, self.context.seed, size)
 
     def stamp(self, payload: Any, number: int) -> None:
         """Write `number` into the first eight bytes, or fewer if the payload is smaller."""

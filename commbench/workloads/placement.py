@@ -17,7 +17,7 @@ from commbench.errors import LaunchError
 _SECONDS = 120.0
 
 
-def rebalance(client: Any, *collections: Any, seconds: float = _SECONDS) -> None:
+def rebalance(client: Any, *collections: Any) -> None:
     """Move blocks so that each worker has one run of successive blocks, and drop other copies.
 
     Blocks are sorted by index and workers by name, so every iteration of every launch starts from
@@ -29,13 +29,11 @@ def rebalance(client: Any, *collections: Any, seconds: float = _SECONDS) -> None
         The client of the cluster.
     collections
         Persisted arrays or data frames; each is distributed over all workers.
-    seconds
-        The time limit.
 
     Raises
     ------
     LaunchError
-        If the blocks have not been moved within the time limit.
+        If the blocks have not been moved after two minutes.
     """
     from distributed import futures_of
 
@@ -43,11 +41,11 @@ def rebalance(client: Any, *collections: Any, seconds: float = _SECONDS) -> None
         [future.key for future in sorted(futures_of(collection), key=lambda f: tuple(f.key[1:]))]
         for collection in collections
     ]
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _SECONDS
     while n_left := client.run_on_scheduler(_rebalance_once, groups):
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"{n_left} blocks of the input can't be moved to their workers within {seconds:g} "
+                f"{n_left} blocks of the input can't be moved to their workers within {_SECONDS:g} "
                 "s; workers may be short of memory"
             )
         time.sleep(0.01)

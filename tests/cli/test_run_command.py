@@ -143,7 +143,7 @@ USAGE = {
     "rows": ("--rows 1.5e3.2", "merge", "--rows"),
     "too few rows": ("--rows 0", "merge", "rows is 0; it must be at least"),
     "frac-match": ("--frac-match 2", "merge", "frac_match is 2.0; it must be above 0"),
-    "size 0": ("--sizes 1,0", "pingpong", "a message size of 0 B can't be sent"),
+    "size 0": ("--sizes 1,0", "pingpong", "a size of 0 B; it must be at least 1"),
     "layers": ("--layers comm,wires", "pingpong", "unknown layer 'wires'"),
     "seconds per size": ("--seconds-per-size 0", "pingpong", "must be above 0"),
     "iterations": ("--iterations 0", "merge", "iterations is 0; it must be at least 1"),

@@ -48,8 +48,8 @@ def test_a_block_that_arrived_wrong_is_caught(spoil, words):
     ("sizes", "n_workers", "words"),
     [
         ((), 2, "sizes is empty"),
-        ((0,), 2, "a block of 0 B"),
-        ((5, -1), 2, "a block of -1 B"),
+        ((0,), 2, "a size of 0 B"),
+        ((5, -1), 2, "a size of -1 B"),
         ((5, 6, 5), 2, "names a size twice"),
         ((5,), 1, "one worker has no other to fetch from; --workers 2"),
     ],

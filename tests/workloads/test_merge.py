@@ -171,17 +171,6 @@ def test_an_outer_join_is_caught(client, done):
         work.verify(client, outer)
 
 
-def test_a_partition_that_failed_is_caught(client, done):
-    work, result = done
-
-    def fail(frame):
-        raise ZeroDivisionError("the seventh worker is down")
-
-    failed = persist(client, _first_partition(fail)(result))
-    with pytest.raises(VerificationError, match=r"\(0,\).*seventh worker"):
-        work.verify(client, failed)
-
-
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
 def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):

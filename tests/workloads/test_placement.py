@@ -5,6 +5,7 @@ from distributed import futures_of
 from small import inputs, persist, workload
 
 from commbench.errors import LaunchError
+from commbench.workloads import placement
 from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.merge import Merge
 from commbench.workloads.placement import rebalance
@@ -94,12 +95,12 @@ def _stray(client, x):
     client.run_on_scheduler(drop)
 
 
-def test_blocks_that_cant_be_placed_in_time_end_the_launch(client):
+def test_blocks_that_cant_be_placed_in_time_end_the_launch(client, monkeypatch):
+    monkeypatch.setattr(placement, "_SECONDS", -1.0)
     (x,) = persist_input(client, uniform_array("cpu", 1, (60, 60), (20, 20)))
-    rebalance(client, x)
-    _stray(client, x)
-    with pytest.raises(LaunchError, match="1 blocks of the input can't be moved to their"):
-        rebalance(client, x, seconds=-1)
+    client.replicate(x, n=2)
+    with pytest.raises(LaunchError, match="9 blocks of the input can't be moved to their"):
+        rebalance(client, x)
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)

@@ -97,24 +97,3 @@ def test_a_corrupted_result_is_caught(client, done, change, message):
     corrupted = persist(client, change(*result))
     with pytest.raises(VerificationError, match=message):
         work.verify(client, corrupted)
-
-
-def test_a_block_that_failed_is_caught(client, done):
-    work, (u, s, v) = done
-
-    def fail(block, block_id=None):
-        if block_id == (3, 0):
-            raise ZeroDivisionError("the seventh worker is down")
-        return block
-
-    failed = persist(client, (u.map_blocks(fail, dtype=u.dtype, meta=u._meta), s, v))
-    with pytest.raises(VerificationError, match=r"\(3, 0\).*seventh worker"):
-        work.verify(client, failed)
-
-
-def test_a_block_that_is_missing_is_caught(client, done):
-    work, (u, s, v) = done
-    futures = {key: future for key, future in u.dask.items() if key[1:] != (1, 0)}
-    u = da.Array(futures, u.name, u.chunks, meta=u._meta)
-    with pytest.raises(VerificationError, match=r"block \(1, 0\) of the result is missing"):
-        work.verify(client, (u, s, v))

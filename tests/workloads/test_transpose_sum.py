@@ -1,10 +1,12 @@
+import collections
+
 import dask.array as da
 import numpy as np
 import pytest
 from small import persist, run, workload
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.workloads.device import persist_input, uniform_array, uniform_block
+from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.transpose_sum import TransposeSum
 
 
@@ -19,8 +21,7 @@ def corrupt(client, result, change):
     """Return `result` after `change(block, index)` on every block, in the workers' memory."""
 
     def on_block(block, block_info=None):
-        changed = change(block.copy(), tuple(block_info[None]["chunk-location"]))
-        return block if changed is None else changed
+        return change(block.copy(), tuple(block_info[None]["chunk-location"]))
 
     return persist(client, result.map_blocks(on_block, dtype=result.dtype, meta=result._meta))
 
@@ -47,22 +48,12 @@ def test_the_default_is_the_array_of_mpi4dasks_paper():
     assert workload(TransposeSum, size=16_000, chunk=4_000).payload_bytes == 2_048_000_000
 
 
-def test_the_seed_decides_the_data(client):
-    arrays = [uniform_array("cpu", seed, (50, 50), (20, 20)).compute() for seed in (1, 1, 2)]
-    np.testing.assert_array_equal(arrays[0], arrays[1])
-    assert not np.isin(arrays[2], arrays[0]).any()
-    np.testing.assert_array_equal(arrays[0][20:40, 40:], uniform_block("cpu", 1, (1, 2), (20, 10)))
-
-
 @pytest.mark.parametrize("index", [(0, 0), (2, 1), (2, 2)])
 def test_a_replaced_block_is_caught(client, done, index):
     work, result = done
+    random = np.random.default_rng(0)
     other = corrupt(
-        client,
-        result,
-        lambda block, here: (
-            np.random.default_rng(0).random(block.shape) * 2 if here == index else None
-        ),
+        client, result, lambda block, here: random.random(block.shape) if here == index else block
     )
     with pytest.raises(VerificationError, match=rf"block \({index[0]}, {index[1]}\)"):
         work.verify(client, other)
@@ -83,7 +74,7 @@ def test_a_replaced_block_is_caught(client, done, index):
 def test_a_garbled_block_is_caught(client, change, message):
     work = workload(TransposeSum, size=40, chunk=20)
     other = corrupt(
-        client, run(client, work), lambda block, here: change(block) if here == (0, 1) else None
+        client, run(client, work), lambda block, here: change(block) if here == (0, 1) else block
     )
     with pytest.raises(VerificationError, match=message):
         work.verify(client, other)
@@ -99,12 +90,8 @@ def test_two_exchanged_numbers_are_caught_by_one_of_a_few_checks(client):
 
     other = corrupt(client, run(client, work), change)
 
-    def check_often():
-        for _ in range(20):
-            work.verify(client, other)
-
     with pytest.raises(VerificationError, match=r"block \(0, 1\) of x \+ x.T: 2 numbers"):
-        check_often()
+        collections.deque((work.verify(client, other) for _ in range(20)), maxlen=0)
 
 
 @pytest.mark.parametrize("wrong", [1.0, -1e-6, float("nan")])
@@ -114,17 +101,6 @@ def test_a_wrong_sum_is_caught(client, wrong):
     other = persist(client, result + wrong)
     with pytest.raises(VerificationError, match="sum of x"):
         work.verify(client, other)
-
-
-def test_a_block_that_failed_is_caught(client, done):
-    work, result = done
-
-    def fail(block, here):
-        if here == (2, 1):
-            raise ZeroDivisionError("the seventh worker is down")
-
-    with pytest.raises(VerificationError, match=r"\(2, 1\).*seventh worker"):
-        work.verify(client, corrupt(client, result, fail))
 
 
 def test_a_block_that_is_missing_is_caught(client, done):
