@@ -10,7 +10,6 @@ import click
 
 from commbench import load
 from commbench.errors import UnknownNameError, UsageError
-from commbench.harness import options
 from commbench.harness.options import BYTES
 from commbench.model import registry
 from commbench.store import files
@@ -42,7 +41,9 @@ def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -
     if min_transfer is not None:
         data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))
     if racks is not None:
-        data = data.replace(replace(data.manifest, racks=options.racks(racks)))
+        from commbench.harness.suite import read_racks
+
+        data = data.replace(replace(data.manifest, racks=read_racks(racks)))
     text = render(data)
     # Print in chunks: a report may have hundreds of megabytes, and each is encoded in a copy.
     for begin in range(0, len(text), _AT_ONCE):

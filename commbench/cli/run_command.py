@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,8 @@ def _workload_command(name: str) -> click.Command:
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench.harness import suite
 
-        params = {key: given[key] for key in options.names(kind.Params) if given[key] is not None}
+        keys = [field.name for field in fields(kind.Params)]
+        params = {key: given[key] for key in keys if given[key] is not None}
         cases = suite.cases_for(
             name,
             given["backends"] or ("tcp",),
@@ -120,7 +122,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         min_transfer_bytes=given["min_transfer"],
         command=shlex.join(["commbench", *sys.argv[1:]]),
         stopping=stopping,
-        racks=options.racks(given["racks"]),
+        racks=suites.read_racks(given["racks"]) if given["racks"] else {},
     )
     store = directory.RunStore.create(given["output"], described)
     return _execute(store, suites.plan(suite, seed))

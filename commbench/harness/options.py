@@ -90,11 +90,6 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
 }
 
 
-def names(params: type[Any]) -> list[str]:
-    """Return the names of the fields of a workload's parameters."""
-    return [field.name for field in fields(params)]
-
-
 def param_options(params: type[Any]) -> list[click.Parameter]:
     """Return one option per field of a workload's parameters."""
     hints = get_type_hints(params)
@@ -168,13 +163,6 @@ def run_options() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
-def racks(given: Path | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the hosts of each rack in the file; none without a file."""
-    from commbench.harness.suite import read_racks
-
-    return {} if given is None else read_racks(given)
-
-
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options for launches, iterations, …, by their names in ``Case``."""
     settings = {key: given[key] for key in _REPLICATION if given[key] is not None}
@@ -213,9 +201,10 @@ def available(suite: Suite, *, skip: bool) -> Suite:
         If cases must not be skipped, none is left, or a binding is impossible on this host.
     """
     from commbench.harness.cases import unmet
-    from commbench.harness.suite import validate_placements
+    from commbench.machine import topology
 
-    validate_placements(suite)
+    for placement in {case.cluster.placement for case in suite.cases} - {()}:
+        topology.validate_placement(placement, topology.this_host())
     kept: list[Case] = []
     missing: dict[str, list[Case]] = {}
     for case in suite.cases:

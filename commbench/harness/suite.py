@@ -72,7 +72,6 @@ __all__ = [
     "scaled",
     "shift",
     "structure",
-    "validate_placements",
 ]  # fmt: skip
 
 _REPLICATION = ("launches", "iterations", "warmups", "seed", "timeout_s")
@@ -144,11 +143,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         If the file can't be read, a key is unknown or a value has the wrong type; the message has
         the path of the key and the known ones. If the scale is invalid, or a case has no rule.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SuiteError(f"can't read the suite {path}: {error}") from error
-    file = structure(content, SuiteFile, str(path))
+    file: SuiteFile = _read(path, SuiteFile, "a suite file")
     given = overrides or {}
     given_cluster = GivenCluster(given.get("cluster") or {})
     scale = _first(given.get("scale"), file.scale)
@@ -166,15 +161,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         if scale < entry.from_scale:
             continue
         try:
-            # Placement files are relative to the suite file, or to the working directory.
-            choice, folder = given.get("placement"), Path()
-            if choice is None:
-                choice = _first(entry.cluster.placement, file.cluster.placement, "none")
-                folder = path.parent
-            for cluster in _clusters(file, entry, scale, given_cluster):
-                placement = choose_placement(choice, cluster, folder)
-                placed = replace(cluster, placement=placement)
-                cases += _cases(file, entry, placed, scale, given)
+            cases += _cases(file, entry, path.parent, scale, given, given_cluster)
         except CommbenchError as error:
             raise SuiteError(f"{path}: case[{number}]: {error}") from error
     given_cluster.validate_used(file.name or path.stem)
@@ -186,26 +173,9 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
 
 
 def _cases(
-    file: SuiteFile, entry: CaseEntry, cluster: ClusterSpec, scale: float, given: Mapping[str, Any]
-) -> list[Case]:
-    rules = {name: rule for name, rule in entry.scaling.items() if name != _THREADS}
-    settings = {
-        key: value
-        for key in _REPLICATION
-        if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
-    }
-    return cases_for(
-        entry.workload,
-        _first(given.get("backends"), entry.backends, file.backends),
-        scaled(entry.params, rules, scale),
-        cluster,
-        **settings,
-    )
-
-
-def _clusters(
-    file: SuiteFile, entry: CaseEntry, scale: float, given: GivenCluster
-) -> Iterator[ClusterSpec]:
+    file: SuiteFile, entry: CaseEntry, folder: Path, scale: float, given: Mapping[str, Any],
+    given_cluster: GivenCluster,
+) -> Iterator[Case]:  # fmt: skip
     if scale < 1 and not entry.scaling:
         raise SuiteError(
             f"scale is {scale:g}, and nothing says what that does to the case; add for example "
@@ -213,23 +183,41 @@ def _clusters(
         )
     if entry.workers == ():
         raise SuiteError("workers is empty; name at least one number, or leave it out")
-    cluster = merged(file.cluster, entry.cluster)
-    if _THREADS in entry.scaling:
-        rules = {_THREADS: entry.scaling[_THREADS]}
-        threads = scaled({_THREADS: cluster.threads_per_worker}, rules, scale)
+    cluster = _merged(file.cluster, entry.cluster)
+    rules = dict(entry.scaling)
+    if rule := rules.pop(_THREADS, ""):
+        threads = scaled({_THREADS: cluster.threads_per_worker}, {_THREADS: rule}, scale)
         cluster = replace(cluster, **threads)
     if cluster.device == "auto":
         cluster = replace(cluster, device=device.detect())
-    cluster = given.win_over(cluster, entry.workload)
+    cluster = given_cluster.win_over(cluster, entry.workload)
+    settings = {
+        key: value
+        for key in _REPLICATION
+        if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
+    }
+    # Placement files are relative to the suite file, or to the working directory.
+    choice = given.get("placement")
+    if choice is None:
+        choice = _first(entry.cluster.placement, file.cluster.placement, "none")
+    else:
+        folder = Path()
     for n_workers in entry.workers or (cluster.n_workers,):
-        yield replace(cluster, n_workers=n_workers)
+        sized = replace(cluster, n_workers=n_workers)
+        yield from cases_for(
+            entry.workload,
+            _first(given.get("backends"), entry.backends, file.backends),
+            scaled(entry.params, rules, scale),
+            replace(sized, placement=choose_placement(choice, sized, folder)),
+            **settings,
+        )
 
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def merged(*levels: ClusterOverrides) -> ClusterSpec:
+def _merged(*levels: ClusterOverrides) -> ClusterSpec:
     """Return the cluster of these levels, without placement; later levels win."""
     settings = {
         f.name: value
@@ -409,9 +397,7 @@ def choose_placement(
         host = replace(host, gpus=topology.visible(host.gpus, os.environ))
         return topology.auto(host, n_workers, cluster.device, max(1, cluster.workers_per_gpu))
     path = folder / choice
-    file: _PlacementFile = structure(
-        _content(path, "auto, none or a placement file"), _PlacementFile, str(path)
-    )
+    file: _PlacementFile = _read(path, _PlacementFile, "auto, none or a placement file")
     for number, worker in enumerate(file.worker):
         try:
             cores.parse(worker.cpus)
@@ -423,21 +409,6 @@ def choose_placement(
             "[[worker]] table for each, or take fewer --workers"
         )
     return file.worker[:n_workers]
-
-
-def validate_placements(suite: Suite) -> None:
-    """Raise an error if workers are bound to CPUs, GPUs or NICs that this host lacks.
-
-    Raises
-    ------
-    UsageError
-        With the worker, its binding, and what exists.
-    """
-    placements = {case.cluster.placement for case in suite.cases if case.cluster.placement}
-    if placements:
-        host = topology.this_host()
-        for placement in placements:
-            topology.validate_placement(placement, host)
 
 
 def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
@@ -454,12 +425,13 @@ def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
     UsageError
         If the file is invalid.
     """
-    file: _RackFile = structure(_content(path, "a file of racks"), _RackFile, str(path))
+    file: _RackFile = _read(path, _RackFile, "a file of racks")
     return file.racks
 
 
-def _content(path: Path, wanted: str) -> Mapping[str, Any]:
+def _read(path: Path, kind: type[Any], wanted: str) -> Any:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"can't read {path}: {error}; give {wanted}") from error
+        raise SuiteError(f"can't read {path}: {error}; give {wanted}") from error
+    return structure(content, kind, str(path))

@@ -152,7 +152,7 @@ USAGE = {
     "workers": ("--workers 0", "merge", "worker"),
     "device": ("--device tpu", "merge", "'auto', 'cpu', 'gpu'"),
     "option": ("--row 10", "merge", "--row"),
-    "suite file": ("", "no-such.toml", "can't read the suite no-such.toml"),
+    "suite file": ("", "no-such.toml", "can't read no-such.toml"),
 }
 
 

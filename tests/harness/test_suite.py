@@ -109,13 +109,13 @@ def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
 
 @pytest.mark.parametrize("content", ["x = ", "a = 1\na = 2", b"name = '\xff'", b"\x00", "[[case"])
 def test_broken_toml_is_refused(content, read):
-    with pytest.raises(SuiteError, match=r"can't read the suite .*my\.toml"):
+    with pytest.raises(SuiteError, match=r"can't read .*my\.toml.*give a suite file"):
         read(content)
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "."])
 def test_path_without_a_file_is_refused(name, tmp_path):
-    with pytest.raises(SuiteError, match="can't read the suite"):
+    with pytest.raises(SuiteError, match=r"can't read .*give a suite file"):
         read_suite(tmp_path / name)
 
 
