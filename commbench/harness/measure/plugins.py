@@ -25,7 +25,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -224,14 +224,14 @@ def stop() -> None:
         counter.close()
 
 
-def read(dask_worker: Any = None) -> str:
+def read(times: bool, dask_worker: Any = None) -> str:
     """Return this process's counters as JSON; runs in the event loop's thread.
 
     Returns
     -------
     {"pid": int, "clock": s, "n_turns": int, "n_task_threads": int,
-    "roles": {thread id: role}, "totals": [[context, label, s], ...]}
-        The roles of Python's threads.
+    "roles": {thread id: role}, "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
+        The roles of Python's threads, and if `times`, those of ``cores.thread_seconds``.
     """
     # Dask may pass a scheduler by this name.
     worker = dask_worker if isinstance(dask_worker, Worker) else None
@@ -247,22 +247,18 @@ def read(dask_worker: Any = None) -> str:
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
                 for thread in threading.enumerate()
             },
-            "totals": list(_totals(worker, queue)) if worker is not None else [],
+            "totals": _totals(worker, queue) if worker is not None else [],
+            "times": cores.thread_seconds() if times else {},
         }
     )
-
-
-def read_all(dask_worker: Any = None) -> str:
-    """Return the counters of ``read``, and the ``"times"`` of this process's threads."""
-    return json.dumps({**json.loads(read(dask_worker)), "times": cores.thread_seconds()})
 
 
 def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
 
 
-def _totals(worker: Any, queue: QueueCounter | None) -> Iterator[tuple[str, str, float]]:
-    sums: dict[tuple[str, str], float] = {}
+def _totals(worker: Any, queue: QueueCounter | None) -> list[tuple[str, str, float]]:
+    sums: Counter[tuple[str, str]] = Counter()
     if queue is not None and not math.isnan(queue.seconds):
         sums["execute", "run-queue"] = queue.seconds
     for key, value in worker.digests_total.items():
@@ -270,14 +266,12 @@ def _totals(worker: Any, queue: QueueCounter | None) -> Iterator[tuple[str, str,
             continue
         # ("p2p", span, where, label, unit), and others without span or where.
         where = f"{key[2]} " if key[0] == "p2p" and len(key) > 4 else ""
-        activity = (str(key[0]), f"{where}{key[-2]}")
-        sums[activity] = sums.get(activity, 0.0) + value
+        sums[str(key[0]), f"{where}{key[-2]}"] += value
     monitor = worker.monitor
     if monitor.monitor_gil_contention:
         monitor.update()
         sums["gil", "contention"] = monitor.cumulative_gil_contention
-    for (context, label), value in sums.items():
-        yield context, label, value
+    return [(*activity, seconds) for activity, seconds in sums.items()]
 
 
 class Profiler:
@@ -285,7 +279,6 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
-        self._read = read_all if cluster.remote_members else read
         self._ask(start)
 
     def close(self) -> None:
@@ -310,19 +303,16 @@ class Profiler:
             before = self._before[name]
             seconds, roles = _spent(before, after)
             idle_seconds, idle = _spent(idle_before[name], idle_after[name])
-            for role, (n_threads, cpu_seconds, wait_seconds, n_turns) in roles.items():
-                _, idle_cpu_seconds, idle_wait_seconds, idle_n_turns = idle.get(role, _NOTHING)
+            for role, use in roles.items():
+                unused = idle.get(role, _Use())
                 yield ThreadTime(
-                    **common, worker=name, role=role, n_threads=n_threads, seconds=seconds,
-                    cpu_seconds=cpu_seconds, wait_seconds=wait_seconds, n_turns=n_turns,
-                    idle_seconds=idle_seconds, idle_cpu_seconds=idle_cpu_seconds,
-                    idle_wait_seconds=idle_wait_seconds, idle_n_turns=idle_n_turns,
+                    **common, worker=name, role=role, seconds=seconds, **use._asdict(),
+                    idle_seconds=idle_seconds, idle_cpu_seconds=unused.cpu_seconds,
+                    idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
-            totals = {
-                (context, label): value for context, label, value in before.counters["totals"]
-            }
+            began = {tuple(activity): value for *activity, value in before.counters["totals"]}
             for context, label, value in after.counters["totals"]:
-                seconds = value - totals.get((context, label), 0.0)
+                seconds = value - began.get((context, label), 0.0)
                 if seconds > 0:
                     yield Activity(
                         **common, worker=name, context=context, label=label, seconds=seconds
@@ -331,9 +321,9 @@ class Profiler:
     def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
         """Read all counters, the kernel's first or last, closest to the iteration."""
         times = self._times() if kernel_first else {}
-        answers = self._ask(self._read)
-        times = times or self._times()
         cluster = self._cluster
+        answers = self._ask(read, bool(cluster.remote_members))
+        times = times or self._times()
         remote = {cluster.names.get(member, member) for member in cluster.remote_members}
         readings = {}
         for name, answer in answers.items():
@@ -349,21 +339,29 @@ class Profiler:
     def _times(self) -> dict[int, tuple[float, _Times]]:
         return {pid: (time.perf_counter(), cores.thread_seconds(pid)) for pid in self._cluster.pids}
 
-    def _ask(self, function: Any) -> dict[str, Any]:
+    def _ask(self, function: Any, *args: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names
 
         async def here() -> Any:
-            return function()
+            return function(*args)
 
         return {
-            "scheduler": client.run_on_scheduler(function),
+            "scheduler": client.run_on_scheduler(function, *args),
             "client": client.sync(here),
-            **{names[address]: row for address, row in client.run(function).items()},
+            **{names[address]: row for address, row in client.run(function, *args).items()},
         }
 
 
 _Times = dict[int, tuple[float, float]]
-_NOTHING = (0, 0.0, 0.0, 0)
+
+
+class _Use(NamedTuple):
+    """The number of threads, their seconds on a core and waiting for one, and turns."""
+
+    n_threads: int = 0
+    cpu_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    n_turns: int = 0
 
 
 class _Reading(NamedTuple):
@@ -374,15 +372,10 @@ class _Reading(NamedTuple):
     times: _Times
 
 
-def _spent(
-    before: _Reading, after: _Reading
-) -> tuple[float, dict[str, tuple[int, float, float, int]]]:
-    """Return the time between two readings, and the sums over the threads of each role.
-
-    The sums are the number of threads, their seconds on a core and waiting for one, and turns.
-    """
+def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
+    """Return the time between two readings, and the sums over the threads of each role."""
     seconds = after.clock - before.clock
-    roles: dict[str, tuple[int, float, float, int]] = {}
+    roles: defaultdict[str, _Use] = defaultdict(_Use)
     known = {int(tid): role for tid, role in after.counters["roles"].items()}
     # The turns were read a little before and after the iteration, so use their rate.
     pace = (after.counters["n_turns"] - before.counters["n_turns"]) / (
@@ -392,14 +385,13 @@ def _spent(
         role = known.get(tid, "native")
         # A thread that started in between has used all of its time in between.
         cpu_before_s, wait_before_s = before.times.get(tid, (0.0, 0.0))
-        n_threads, cpu_sum_s, wait_sum_s, _ = roles.get(role, _NOTHING)
-        roles[role] = (
-            n_threads + 1,
-            cpu_sum_s + max(0.0, cpu_s - cpu_before_s),
-            wait_sum_s + max(0.0, wait_s - wait_before_s),
+        roles[role] = _Use(
+            roles[role].n_threads + 1,
+            roles[role].cpu_seconds + max(0.0, cpu_s - cpu_before_s),
+            roles[role].wait_seconds + max(0.0, wait_s - wait_before_s),
             round(pace * seconds) if role == "loop" else 0,
         )
     if after.times and (n_task_threads := after.counters["n_task_threads"]):
         # Dask starts threads when they are first needed.
-        roles["tasks"] = (n_task_threads, *roles.get("tasks", _NOTHING)[1:])
+        roles["tasks"] = roles["tasks"]._replace(n_threads=n_task_threads)
     return seconds, roles
