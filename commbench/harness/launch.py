@@ -31,7 +31,6 @@ LOG = "launch.log"
 """The file with the standard output and error, in the launch's scratch folder."""
 UNWRITABLE = "store"
 """The stage of a failure that ends the run: records can't be written."""
-_STAGES = {UnwritableError: UNWRITABLE, VerificationError: "verify"}
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
@@ -110,8 +109,8 @@ def main() -> int:
         run_launch(launch, scratch, emit)
         emit.close()
     except CommbenchError as error:
-        stages = (stage for kind, stage in _STAGES.items() if isinstance(error, kind))
-        fail(next(stages, "launch"), str(error))
+        stage = "verify" if isinstance(error, VerificationError) else "launch"
+        fail(UNWRITABLE if isinstance(error, UnwritableError) else stage, str(error))
         return 1
     except Exception as error:  # noqa: BLE001 - all errors must reach the report
         traceback.print_exc()

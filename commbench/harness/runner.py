@@ -45,16 +45,9 @@ TEMPORARY = "tmp"
 def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
     """Yield the records of every launch as they arrive, and None at each quiet interval.
 
-    Records of ``records.BULK`` are not yielded: the launch writes them to `run`. Each launch ends
-    with a ``LaunchEnd``. Closing the iterator kills all processes of the running launch.
-
-    Parameters
-    ----------
-    plan
-        The launches to run, in this order.
-    run
-        The run's directory, also for the processes' logs; those of successful launches are
-        removed.
+    Records of ``records.BULK`` are not yielded: the launch writes them to `run`, the run's
+    directory. The processes' logs are there, too, until the launch succeeds. Each launch ends with
+    a ``LaunchEnd``. Closing the iterator kills all processes of the running launch.
 
     Raises
     ------
@@ -62,33 +55,25 @@ def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
         If `run` can't be written.
     """
     for launch in plan:
-        yield from _run(launch, run)
+        began = time.monotonic()
+        scratch = scratch_folder(launch, run)
+        failed = False
+        for record in _stream(launch, run, scratch):
+            failed = failed or isinstance(record, Failure)
+            yield record
+        if not failed:
+            shutil.rmtree(scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                scratch.parent.rmdir()
+        yield LaunchEnd(
+            case_id=launch.case.id, launch=launch.index, block=launch.block,
+            position=launch.position, ok=not failed, seconds=time.monotonic() - began,
+        )  # fmt: skip
 
 
 def scratch_folder(launch: Launch, run: Path) -> Path:
     """Return the folder for the logs of a launch."""
     return run / "logs" / f"{launch.case.id}-{launch.index}"
-
-
-def _run(launch: Launch, run: Path) -> Generator[Record | None]:
-    began = time.monotonic()
-    scratch = scratch_folder(launch, run)
-    failed = False
-    for record in _stream(launch, run, scratch):
-        failed = failed or isinstance(record, Failure)
-        yield record
-    if not failed:
-        shutil.rmtree(scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            scratch.parent.rmdir()
-    yield LaunchEnd(
-        case_id=launch.case.id,
-        launch=launch.index,
-        block=launch.block,
-        position=launch.position,
-        ok=not failed,
-        seconds=time.monotonic() - began,
-    )
 
 
 def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None]:

@@ -145,13 +145,7 @@ def _ask(client: Any, member: str, numbers: Sequence[int]) -> cores.Times | None
 def measure_idle(
     launch: Launch, cpu_seconds: Callable[[], float], n_processes: int, seconds: float = 1.0
 ) -> IdleCost:
-    """Return the CPU time of idle processes.
-
-    Parameters
-    ----------
-    cpu_seconds
-        A function that returns the total CPU seconds of the `n_processes`.
-    """
+    """Return the CPU time of idle processes; `cpu_seconds` returns the total of all of them."""
     time.sleep(_SETTLE_SECONDS)
     began, cpu_began = time.perf_counter(), cpu_seconds()
     time.sleep(seconds)

@@ -369,10 +369,7 @@ async def at_once(
 ) -> None:  # fmt: skip
     """Fetch a block of each of the other `owners`, all at once; runs on a worker.
 
-    Parameters
-    ----------
-    offsets
-        The seconds by which clocks of remote workers are ahead, by address.
+    `offsets` has the seconds by which clocks of remote workers are ahead, by address.
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     index = [owner.address for owner in owners].index(dask_worker.address)

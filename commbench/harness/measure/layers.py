@@ -65,17 +65,7 @@ class Exchange(ABC):
 
 
 class Conversation(Exchange):
-    """The initiator's end of a connection.
-
-    Parameters
-    ----------
-    backend
-        The backend of the connection.
-    workload
-        The workload, which makes the messages.
-    mode
-        The mode, which defines an exchange.
-    """
+    """The initiator's end of a connection; the mode defines its exchanges."""
 
     def __init__(self, backend: Backend, workload: PairWorkload, mode: str) -> None:
         self._backend, self._workload = backend, workload
@@ -107,7 +97,7 @@ class Conversation(Exchange):
 
     def checks(self, payload: Any, answer: Any) -> list[Check]:  # noqa: D102
         if self._kind == Kind.PING:
-            return [(payload, answer)]
+            return super().checks(payload, answer)
         checks = [(payload[:STAMP_BYTES], answer)]
         if self._kind == Kind.CROSS:
             checks.append((self._theirs[:STAMP_BYTES], self._reply[:STAMP_BYTES].copy()))
@@ -302,12 +292,8 @@ class Copy(Exchange):
 class DeviceCopy(Copy):
     """Copies from this process's GPU to another one, each complete before the next begins.
 
-    CUDA uses peer access if the link allows it, as ``cuda_ipc`` does between processes.
-
-    Parameters
-    ----------
-    peer
-        CUDA's number, in this process, of the GPU to copy to; 0 is the source.
+    CUDA uses peer access if the link allows it, as ``cuda_ipc`` does between processes. `peer` is
+    CUDA's number, in this process, of the GPU to copy to; 0 is the source.
     """
 
     def __init__(self, peer: int) -> None:
@@ -344,18 +330,9 @@ Timing = tuple[float, float]
 
 
 class Messages:
-    """Exchanges of one message size, numbered, timed and verified.
+    """Exchanges of messages of `size` bytes, numbered, timed and verified.
 
-    Parameters
-    ----------
-    exchange
-        The operation to time.
-    workload
-        The workload, which makes and verifies the messages.
-    size
-        The bytes of a message.
-    pair
-        A number in every message, to detect messages of other pairs.
+    Every message has the number `pair`, to detect messages of other pairs.
     """
 
     def __init__(
@@ -402,14 +379,8 @@ class Messages:
 class Pace:
     """The numbers of a size's exchanges, below 0 for warm-ups, until a time limit.
 
-    Parameters
-    ----------
-    n_warmups, n_samples
-        The maximum numbers of exchanges.
-    limit_s
-        The time limit, separately for the warm-ups and, after `MIN_SAMPLES`, the samples.
-    pids
-        The processes whose CPU time is measured.
+    The limit, in seconds, applies to the warm-ups and, after `MIN_SAMPLES`, to the samples. `pids`
+    are the processes whose CPU time is measured.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -49,21 +48,9 @@ async def under_load(
 ) -> tuple[int, float]:
     """Await `measure` while another connection streams windows without pause.
 
-    The measurement begins when the first window has arrived, and fails if the stream fails.
-
-    Parameters
-    ----------
-    measure
-        The measurement.
-    conversation
-        A separate connection, whose exchanges are windows.
-    workload
-        The workload, which makes and verifies messages of its ``load_size``.
-
-    Returns
-    -------
-    tuple
-        The bytes that the stream transferred, and its seconds.
+    The measurement begins when the first window has arrived, and fails if the stream fails. The
+    windows are the exchanges of `conversation`, a separate connection, with messages of the
+    workload's ``load_size``. The return value has the bytes that were streamed, and the seconds.
     """
     flows, stop = asyncio.Event(), asyncio.Event()
 
@@ -122,7 +109,7 @@ def measure_pairs(
                 process.watch(f"pair {number}", one, log)
                 pairs.connections.append(connection)
                 pairs.pids += (one.pid, other.pid)
-                connection.send(_Job(number, launch, workload, backend, layer, address))
+                connection.send((number, launch.case, workload, backend, layer, address))
             return pairs.measure()
         except BaseException:
             process.await_death_report()
@@ -214,12 +201,8 @@ def together(timings: Sequence[Sequence[Timing]]) -> tuple[float, float, float]:
     """Return the start and duration of the time when all pairs ran, and their windows in it.
 
     This time is from the start of the last pair's first window to the end of the first pair's last
-    one. Windows that overlap with it count in part.
-
-    Parameters
-    ----------
-    timings
-        The windows of each pair, in seconds by the same clock.
+    one. Windows that overlap with it count in part. `timings` has the windows of each pair, in
+    seconds by the same clock.
 
     Raises
     ------
@@ -244,18 +227,6 @@ def together(timings: Sequence[Sequence[Timing]]) -> tuple[float, float, float]:
     return began, ended - began, n_windows
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The first message to a process that streams."""
-
-    pair: int
-    launch: Launch
-    workload: PairWorkload
-    backend: Backend
-    layer: str
-    address: str
-
-
 async def _stream(launch: Connection) -> None:
     """Run the steps requested by the launch, and report the end of each."""
     # A thread waits for requests, so that the loop can poll a future for one at no cost.
@@ -264,17 +235,14 @@ async def _stream(launch: Connection) -> None:
     def request() -> Future[Any]:
         return listener.submit(launch.recv)
 
-    job: _Job = await asyncio.wrap_future(request())
-    case, workload = job.launch.case, job.workload
+    pair, case, workload, backend, layer, address = await asyncio.wrap_future(request())
     limit_s = workload.seconds_per_size
     gpu.set_up()
-    conversation = await open_conversation(
-        job.layer, job.address, job.backend, workload, workload.mode
-    )
+    conversation = await open_conversation(layer, address, backend, workload, workload.mode)
     launch.send(None)
     await asyncio.wrap_future(request())
     for size in workload.sizes:
-        windows = Messages(conversation, workload, size, job.pair)
+        windows = Messages(conversation, workload, size, pair)
         for _ in Pace(workload.n_samples(size, case.warmups), 0, limit_s):
             await windows.exchange()
         launch.send(None)

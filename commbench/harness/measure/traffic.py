@@ -53,14 +53,8 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
 def fetches(client: Any, names: Mapping[str, str], **where: Any) -> Iterator[LogCount | Batch]:
     """Yield the workers' fetches since the last call: counts first, then transfers.
 
-    Parameters
-    ----------
-    client
-        The client of a cluster with the plugin ``TransferLog``.
-    names
-        The workers' names by address.
-    where
-        The fields of ``records.keys``.
+    The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `where`
+    has the fields of ``records.keys``.
     """
     counts = client.run(transfers.count, workers=list(names))
     for address, name in names.items():
