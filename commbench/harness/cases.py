@@ -83,16 +83,8 @@ def cases_for(
                 f"{workload} has no cluster to place: its two processes are bound to nothing; "
                 "all-to-all measures each pair of workers that are"
             )
-    cases = [
-        Case(
-            workload=workload,
-            backend=backend.name,
-            params=asdict(filled),
-            cluster=cluster,
-            **given,
-        )
-        for backend in parsed
-    ]
+    common = {"workload": workload, "params": asdict(filled), "cluster": cluster, **given}
+    cases = [Case(backend=backend.name, **common) for backend in parsed]
     made = make_workload(cases[0])
     if isinstance(made, PairWorkload):
         _validate_mode(made, cases[0].params)
@@ -173,23 +165,20 @@ def _converter() -> cattrs.Converter:
     def items(value: Any, kind: Any) -> tuple[Any, ...]:
         return tuple(converter.structure(value, GenericAlias(list, get_args(kind)[:1])))  # type: ignore[arg-type]
 
+    origin: Any = get_origin
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (int, float, str, bool):
         converter.register_structure_hook(kind, _exactly)
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Literal, _literal)
+    converter.register_structure_hook_func(lambda kind: origin(kind) is Literal, _literal)
     # cattrs would accept a string as a sequence of characters.
     converter.register_structure_hook_func(
-        lambda kind: _origin(kind) is tuple, _only_from((list, tuple), "a list", items)
+        lambda kind: origin(kind) is tuple, _only_from((list, tuple), "a list", items)
     )
     converter.register_structure_hook_factory(
         is_dataclass,
         lambda kind: _only_from(Mapping, "a table", make_dict_structure_fn(kind, converter)),
     )
     return converter
-
-
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
@@ -261,12 +250,8 @@ def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
     """Return `launches` with indices from ``used[case id]`` on, for a resumed run."""
     n_blocks = max(used.values(), default=0)
     return [
-        replace(
-            launch,
-            index=launch.index + used.get(launch.case.id, 0),
-            block=launch.block + n_blocks,
-        )
-        for launch in launches
+        replace(one, index=one.index + used.get(one.case.id, 0), block=one.block + n_blocks)
+        for one in launches
     ]
 
 

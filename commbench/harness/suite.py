@@ -74,10 +74,8 @@ __all__ = [
     "structure",
 ]  # fmt: skip
 
-_REPLICATION = ("launches", "iterations", "warmups", "seed", "timeout_s")
 _THREADS = "threads_per_worker"
 _EXPONENTS = {"linear": 1.0, "root": 0.5}
-_RULES = (*_EXPONENTS, "largest")
 _TYPES = get_type_hints(ClusterSpec) | {
     "placement": str, "env": dict[str, str], "launcher_options": dict[str, str],
     "dask_config": dict[str, Any],
@@ -129,13 +127,8 @@ class SuiteFile(_Replication):
 def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     """Return the suite in the TOML file `path`.
 
-    Parameters
-    ----------
-    path
-        The file.
-    overrides
-        Values for ``backends``, ``launches``, ``scale`` and the like that override the file's,
-        unless they are None. ``cluster`` has those of ``ClusterSpec``.
+    Values in `overrides` for ``backends``, ``launches``, ``scale`` and the like override the file's
+    unless they are None. ``cluster`` has those of ``ClusterSpec``.
 
     Raises
     ------
@@ -183,7 +176,14 @@ def _cases(
         )
     if entry.workers == ():
         raise SuiteError("workers is empty; name at least one number, or leave it out")
-    cluster = _merged(file.cluster, entry.cluster)
+    spec = {
+        f.name: value
+        for f in fields(ClusterSpec)
+        if f.name != "placement"
+        and (value := _first(*(getattr(level.cluster, f.name) for level in (entry, file))))
+        is not None
+    }
+    cluster = ClusterSpec(**spec)
     rules = dict(entry.scaling)
     if rule := rules.pop(_THREADS, ""):
         threads = scaled({_THREADS: cluster.threads_per_worker}, {_THREADS: rule}, scale)
@@ -193,7 +193,7 @@ def _cases(
     cluster = given_cluster.win_over(cluster, entry.workload)
     settings = {
         key: value
-        for key in _REPLICATION
+        for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
     # Placement files are relative to the suite file, or to the working directory.
@@ -217,25 +217,10 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _merged(*levels: ClusterOverrides) -> ClusterSpec:
-    """Return the cluster of these levels, without placement; later levels win."""
-    settings = {
-        f.name: value
-        for level in levels
-        for f in fields(level)
-        if f.name != "placement" and (value := getattr(level, f.name)) is not None
-    }
-    return ClusterSpec(**settings)
-
-
 class GivenCluster:
-    """Overrides of the command line for all clusters of a suite.
+    """Values of the command line for fields of ``ClusterSpec``, for all clusters of a suite.
 
-    Parameters
-    ----------
-    given
-        Values for fields of ``ClusterSpec``. Those about GPUs apply to cases with the device gpu,
-        and the others to cases that have a cluster.
+    Those about GPUs apply to cases with the device gpu, the others to cases that have a cluster.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -313,8 +298,8 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
     {'sizes': [1, 64]}
     """
     for name, rule in rules.items():
-        if rule not in _RULES:
-            raise UnknownNameError(f"rule of scaling for {name}", rule, _RULES)
+        if rule not in (*_EXPONENTS, "largest"):
+            raise UnknownNameError(f"rule of scaling for {name}", rule, (*_EXPONENTS, "largest"))
         if name not in params:
             raise UnknownNameError("parameter in scaling", name, params)
         if not _numbers(params[name]):

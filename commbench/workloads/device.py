@@ -112,17 +112,13 @@ def persist_input(client: Any, *collections: Any) -> list[Any]:
 
 
 def wait_finished(futures: Sequence[Any], complaint: str) -> None:
-    """Wait for `futures`, and raise an error if one has failed.
-
-    Parameters
-    ----------
-    complaint
-        The message, with ``{!r}`` for the key, as ``"the task {!r} failed"``.
+    """Wait for `futures`.
 
     Raises
     ------
     LaunchError
-        With the complaint and the error.
+        If one has failed. The message has the error and the `complaint`, in which ``{!r}`` stands
+        for the key, as ``"the task {!r} failed"``.
     """
     from distributed import wait
 

@@ -148,27 +148,17 @@ MODULUS = 2**64
 
 @dataclass(frozen=True, kw_only=True)
 class JoinData:
-    """The definition of both frames; any worker can make any part of them.
-
-    Parameters
-    ----------
-    device
-        ``"cpu"`` for pandas or ``"gpu"`` for cuDF.
-    seed
-        The seed of all permutations; each has a separate generator.
-    rows
-        Rows of a chunk, at least `partitions`.
-    partitions
-        Chunks of either frame.
-    frac_match
-        The fraction of each stretch that matches.
-    """
+    """The definition of both frames; any worker can make any part of them."""
 
     device: str
     seed: int
+    """The seed of all permutations; each has a separate generator."""
     rows: int
+    """Rows of a chunk, at least `partitions`."""
     partitions: int
+    """Chunks of either frame."""
     frac_match: float
+    """The fraction of each stretch that matches."""
 
     @property
     def nbytes(self) -> int:

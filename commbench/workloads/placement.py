@@ -21,14 +21,8 @@ def rebalance(client: Any, *collections: Any) -> None:
     """Move blocks so that each worker has one run of successive blocks, and drop other copies.
 
     Blocks are sorted by index and workers by name, so every iteration of every launch starts from
-    the same layout.
-
-    Parameters
-    ----------
-    client
-        The client of the cluster.
-    collections
-        Persisted arrays or data frames; each is distributed over all workers.
+    the same layout. The collections are persisted arrays or data frames; each is distributed over
+    all workers.
 
     Raises
     ------

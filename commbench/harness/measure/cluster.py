@@ -36,12 +36,9 @@ _N_TASKS_KEPT = 100_000
 
 
 def measure_cluster(
-    launch: Launch,
-    workload: ClusterWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
+    launch: Launch, workload: ClusterWorkload, backend: Backend, cluster: RunningCluster,
     emit: Emitter,
-) -> None:
+) -> None:  # fmt: skip
     """Run the warm-ups and iterations of one launch, and emit their records.
 
     Raises

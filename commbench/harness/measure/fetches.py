@@ -144,12 +144,9 @@ async def _get(
 
 
 def measure_fetches(
-    launch: Launch,
-    workload: FetchWorkload,
-    backend: Backend,
-    cluster: RunningCluster,
+    launch: Launch, workload: FetchWorkload, backend: Backend, cluster: RunningCluster,
     emit: Emitter,
-) -> None:
+) -> None:  # fmt: skip
     """Run the warm-ups and iterations of one launch, and emit their records.
 
     Raises
