@@ -1,4 +1,4 @@
-"""Ping-pongs over tcp that the test's process measures itself."""
+"""Measurements in the test's process: of a shared cluster, and of ping-pongs over tcp."""
 
 from __future__ import annotations
 
@@ -11,10 +11,40 @@ import pytest
 from launching import make_launch, no_idle_cost
 
 from commbench.backends.tcp import TcpBackend
-from commbench.harness.measure import peer, pingpong, streams
+from commbench.harness import transfers, wire
+from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure import conditions, fetches, peer, pingpong, streams
+from commbench.launchers.base import RunningCluster
 from commbench.model import Case, Record
-from commbench.workloads.base import Context
+from commbench.store.emitter import InMemory
+from commbench.workloads.base import Context, Workload
 from commbench.workloads.pingpong import PingPong
+
+
+@pytest.fixture(scope="module")
+def measured(cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
+    """Return a function that returns the records of a launch on the shared cluster."""
+
+    def measured(
+        measure: Any, case: Case, workload: Workload, records: Any = None, index: int = 0
+    ) -> Any:
+        records = InMemory() if records is None else records
+        launch = make_launch(case, index)
+        try:
+            measure(launch, workload, cluster.backend, cluster, records)
+        finally:
+            for plugin in (transfers.TransferLog, wire.WireMeter, fetches.Fetcher):
+                with contextlib.suppress(KeyError):
+                    cluster.client.unregister_worker_plugin(plugin.name)
+        assert {(record.case_id, record.launch) for record in records} == {(case.id, index)}
+        return records
+
+    real = conditions.measure_idle
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (measuring, fetches):
+            patch.setattr(module, "measure_idle", lambda *given: real(*given, 0.1))
+        patch.setattr(conditions, "_SETTLE_SECONDS", 0.0)
+        yield measured
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,3 @@
-import dataclasses
 import threading
 import time
 from collections import deque
@@ -11,7 +10,6 @@ from distributed import wait
 from launching import make_launch, select
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness import transfers, wire
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure.conditions import measure_idle
 from commbench.model import (
@@ -133,28 +131,15 @@ class Wrong(Moves):
 
 
 @pytest.fixture(scope="module")
-def measure(cluster):
+def measure(cluster, measured):
     """Return a function that measures a workload and appends the records to a list."""
 
     def measure(kind, *, iterations=2, warmups=1, records=None):
         case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
-        records = InMemory() if records is None else records
         workload = kind(cluster.addresses)
-        try:
-            measuring.measure_cluster(
-                make_launch(case, 1), workload, cluster.backend, cluster, records
-            )
-        finally:
-            for plugin in (transfers.TransferLog, wire.WireMeter):
-                cluster.client.unregister_worker_plugin(plugin.name)
-        assert {(record.case_id, record.launch) for record in records} == {(case.id, 1)}
-        return records
+        return measured(measuring.measure_cluster, case, workload, records, index=1)
 
-    with pytest.MonkeyPatch.context() as patch:
-        real = measuring.measure_idle
-        patch.setattr(measuring, "measure_idle", lambda *given: real(*given, 0.1))
-        patch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
-        yield measure
+    return measure
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +171,11 @@ def test_fetches_of_preparation_and_checks_are_in_no_iteration(moves, iteration)
     for record in fetched:
         assert sample.started_at_s - 0.1 < record.start_s < record.stop_s
         assert record.stop_s < sample.started_at_s + sample.seconds + 0.1
+    # As many fetches began as were logged.
+    counts = {count.worker: count for count in select(moves, LogCount, iteration)}
+    assert counts["0"].n_started == 0
+    assert counts["1"].n_started == counts["1"].n_logged >= 1
+    assert counts["1"].n_logged == len(select(moves, TransferRecord, iteration))
 
 
 @ITERATIONS
@@ -196,14 +186,6 @@ def test_bytes_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
     # The loopback interface may have had more.
     received = {c.interface: c.nbytes for c in select(moves, NetworkCounter, iteration)}
     assert received["lo"] >= N_ARRAYS * MB
-
-
-@ITERATIONS
-def test_as_many_fetches_began_as_were_logged_in_an_iteration(moves, iteration):
-    counts = {count.worker: count for count in select(moves, LogCount, iteration)}
-    assert counts["0"].n_started == 0
-    assert counts["1"].n_started == counts["1"].n_logged >= 1
-    assert counts["1"].n_logged == len(select(moves, TransferRecord, iteration))
 
 
 @ITERATIONS
@@ -305,8 +287,7 @@ def test_a_result_that_cant_be_released_ends_the_launch(measure, monkeypatch):
         measure(Kept, warmups=0)
 
 
-def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, monkeypatch):
-    monkeypatch.setattr("commbench.harness.measure.conditions._SETTLE_SECONDS", 0.0)
+def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, measured):
     launch = make_launch(Case(workload="test", backend="tcp"))
     client, address = cluster.client, cluster.addresses["0"]
     members = cluster.cpu_seconds, cluster.n_processes
@@ -322,8 +303,5 @@ def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, monkeypatch):
     cost = measure_idle(launch, *members, 0.3)
     spun = used() - began
     wait(busy)
-    assert dataclasses.replace(cost, seconds=0, cpu_seconds=0) == IdleCost(
-        case_id=launch.case.id, launch=0, seconds=0, cpu_seconds=0, n_processes=4
-    )
     assert quiet.cpu_seconds < 0.5 * quiet.seconds
     assert cost.cpu_seconds > max(spun / 2, quiet.cpu_seconds)

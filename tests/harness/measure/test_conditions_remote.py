@@ -9,17 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import wait
-from launching import make_launch, no_idle_cost, select
+from launching import make_launch, select
 
 from commbench.harness import suite
-from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions
+from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
 from commbench.machine import cores
-from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime, registry
-from commbench.store.emitter import InMemory
-from commbench.workloads.base import Context
+from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime
 
 SECONDS = 0.4
 
@@ -102,8 +100,9 @@ def test_a_preexisting_cluster_counts_from_the_launch_on(cluster, monkeypatch):
     assert SECONDS <= cpu_s[True] < SECONDS + 0.5
 
 
-def test_threads_are_not_mixed_up_with_those_of_an_equal_process_id_here(far, monkeypatch):
-    monkeypatch.setattr(measuring, "measure_idle", no_idle_cost)
+def test_threads_are_not_mixed_up_with_those_of_an_equal_process_id_here(
+    far, measured, monkeypatch
+):
     (pid,) = far.client.run(os.getpid, workers=[far.addresses["1"]]).values()
     monkeypatch.setattr(far, "pids", (*far.pids, pid))
     real = cores.thread_seconds
@@ -111,16 +110,7 @@ def test_threads_are_not_mixed_up_with_those_of_an_equal_process_id_here(far, mo
         cores, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
     )
     case = make_case()
-    kind = registry.load("workload", "transpose-sum")
-    params = suite.structure(dict(case.params), kind.Params, "transpose-sum")
-    workload = kind(params, Context(n_workers=2, device="cpu", seed=0))
-    records = InMemory()
-    launch = make_launch(case)
-    try:
-        measuring.measure_cluster(launch, workload, far.backend, far, records)
-    finally:
-        for name in ("commbench-transfer-log", "commbench-wire-meter"):
-            far.client.unregister_worker_plugin(name)
+    records = measured(measure_cluster, case, suite.make_workload(case))
     loops = {
         (record.worker, record.iteration): record for record in select(records, ThreadTime)
         if record.role == "loop"

@@ -13,16 +13,14 @@ import processes
 import pytest
 from distributed import Worker, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
-from launching import make_launch, no_idle_cost, select
+from launching import select
 
 from commbench import stats
-from commbench.harness import transfers, wire
-from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import plugins
+from commbench.harness.measure.cluster import measure_cluster
 from commbench.machine import cores
 from commbench.model import Activity, Case, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
-from commbench.store.emitter import InMemory
 from commbench.workloads.base import ClusterWorkload, Context
 
 SECONDS = 0.4
@@ -87,22 +85,16 @@ class One(ClusterWorkload):
 
 
 @pytest.fixture(scope="module")
-def profile(cluster, recorded):
+def profile(cluster, recorded, measured):
     """Return a function that returns the records of a task's two iterations and their profile."""
 
     def measure(function):
         case = Case(workload="test", backend="tcp", iterations=2, warmups=0)
-        records = InMemory()
-        workload = One(function, cluster.addresses["0"])
-        measuring.measure_cluster(make_launch(case), workload, cluster.backend, cluster, records)
-        for plugin in (transfers.TransferLog, wire.WireMeter):
-            cluster.client.unregister_worker_plugin(plugin.name)
+        records = measured(measure_cluster, case, One(function, cluster.addresses["0"]))
         profiles = stats.worker_profiles(recorded([case], [*records, builders.end(case)]))
         return records, profiles.set_index(["worker", "iteration"])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "measure_idle", no_idle_cost)
-        yield functools.cache(measure)
+    return functools.cache(measure)
 
 
 @pytest.mark.parametrize("function", [spin, sleep, block_the_loop])
