@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import processes
 import pytest
 
 from commbench import backends
+from commbench.harness.suite import read_suite
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, Suite
 
 
 @pytest.fixture(scope="session")
@@ -39,13 +40,31 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
             yield running
 
 
-@pytest.fixture(scope="module")
-def cluster(shared_cluster: RunningCluster) -> RunningCluster:
-    """Return the cluster without connections between its workers, which a meter must see begin."""
+@pytest.fixture(scope="session")
+def disconnect(shared_cluster: RunningCluster) -> Callable[[], Any]:
+    """Return a function that closes the workers' connections, which a meter must see begin."""
 
     def forget_connections(dask_worker: Any) -> None:
         for address in list(dask_worker.rpc.available):
             dask_worker.rpc.remove(address)
 
-    shared_cluster.client.run(forget_connections)
+    return lambda: shared_cluster.client.run(forget_connections)
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: RunningCluster, disconnect: Callable[[], Any]) -> RunningCluster:
+    """Return the cluster without connections between its workers."""
+    disconnect()
     return shared_cluster
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Suite]:
+    """Return a function that reads a suite with this content."""
+
+    def read(content: str | bytes, **overrides: Any) -> Suite:
+        path = tmp_path / "my.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_suite(path, overrides)
+
+    return read

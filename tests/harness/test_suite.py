@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import textwrap
 import tomllib
 from collections import Counter
-from pathlib import Path
 
 import builders
 import pytest
@@ -34,10 +32,7 @@ BAD = {
     "unknown parameter": (MERGE + "params = {row = 3}", "case[0]", "'row'", "known: frac_match"),
     "string for an integer": (MERGE + 'launches = "3"', "expected int, got '3'", ".launches"),
     "bool for an integer": (MERGE + "launches = true", "expected int, got True", "launches"),
-    "float for an integer": (MERGE + "launches = 3.0", "expected int, got 3.0", "launches"),
     "bool for a float": ("timeout_s = true\n" + MERGE, "expected float, got True", ".timeout_s"),
-    "date for an integer": (MERGE + "seed = 2025-01-01", "expected int", ".seed"),
-    "list for a string": (MERGE.replace('"merge"', '["merge"]'), "expected str", "workload"),
     "string for a list": (MERGE + 'backends = "tcp"', "expected a list, got 'tcp'", "backends"),
     "integer in a list": (MERGE + 'backends = ["tcp", 5]', "expected str, got 5", "backends[1]"),
     "integer for a variable": (
@@ -46,20 +41,16 @@ BAD = {
     "number for the cluster": ("cluster = 5\n" + MERGE, "expected a table, got 5", ".cluster"),
     "number for the parameters": (MERGE + "params = 5", "expected a mapping", ".case[0].params"),
     "one case in single brackets": ('[case]\nworkload = "merge"', "expected a list", ".case"),
-    "number for a case": ("case = [1]", "expected a table, got 1", ".case[0]"),
     "no case": ("", "'case' is missing"),
     "an empty list of cases": ("case = []", "no case", "[[case]]"),
     "no workload": ("[[case]]\nlaunches = 3", "'workload' is missing", ".case[0]"),
     "no launches": (MERGE + "launches = 0", "case[0]", "launches is 0", "at least 1"),
-    "no iterations": ("iterations = 0\n" + MERGE, "iterations is 0", "at least 1"),
     "negative warm-ups": (MERGE + "warmups = -1", "warmups is -1", "at least 0"),
-    "negative seed": (MERGE + "seed = -1", "seed is -1", "at least 0"),
     "no time": (MERGE + "timeout_s = 0", "timeout is 0.0 s", "above 0"),
     "not a time": (MERGE + "timeout_s = nan", "finite", "timeout_s"),
     "no workers": ("[cluster]\nn_workers = 0\n" + MERGE, "case[0]", "at least one worker"),
     "no threads": ("[cluster]\nthreads_per_worker = 0\n" + MERGE, "at least one thread"),
     "no backends at all": ("backends = []\n" + MERGE, "backends is empty"),
-    "no backends of a case": (MERGE + "backends = []", "case[0]", "backends is empty"),
     "unknown workload": (MERGE.replace("merge", "merg"), "'merg' (did you mean 'merge'?)"),
     "unknown backend": (MERGE + 'backends = ["tcpp"]', "case[0]", "did you mean 'tcp'?", "known: "),
     "unknown transport": (MERGE + 'backends = ["ucx:foo"]', "'foo'", "known: tcp, shm, nvlink, ib"),
@@ -68,12 +59,10 @@ BAD = {
     "unknown device": (
         '[cluster]\ndevice = "tpu"\n' + MERGE, "device 'tpu'", "known: auto, cpu, gpu",
     ),
-    "string for a parameter": (MERGE + 'params = {rows = "3"}', "expected int, got '3'", "rows"),
     "bool for a parameter": (MERGE + "params = {rows = true}", "expected int, got True", "rows"),
     "unknown choice": (
         MERGE + 'params = {shuffle = "p3p"}', "expected one of 'tasks', 'p2p', got", "shuffle",
     ),
-    "not a number": (MERGE + "params = {frac_match = nan}", "finite", "frac_match"),
     "several problems": (
         "nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3', "'nope'",
         ".case[0].launches", ".case[1].workload",
@@ -83,18 +72,6 @@ BAD = {
         MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that reads a suite with this content."""
-
-    def read(content, **overrides):
-        path = tmp_path / "my.toml"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_suite(path, overrides)
-
-    return read
 
 
 @pytest.mark.parametrize(("content", "parts"), [(c, p) for c, *p in BAD.values()], ids=BAD.keys())
@@ -155,13 +132,6 @@ def test_integer_for_a_float_gives_the_same_case(read):
     assert one[0].id == same[0].id
 
 
-def test_shipped_suites_can_be_read():
-    paths = sorted((Path(__file__).parents[2] / "suites").glob("*.toml"))
-    assert paths
-    for path in paths:
-        assert read_suite(path).cases
-
-
 def test_docstring_has_every_key():
     text = textwrap.dedent((suite.__doc__ or "").partition("::\n")[2])
     content = tomllib.loads(text)
@@ -173,13 +143,6 @@ def test_docstring_has_every_key():
     assert {*content} == in_suite
     assert {*content["cluster"]} == {field.name for field in dataclasses.fields(ClusterSpec)}
     assert {*content["case"][0]} == in_case - in_suite
-
-
-def test_case_id_survives_json(read):
-    (case,) = read('[[case]]\nworkload = "pingpong"\nparams = {sizes = [1, 2]}').cases
-    content = json.loads(json.dumps(dataclasses.asdict(case)))
-    again = dataclasses.replace(case, params=content["params"])
-    assert again.id == case.id
 
 
 @pytest.mark.parametrize("names", [(), iter(())])
@@ -206,16 +169,10 @@ def test_block_has_a_launch_of_every_case(suite, seed):
     for block in range(max(case.launches for case in suite.cases)):
         in_block = [launch for launch in launches if launch.block == block]
         expected = {case.id for case in suite.cases if case.launches > block}
-        assert {launch.case.id for launch in in_block} == expected
+        assert {(launch.case.id, launch.index) for launch in in_block} == {
+            (case_id, block) for case_id in expected
+        }
         assert [launch.position for launch in in_block] == list(range(len(expected)))
-
-
-@given(suites, st.integers(0, 2**32))
-def test_launches_of_a_case_are_numbered_in_order(suite, seed):
-    launches = plan(suite, seed)
-    for case in suite.cases:
-        indices = [launch.index for launch in launches if launch.case.id == case.id]
-        assert indices == list(range(case.launches))
 
 
 def test_seeds_and_blocks_have_different_orders():

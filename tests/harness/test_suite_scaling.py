@@ -3,24 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import SuiteError, UsageError
-from commbench.harness.suite import read_suite, scaled
-from commbench.machine import environment
+from commbench.harness.suite import scaled
 from commbench.workloads import device
 
 MERGE = '[[case]]\nworkload = "merge"\nparams = { rows = 1000 }\n'
 SCALED = MERGE + 'scaling = { rows = "linear" }\n'
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that reads a suite with this content."""
-
-    def read(content, **overrides):
-        path = tmp_path / "my.toml"
-        path.write_text(content)
-        return read_suite(path, overrides)
-
-    return read
 
 
 @given(st.floats(1e-6, 1, exclude_min=True))
@@ -136,8 +123,3 @@ def test_an_unknown_published_figure_is_refused_with_the_known_ones(read):
         read('reproduces = "mpi4dask.fronterra"\n' + MERGE)
     for text in ("my.toml", "did you mean 'mpi4dask.frontera'?", "rapids_blog.message_1GB"):
         assert text in str(error.value)
-
-
-def test_the_detected_device_is_the_cpu_without_a_gpu(monkeypatch):
-    monkeypatch.setattr(environment, "gpus", list)
-    assert device.detect() == "cpu"

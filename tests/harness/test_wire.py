@@ -23,12 +23,6 @@ from commbench.workloads.placement import rebalance
 MB = 10**6
 
 
-def forget_connections(dask_worker):
-    """Close the worker's idle connections: those that are open already are not counted."""
-    for address in list(dask_worker.rpc.available):
-        dask_worker.rpc.remove(address)
-
-
 def method_table():
     """Return every function that the plugin may have replaced, by class."""
     functions, classes = {}, [Comm]
@@ -42,9 +36,9 @@ def method_table():
 
 
 @pytest.fixture
-def client(cluster):
+def client(cluster, disconnect):
     """Return the client of a cluster whose workers have a fresh meter."""
-    cluster.client.run(forget_connections)
+    disconnect()
     cluster.client.register_plugin(wire.WireMeter())
     yield cluster.client
     cluster.client.unregister_worker_plugin(wire.WireMeter.name)
@@ -155,9 +149,9 @@ def test_both_ends_of_a_connection_name_its_transport(cluster, client):
     assert families <= {"tcp": {"tcp"}, "ucx:shm": {"sysv", "posix"}}.get(BACKEND, families)
 
 
-def test_teardown_restores_the_classes_of_comms(cluster):
+def test_teardown_restores_the_classes_of_comms(cluster, disconnect):
     client = cluster.client
-    client.run(forget_connections)
+    disconnect()
     before = client.run(method_table)
     client.register_plugin(wire.WireMeter())
     move(cluster, b"x" * MB, "0", "1")
