@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import textwrap
 import tomllib
 from collections import Counter
@@ -143,6 +144,12 @@ def test_docstring_has_every_key():
     assert {*content} == in_suite
     assert {*content["cluster"]} == {field.name for field in dataclasses.fields(ClusterSpec)}
     assert {*content["case"][0]} == in_case - in_suite
+
+
+def test_case_id_survives_json(read):
+    (case,) = read('[[case]]\nworkload = "pingpong"\nparams = {sizes = [1, 2]}').cases
+    content = json.loads(json.dumps(dataclasses.asdict(case)))
+    assert dataclasses.replace(case, params=content["params"]).id == case.id
 
 
 @pytest.mark.parametrize("names", [(), iter(())])

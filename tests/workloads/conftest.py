@@ -1,6 +1,7 @@
 import functools
 
 import pytest
+import small
 from distributed import Client, LocalCluster, Nanny
 
 # Dask gives a worker 5 s to end, and a busy machine may not.
@@ -22,3 +23,10 @@ def client():
         Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="module")
+def done(client, request):
+    """Return the workload of the test's module, and its right result."""
+    work = small.workload(request.module.KIND)
+    return work, small.run(client, work)

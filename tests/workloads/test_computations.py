@@ -1,5 +1,7 @@
 """What is true of every workload that computes on the cluster."""
 
+import itertools
+
 import numpy as np
 import pytest
 from small import PARAMS, inputs, run, workload
@@ -35,6 +37,22 @@ def test_the_seed_decides_the_input(client, kind):
     assert (arrays[0] == arrays[1]).all()
     # The payloads of a merge are permutations of the same numbers.
     assert (arrays[0] != arrays[2]).mean() > (0.9 if kind is Merge else 0.9999)
+
+
+SVDS = [(100, 5, 20), (95, 5, 20), (102, 5, 20), (20, 5, 20), (5, 5, 5), (50, 1, 20), (1, 1, 1)]
+SUMS = itertools.product([(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)], ["persist", "sum"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        *((Svd, {"rows": n, "columns": k, "chunk_rows": chunk}) for n, k, chunk in SVDS),
+        *((TransposeSum, {"size": n, "chunk": m, "operation": op}) for (n, m), op in SUMS),
+    ],
+)
+def test_a_right_result_passes(client, kind, params):
+    work = workload(kind, **params)
+    work.verify(client, run(client, work))
 
 
 @pytest.mark.parametrize(

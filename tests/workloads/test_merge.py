@@ -8,6 +8,8 @@ from small import persist, run, workload
 from commbench.errors import VerificationError
 from commbench.workloads.merge import MODULUS, JoinData, Merge, column_sums
 
+KIND = Merge
+
 
 def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
     """Return a small definition of data."""
@@ -19,13 +21,6 @@ def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
 def n_matches(rows, partitions, frac_match):
     """Return the number of rows of the joined frame."""
     return partitions**2 * max(int(rows // partitions * frac_match), 1)
-
-
-@pytest.fixture(scope="module")
-def done(client):
-    """Return a workload and its right result."""
-    work = workload(Merge)
-    return work, run(client, work)
 
 
 def whole(chunk_frame, partitions):

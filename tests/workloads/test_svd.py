@@ -1,26 +1,12 @@
 import dask.array as da
 import numpy as np
 import pytest
-from small import persist, run, workload
+from small import persist
 
 from commbench.errors import VerificationError
 from commbench.workloads.svd import Svd
 
-
-@pytest.fixture(scope="module")
-def done(client):
-    """Return a workload and its right result."""
-    work = workload(Svd)
-    return work, run(client, work)
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "chunk_rows"),
-    [(100, 5, 20), (95, 5, 20), (102, 5, 20), (20, 5, 20), (5, 5, 5), (50, 1, 20), (1, 1, 1)],
-)
-def test_a_right_result_passes(client, rows, columns, chunk_rows):
-    work = workload(Svd, rows=rows, columns=columns, chunk_rows=chunk_rows)
-    work.verify(client, run(client, work))
+KIND = Svd
 
 
 def test_the_singular_values_are_numpys(done):
@@ -69,7 +55,6 @@ CORRUPTIONS = {
     "s shrunk, v stretched": (lambda u, s, v: (u, s / 2, v * 2), "squared singular values"),
     "qr dressed as svd": (_dressed_qr, "v v' - 1"),
     "last value lost": (_drop_last, "norm of x - u s v"),
-    "one number of u": (lambda u, s, v: (_replace(u, (94, 4), 0.0), s, v), "norm of x - u s v"),
     "one number of u, a little": (
         lambda u, s, v: (_replace(u, (3, 4), lambda number: number + 1e-8), s, v),
         "norm of x - u s v",

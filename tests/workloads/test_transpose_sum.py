@@ -9,12 +9,12 @@ from commbench.errors import LaunchError, VerificationError
 from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.transpose_sum import TransposeSum
 
+KIND = TransposeSum
 
-@pytest.fixture(scope="module")
-def done(client):
-    """Return a workload and its right result."""
-    work = workload(TransposeSum)
-    return work, run(client, work)
+
+def test_the_default_is_the_array_of_mpi4dasks_paper():
+    params = TransposeSum.Params()
+    assert (params.size, params.chunk) == (16_000, 4_000)
 
 
 def corrupt(client, result, change):
@@ -26,13 +26,6 @@ def corrupt(client, result, change):
     return persist(client, result.map_blocks(on_block, dtype=result.dtype, meta=result._meta))
 
 
-@pytest.mark.parametrize("operation", ["persist", "sum"])
-@pytest.mark.parametrize(("size", "chunk"), [(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)])
-def test_a_right_result_passes(client, size, chunk, operation):
-    work = workload(TransposeSum, size=size, chunk=chunk, operation=operation)
-    work.verify(client, run(client, work))
-
-
 def test_the_result_is_the_array_plus_its_transpose(done):
     work, result = done
     result, x = result.compute(), work.x.compute()
@@ -40,23 +33,6 @@ def test_the_result_is_the_array_plus_its_transpose(done):
     assert len(np.unique(x)) == 2500
     assert 0 <= x.min() < 0.01 < 0.99 < x.max() < 1
     assert abs(x.mean() - 0.5) < 0.02
-
-
-def test_the_default_is_the_array_of_mpi4dasks_paper():
-    params = TransposeSum.Params()
-    assert (params.size, params.chunk) == (16_000, 4_000)
-    assert workload(TransposeSum, size=16_000, chunk=4_000).payload_bytes == 2_048_000_000
-
-
-@pytest.mark.parametrize("index", [(0, 0), (2, 1), (2, 2)])
-def test_a_replaced_block_is_caught(client, done, index):
-    work, result = done
-    random = np.random.default_rng(0)
-    other = corrupt(
-        client, result, lambda block, here: random.random(block.shape) if here == index else block
-    )
-    with pytest.raises(VerificationError, match=rf"block \({index[0]}, {index[1]}\)"):
-        work.verify(client, other)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +87,8 @@ def test_a_block_that_is_missing_is_caught(client, done):
         work.verify(client, other)
 
 
-@pytest.mark.parametrize("size", [40, 70])
-def test_a_result_of_another_size_is_caught(client, done, size):
-    other = run(client, workload(TransposeSum, size=size, chunk=20))
+def test_a_result_of_another_size_is_caught(client, done):
+    other = run(client, workload(TransposeSum, size=70, chunk=20))
     with pytest.raises(VerificationError, match=r"expected \(3, 3\) blocks"):
         done[0].verify(client, other)
 
