@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Written(NamedTuple):
-    """The values that a worker has written to disk since its start, and their size there."""
+def written(dask_worker: Any) -> tuple[int, int]:
+    """Return the number of values that a worker has spilled so far, and their bytes on disk.
 
-    n_values: int
-    nbytes: int
-
-
-def written(dask_worker: Any) -> Written:
-    """Return the values that a worker has spilled so far; runs on a worker.
-
-    Dask doesn't count spilled values without a memory limit, or with dask-cuda's store.
+    Dask doesn't count them without a memory limit, or with dask-cuda's store. Runs on a worker.
     """
     metrics = getattr(dask_worker.data, "cumulative_metrics", {})
     counts = (metrics.get(("disk-write", unit), 0) for unit in ("count", "bytes"))
-    return Written(*map(int, counts))
+    n_values, nbytes = map(int, counts)
+    return n_values, nbytes

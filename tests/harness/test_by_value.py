@@ -36,7 +36,7 @@ def test_workers_without_commbench_are_observed(cluster, by_value):
 
     one, other = sorted(cluster.names)
     # Other tests may have made the worker spill.
-    n_spilled = client.run(spill.written)[one].n_values
+    n_spilled = client.run(spill.written)[one]
     client.run(hide, missing)
     try:
         client.register_plugin(transfers.TransferLog())
@@ -47,7 +47,7 @@ def test_workers_without_commbench_are_observed(cluster, by_value):
         assert counts[other]["n_logged"] == 1
         assert json.loads(client.run(transfers.drain, 10)[other])["nbytes"] == [8 * 10**6]
         assert client.run(wire.take)[one][0][1] > 8 * 10**6
-        assert client.run(spill.written)[one].n_values == n_spilled
+        assert client.run(spill.written)[one] == n_spilled
     finally:
         client.run(unhide, missing)
         for plugin in (transfers.TransferLog, wire.WireMeter):

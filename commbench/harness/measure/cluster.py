@@ -168,14 +168,14 @@ def _collect(
 
 
 def _spills(
-    launch: Launch, iteration: int, before: dict[str, spill.Written], cluster: RunningCluster
+    launch: Launch, iteration: int, before: dict[str, tuple[int, int]], cluster: RunningCluster
 ) -> Iterator[Record]:
-    for address, now in cluster.client.run(spill.written).items():
-        n_values = now.n_values - before[address].n_values
-        if n_values:
+    for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
+        n_values_before, nbytes_before = before[address]
+        if n_values > n_values_before:
             yield Spill(
                 **records.keys(launch, iteration), worker=cluster.names[address],
-                n_values=n_values, nbytes=now.nbytes - before[address].nbytes,
+                n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
             )  # fmt: skip
 
 

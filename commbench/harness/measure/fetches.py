@@ -14,7 +14,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu
-from commbench.model import Launch, LogCount, Sample, TransferRecord
+from commbench.model import Launch, LogCount, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -163,7 +163,15 @@ def measure_fetches(
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)
         ]
         emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-        blocks = _make_blocks(client, workload, members)
+        blocks = [
+            client.submit(
+                workload.block, member.number, size, key=key(member.number, size),
+                workers=[member.address], allow_other_workers=False,
+            )
+            for member in members
+            for size in workload.sizes
+        ]  # fmt: skip
+        wait_finished(blocks, "the block {!r} can't be made")
         order = random.Random(f"{case.seed} {launch.index}")
         for iteration in range(-case.warmups, case.iterations):
             client.run(wire.forget)
@@ -190,27 +198,6 @@ class _Member(NamedTuple):
     address: str
 
 
-class _Span(NamedTuple):
-    """The first start, the last end and the total time of the fetches of one worker."""
-
-    start_s: float
-    stop_s: float
-    total_s: float
-
-
-def _make_blocks(client: Any, workload: FetchWorkload, members: Iterable[_Member]) -> list[Any]:
-    futures = [
-        client.submit(
-            workload.block, member.number, size, key=key(member.number, size),
-            workers=[member.address], allow_other_workers=False,
-        )
-        for member in members
-        for size in workload.sizes
-    ]  # fmt: skip
-    wait_finished(futures, "the block {!r} can't be made")
-    return futures
-
-
 class _Exchange:
     """The fetches of one iteration."""
 
@@ -229,7 +216,7 @@ class _Exchange:
     def alone(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, one pair after another."""
         cpu_seconds = 0.0
-        spans: list[_Span] = []
+        spans: list[tuple[float, float]] = []
         with emit.region() as keep:
             for receiver in self._shuffled(self._members):
                 others = [member for member in self._members if member != receiver]
@@ -239,8 +226,13 @@ class _Exchange:
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
                 self._verify([receiver])
                 spans += self._emit_fetches(ALONE, size, [receiver], keep)
-            seconds = sum(span.total_s for span in spans) / self._n_pairs
-            keep(self._sample(ALONE, size, seconds, cpu_seconds / self._n_pairs, spans))
+            seconds = sum(stop_s - start_s for start_s, stop_s in spans)
+            keep(
+                records.sample(
+                    self._launch, self._iteration, ALONE, size, min(spans)[0],
+                    seconds / self._n_pairs, cpu_seconds / self._n_pairs,
+                )
+            )  # fmt: skip
 
     def together(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, all at once."""
@@ -252,9 +244,13 @@ class _Exchange:
         self._verify(self._members)
         with emit.region() as keep:
             spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
-            seconds = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
-            payload_bytes = size * self._n_pairs
-            keep(self._sample(TOGETHER, payload_bytes, seconds, cpu_seconds, spans))
+            began_at_s = min(spans)[0]
+            keep(
+                records.sample(
+                    self._launch, self._iteration, TOGETHER, size * self._n_pairs, began_at_s,
+                    max(stop_s for _, stop_s in spans) - began_at_s, cpu_seconds,
+                )
+            )  # fmt: skip
 
     def count(self, emit: Emit) -> None:
         """Emit the number of fetches of each worker, by outcome."""
@@ -287,8 +283,8 @@ class _Exchange:
 
     def _emit_fetches(
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
-    ) -> Iterator[_Span]:
-        """Emit the fetches of the `receivers`, and yield the span of each receiver."""
+    ) -> Iterator[tuple[float, float]]:
+        """Emit the fetches of the `receivers`, and yield the start and the end of each."""
         answers = traffic.ask(
             self._cluster, [member.address for member in receivers], traffic.CHUNK, take
         )
@@ -307,17 +303,7 @@ class _Exchange:
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,
                 )
             )  # fmt: skip
-            total_s = sum(stop - start for start, stop in zip(start_s, stop_s, strict=True))
-            yield _Span(min(start_s), max(stop_s), total_s)
-
-    def _sample(
-        self, channel: str, payload_bytes: int, seconds: float, cpu_seconds: float,
-        spans: Iterable[_Span],
-    ) -> Sample:  # fmt: skip
-        return records.sample(
-            self._launch, self._iteration, channel, payload_bytes,
-            min(span.start_s for span in spans), seconds, cpu_seconds,
-        )  # fmt: skip
+            yield from zip(start_s, stop_s, strict=True)
 
 
 class Fetcher(WorkerPlugin):  # type: ignore[misc]

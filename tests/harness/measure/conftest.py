@@ -34,7 +34,7 @@ def measured(cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
             measure(launch, workload, cluster.backend, cluster, records)
         finally:
             for plugin in (transfers.TransferLog, wire.WireMeter, fetches.Fetcher):
-                with contextlib.suppress(KeyError):
+                with contextlib.suppress(ValueError):
                     cluster.client.unregister_worker_plugin(plugin.name)
         assert {(record.case_id, record.launch) for record in records} == {(case.id, index)}
         return records
