@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,16 +32,9 @@ N_IDLE_LAUNCHES = 2
 """The number of launches of a cluster, the first ones, whose idle cost is measured."""
 
 
-class _Process(NamedTuple):
-    """A process of the cluster on another host: the cores that it may use, and its CPU time."""
-
-    host: str
-    core_numbers: tuple[int, ...]
-    cpu_s: float
-
-
 class _Reading(NamedTuple):
     at: float
+    n_cores: int
     cores: cores.Times | None
     launch_cpu_s: float
 
@@ -64,20 +57,17 @@ class Conditions:
         yield
         self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
         after = _read_remote(cluster)
-        self.remote_use += tuple(
-            use
-            for host, (numbers, began) in before.items()
-            if (use := self._use(host, len(numbers), began, after[host][1])) is not None
-        )
+        uses = (self._use(host, began, after[host]) for host, began in before.items())
+        self.remote_use += tuple(filter(None, uses))
 
-    def _use(self, host: str, n_cores: int, began: _Reading, ended: _Reading) -> CoreUse | None:
+    def _use(self, host: str, began: _Reading, ended: _Reading) -> CoreUse | None:
         if began.cores is None or ended.cores is None or ended.cores.busy_s == began.cores.busy_s:
             # Some containers hide the counters, or don't update them.
             return None
         return CoreUse(
             **records.keys(self.launch),
             host=host,
-            n_cores=n_cores,
+            n_cores=began.n_cores,
             seconds=ended.at - began.at,
             busy_cpu_seconds=ended.cores.busy_s - began.cores.busy_s,
             own_cpu_seconds=ended.launch_cpu_s - began.launch_cpu_s,
@@ -92,12 +82,13 @@ def watched(launch: Launch, emit: Emit) -> Iterator[Conditions]:
     On other hosts only the lifetime of the cluster counts, without its start and shutdown.
     """
     numbers = tuple(os.sched_getaffinity(0))
-    began = _Reading(time.perf_counter(), cores.times(numbers), _family_seconds())
+    n_cores = len(numbers)
+    began = _Reading(time.perf_counter(), n_cores, cores.times(numbers), _family_seconds())
     conditions = Conditions(launch)
     yield conditions
     cpu_s = _family_seconds() + conditions.foreign_cpu_s
-    ended = _Reading(time.perf_counter(), cores.times(numbers), cpu_s)
-    if here := conditions._use(_LOCAL, len(numbers), began, ended):
+    ended = _Reading(time.perf_counter(), n_cores, cores.times(numbers), cpu_s)
+    if here := conditions._use(_LOCAL, began, ended):
         emit(here)
     for use in conditions.remote_use:
         emit(use)
@@ -109,37 +100,35 @@ def _family_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _read_remote(cluster: RunningCluster) -> dict[str, tuple[Sequence[int], _Reading]]:
-    """Return, per remote host, the cores that the cluster may use, and a reading."""
-    client = cluster.client
-    answers: dict[str, Any] = {}
-    if workers := sorted(cluster.remote_members - {SCHEDULER}):
-        answers |= client.run(_describe_process, workers=workers)
-    if SCHEDULER in cluster.remote_members:
-        answers[SCHEDULER] = client.run_on_scheduler(_describe_process)
-    members: dict[str, list[str]] = {}
-    rows = {member: _Process(*row) for member, row in answers.items()}
-    for member, row in rows.items():
-        members.setdefault(row.host, []).append(member)
-    readings: dict[str, tuple[Sequence[int], _Reading]] = {}
-    for host, names in members.items():
-        numbers = sorted({number for name in names for number in rows[name].core_numbers})
-        times = _ask(client, names[0], numbers)
-        cpu_s = sum(rows[name].cpu_s for name in names)
-        readings[host] = numbers, _Reading(time.perf_counter(), times, cpu_s)
+def _read_remote(cluster: RunningCluster) -> dict[str, _Reading]:
+    """Return a reading of the cores that the cluster may use, by remote host."""
+    processes = defaultdict(list)
+    described = _ask(cluster.client, cluster.remote_members, _describe_process)
+    for member, (host, allowed, cpu_s) in described.items():
+        processes[host].append((member, allowed, cpu_s))
+    readings = {}
+    for host, rows in processes.items():
+        members, allowed, cpu_s = zip(*rows, strict=True)
+        numbers = sorted(set().union(*allowed))
+        (times,) = _ask(cluster.client, members[:1], cores.times, numbers).values()
+        used = cores.Times(*times) if times is not None else None
+        readings[host] = _Reading(time.perf_counter(), len(numbers), used, sum(cpu_s))
     return readings
 
 
-def _describe_process() -> _Process:
-    return _Process(os.uname().nodename, tuple(os.sched_getaffinity(0)), time.process_time())
+def _describe_process() -> tuple[str, tuple[int, ...], float]:
+    """Return the host, the cores that this process may use, and its CPU seconds."""
+    return os.uname().nodename, tuple(os.sched_getaffinity(0)), time.process_time()
 
 
-def _ask(client: Any, member: str, numbers: Sequence[int]) -> cores.Times | None:
-    if member == SCHEDULER:
-        times = client.run_on_scheduler(cores.times, numbers)
-    else:
-        (times,) = client.run(cores.times, numbers, workers=[member]).values()
-    return cores.Times(*times) if times is not None else None
+def _ask(client: Any, members: Collection[str], function: Any, *args: Any) -> dict[str, Any]:
+    """Return the return value of `function` on each member: a worker's address or the scheduler."""
+    answers: dict[str, Any] = {}
+    if workers := sorted({*members} - {SCHEDULER}):
+        answers |= client.run(function, *args, workers=workers)
+    if SCHEDULER in members:
+        answers[SCHEDULER] = client.run_on_scheduler(function, *args)
+    return answers
 
 
 def measure_idle(
