@@ -40,10 +40,21 @@ def test_a_sum_with_the_transpose_runs_where_the_block_is():
     assert workers == {key: key[1] for key in graph}
 
 
-def test_a_task_follows_its_large_input():
-    graph = {("small", 0): [("a", 0)], ("sum", 0): [("small", 0), ("b", 0)]}
-    present = {("a", 0): (10, [0]), ("b", 0): (1000, [1])}
-    assert assign(graph, present, [("sum", 0)], 2)["sum", 0] == 1
+@pytest.mark.parametrize(
+    ("graph", "present", "fixed", "expected"),
+    [
+        ({"small": ["a"], "sum": ["small", "b"]}, {"a": (10, [0]), "b": (1000, [1])}, {}, [0, 1]),
+        # Where a task is fixed, its result is.
+        ({"c": ["a"], "d": ["c"]}, {"a": (8, [0])}, {"c": 1}, [1, 1]),
+        # Inputs that are being computed have no effect.
+        ({("c", 0): ["b"], ("c", 1): ["b", "a"]}, {"a": (8, [1])}, {}, [0, 1]),
+        # Keys need not be tuples, and results may be unused.
+        ({"c": [], "d": ["c"], ("unused", 0): ["c"]}, {}, {}, [0, 0, 0]),
+    ],
+)
+def test_a_task_follows_its_large_input(graph, present, fixed, expected):
+    results = [key for key in graph if key[0] != "unused"]
+    assert [*assign(graph, present, results, 2, fixed).values()] == expected
 
 
 def test_a_tree_of_sums_is_spread_over_the_workers():
@@ -53,20 +64,6 @@ def test_a_tree_of_sums_is_spread_over_the_workers():
     workers = assign(graph, {}, [("root", 0)], 4)
     assert [workers["node", i] for i in range(4)] == [0, 1, 2, 3]
     assert workers["root", 0] == 0
-
-
-def test_a_task_that_is_fixed_stays_there_and_its_result_is_there():
-    graph = {("a", 0): [("x", 0)], ("b", 0): [("a", 0)]}
-    workers = assign(graph, {("x", 0): (8, [0])}, [("b", 0)], 2, {("a", 0): 1})
-    assert workers == {("a", 0): 1, ("b", 0): 1}
-
-
-def test_inputs_that_are_being_computed_have_no_effect():
-    graph = {("a", 0): [("pending", 0)], ("b", 0): [("pending", 0), ("x", 1)]}
-    assert assign(graph, {("x", 1): (8, [1])}, [("a", 0), ("b", 0)], 2) == {
-        ("a", 0): 0,
-        ("b", 0): 1,
-    }
 
 
 def test_a_failure_to_pin_ends_the_launch(client):
@@ -80,12 +77,6 @@ def test_a_failure_to_pin_ends_the_launch(client):
     with pytest.raises(RuntimeError, match=r"can't be pinned to workers: KeyError\('x'\)"):
         client.run_on_scheduler(pinning.activate, False)
     client.run_on_scheduler(mend)
-
-
-def test_keys_that_are_no_tuples_and_unused_tasks_are_assigned():
-    assert assign({"a": [], "b": ["a"], ("unused", 0): ["a"]}, {}, ["b"], 2).keys() == {
-        "a", "b", ("unused", 0),
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +105,7 @@ def test_results_are_on_the_same_workers_every_time(client):
 
     x = client.persist(da.random.default_rng(1).random((40, 40), chunks=(10, 40)))
     wait(x)
-    layouts = []
-    for _ in range(5):
-        layouts.append(workers_of(client, x @ x.T))
+    layouts = [workers_of(client, x @ x.T) for _ in range(5)]
     assert all(layout == layouts[0] for layout in layouts)
     assert {where for (where,) in layouts[0].values()} == set(client.scheduler_info()["workers"])
 

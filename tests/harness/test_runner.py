@@ -111,21 +111,9 @@ def expire(patch):
     patch.setattr(runner, "time", clock)
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """Return the records of a good launch, its folder, and the processes that it leaves."""
-    path, tag = tmp_path_factory.mktemp("good"), processes.Tag()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in tag.environ.items():
-            patch.setenv(name, value)
-        records = list(runner.run_plan(launches("fake"), path))
-    left = tag.processes()
-    tag.end()
-    return records, path, left
-
-
-def test_good_launch_leaves_only_its_records(good):
-    records, path, processes_left = good
+def test_good_launch_leaves_only_its_records(tmp_path, tag):
+    records = list(runner.run_plan(launches("fake"), tmp_path))
+    assert tag.processes() == []
     assert [sample.iteration for sample in select(records, Sample)] == [-1, 0, 1]
     end = records[-1]
     assert end == LaunchEnd(
@@ -134,18 +122,14 @@ def test_good_launch_leaves_only_its_records(good):
     )  # fmt: skip
     assert select(records, LaunchEnd) == [end]
     assert not select(records, Failure)
-    assert {path.name for path in path.iterdir()} == set(BULK.values())
-    assert processes_left == []
-
-
-def test_bulk_records_are_in_closed_parts_once(good):
-    records, path, _ = good
+    assert {path.name for path in tmp_path.iterdir()} == set(BULK.values())
+    # Bulk records are in closed parts once.
     assert not select(records, TransferRecord)
-    transfers = select(all_records(path), TransferRecord)
+    transfers = select(all_records(tmp_path), TransferRecord)
     assert sorted((record.iteration, record.src, record.dst) for record in transfers) == [
         (iteration, src, dst) for iteration in (-1, 0, 1) for src, dst in ("01", "10")
     ]
-    assert not list(path.rglob("*.open.parquet"))
+    assert not list(tmp_path.rglob("*.open.parquet"))
 
 
 FAULTS = {
@@ -191,14 +175,10 @@ def test_fault_is_one_failure_of_one_launch(backend, faults):
     assert [end.ok for end in select(records, LaunchEnd, cases[backend])] == [False]
 
 
-def test_records_before_a_fault_are_kept(faults):
+def test_records_before_a_fault_are_kept_and_the_plan_goes_on(faults):
     records, _, cases = faults
     for backend in (name for name in FAULTS if name.startswith("fake")):
         assert [s.iteration for s in select(records, Sample, cases[backend])] == [-1]
-
-
-def test_plan_goes_on_after_faults(faults):
-    records, _, cases = faults
     assert [end.ok for end in select(records, LaunchEnd, cases["fake"])] == [True]
     assert len(select(records, Sample, cases["fake"])) == 3
 
@@ -208,10 +188,6 @@ def test_only_logs_of_failed_launches_are_kept(faults):
     files = {file for file in path.rglob("*") if file.is_file() and file.suffix != ".parquet"}
     assert files == {path / "logs" / f"{cases[name].id}-0" / "launch.log" for name in FAULTS}
     assert not list(path.rglob("tmp"))
-
-
-def test_log_has_the_traceback_of_an_unexpected_error(faults):
-    _, path, cases = faults
     log = path / "logs" / f"{cases['odd:raise'].id}-0" / "launch.log"
     assert "Traceback" in log.read_text()
 

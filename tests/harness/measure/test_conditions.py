@@ -1,5 +1,6 @@
 """The use of the cores during a launch: by the launch itself, and by others."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -20,32 +21,29 @@ input()
 """
 
 
+@contextlib.contextmanager
 def burning(seconds):
-    """Start a process that waits for a line, burns that much CPU time, says so, and waits."""
-    return subprocess.Popen(
+    """Yield a function that uses that much CPU time in a process, which ends with the context."""
+    with subprocess.Popen(
         [sys.executable, "-c", BURN.format(seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    ) as child:  # fmt: skip
 
+        def burn():
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "done\n"
 
-def burn(child):
-    """Let the process burn its CPU time."""
-    child.stdin.write("\n")
-    child.stdin.flush()
-    assert child.stdout.readline() == "done\n"
-
-
-def end(child):
-    """Wait for the process to end, whose times the kernel has then."""
-    child.communicate("\n")
+        try:
+            yield burn
+        finally:
+            child.communicate("\n")
 
 
 def test_children_that_ended_count_for_the_launch(tag):
     records = []
-    with conditions.watched(LAUNCH, records.append):
-        child = burning(0.5)
-        burn(child)
-        end(child)
+    with conditions.watched(LAUNCH, records.append), burning(0.5) as burn:
+        burn()
     (use,) = records
     assert (use.case_id, use.launch) == (LAUNCH.case.id, 3)
     assert use.own_cpu_seconds >= 0.5
@@ -57,12 +55,8 @@ def test_children_that_ended_count_for_the_launch(tag):
 
 def test_other_processes_count_in_the_busy_time_alone(tag):
     records = []
-    child = burning(0.6)
-    try:
-        with conditions.watched(LAUNCH, records.append):
-            burn(child)
-    finally:
-        end(child)
+    with burning(0.6) as burn, conditions.watched(LAUNCH, records.append):
+        burn()
     (use,) = records
     assert use.busy_cpu_seconds - use.own_cpu_seconds > 0.3
     assert use.own_cpu_seconds < 0.3
