@@ -112,14 +112,11 @@ class Spins(Base):
 class Fails(Moves):
     """The second call has a task that fails."""
 
-    def build(self):
-        right, *_ = super().build()
-        return (
-            (right, self.call_on("0", divmod, 6, 0, key="fail-6")) if self.n_built > 1 else (right,)
-        )
+    verify = Base.verify
 
-    def verify(self, client, result):
-        """Let the harness find out."""
+    def build(self):
+        graph = super().build()
+        return (*graph, self.call_on("0", divmod, 6, self.n_built - 2, key="fail-6"))
 
 
 class Wrong(Moves):
@@ -255,18 +252,17 @@ def test_cpu_seconds_are_those_of_all_threads_of_all_workers(measure):
         assert used <= sample.cpu_seconds < 1.75 * used
 
 
-def test_a_failed_task_ends_the_launch_after_the_samples_before(measure):
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        (Fails, LaunchError, r"the task 'fail-6' failed: .*ZeroDivisionError"),
+        (Wrong, VerificationError, "expected 1, found 2"),
+    ],
+)
+def test_a_failed_task_or_wrong_result_ends_the_launch(measure, kind, error, message):
     records = InMemory()
-    with pytest.raises(LaunchError, match=r"the task 'fail-6' failed: .*ZeroDivisionError"):
-        measure(Fails, warmups=0, iterations=3, records=records)
-    assert [sample.iteration for sample in select(records, Sample)] == [0]
-    assert not select(records, TransferRecord, 1)
-
-
-def test_a_wrong_result_ends_the_launch_after_the_records_before(measure):
-    records = InMemory()
-    with pytest.raises(VerificationError, match="expected 1, found 2"):
-        measure(Wrong, warmups=0, iterations=3, records=records)
+    with pytest.raises(error, match=message):
+        measure(kind, warmups=0, iterations=3, records=records)
     assert [sample.iteration for sample in select(records, Sample)] == [0]
     assert {r.iteration for r in records if hasattr(r, "iteration")} == {0}
 

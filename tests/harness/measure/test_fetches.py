@@ -86,6 +86,13 @@ def test_every_pair_fetches_every_size_once_alone_and_once_together(exchange, it
     assert sorted((t.channel, t.nbytes, t.src, t.dst) for t in fetched) == sorted(
         (channel, size, *pair) for channel, size, pair in expected
     )
+    for count in select(exchange, LogCount, iteration):
+        assert (count.n_started, count.n_logged, count.n_busy, count.n_failed) == (4, 4, 0, 0)
+    nbytes = {(r.src, r.dst): r.nbytes for r in select(exchange, WireBytes, iteration)}
+    for pair in PAIRS:
+        assert 2 * sum(SIZES) <= nbytes[pair] < 1.01 * 2 * sum(SIZES)
+    counters = {c.interface: c.nbytes for c in select(exchange, NetworkCounter, iteration)}
+    assert counters["lo"] >= 2 * 2 * sum(SIZES)
 
 
 def test_no_other_fetch_is_under_way_while_one_is_alone(exchange):
@@ -156,20 +163,6 @@ def test_a_sample_is_the_mean_fetch_alone_and_the_whole_span_together(exchange):
         assert sample.warmup == (sample.iteration < 0)
         assert sample.cpu_seconds > 0
     assert len(select(exchange, Sample)) == 3 * 2 * len(SIZES)
-
-
-@pytest.mark.parametrize("iteration", [-1, 0, 1])
-def test_in_every_iteration_all_bytes_cross_the_wire(exchange, iteration):
-    nbytes = {(r.src, r.dst): r.nbytes for r in select(exchange, WireBytes, iteration)}
-    for pair in PAIRS:
-        assert 2 * sum(SIZES) <= nbytes[pair] < 1.01 * 2 * sum(SIZES)
-    counters = {c.interface: c.nbytes for c in select(exchange, NetworkCounter, iteration)}
-    assert counters["lo"] >= 2 * 2 * sum(SIZES)
-
-
-def test_every_fetch_that_began_was_logged(exchange):
-    for count in select(exchange, LogCount):
-        assert (count.n_started, count.n_logged, count.n_busy, count.n_failed) == (4, 4, 0, 0)
 
 
 def test_workers_keep_no_block(exchange, cluster):
