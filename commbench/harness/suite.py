@@ -15,7 +15,6 @@ A suite file with all of its keys (no launcher uses all of them)::
     [cluster]
     n_workers = 2
     threads_per_worker = 1
-    cpus_per_worker = 0       # CPUs that no other worker has; 0: not bound
     device = "cpu"            # or gpu, or auto: gpu if there is one and CuPy
     placement = "none"        # or auto, or a placement file relative to this one
     launcher = "local"        # or mpirun, ssh, slurm, pbs, lsf, external: docs/launchers.md

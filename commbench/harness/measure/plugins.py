@@ -25,7 +25,7 @@ import math
 import os
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -258,7 +258,7 @@ def _role(name: str) -> str:
 
 
 def _totals(worker: Any, queue: QueueCounter | None) -> list[tuple[str, str, float]]:
-    sums: Counter[tuple[str, str]] = Counter()
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     if queue is not None and not math.isnan(queue.seconds):
         sums["execute", "run-queue"] = queue.seconds
     for key, value in worker.digests_total.items():
