@@ -76,7 +76,6 @@ def test_option_has_the_type_of_its_field(arguments, name, value, read):
         (("--size", "1.5B"), "'1.5B' is not a whole number of bytes"),
         (("--sizes", "1,x"), "'x' is not a number of bytes"),
         (("--sizes", ","), "',' names nothing"),
-        (("--backends", " , "), "' , ' names nothing"),
         (("--backends", ""), "'' names nothing"),
         (("--timeout", "nan"), "'nan' is not a duration"),
         (("--min-transfer", "-1"), "'-1' is not a number of bytes"),

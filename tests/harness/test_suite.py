@@ -152,12 +152,6 @@ def test_case_id_survives_json(read):
     assert dataclasses.replace(case, params=content["params"]).id == case.id
 
 
-@pytest.mark.parametrize("names", [(), iter(())])
-def test_cases_without_a_backend_are_refused(names):
-    with pytest.raises(UsageError, match="backends is empty"):
-        cases_for("merge", names, {}, ClusterSpec())
-
-
 def suite_with(launches):
     """Return a suite with a case for each number of launches."""
     return make_suite(

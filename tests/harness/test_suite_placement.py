@@ -6,7 +6,7 @@ import commbench
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.machine import cores
-from commbench.machine.topology import Host, NumaNode, this_host, validate_placement
+from commbench.machine.topology import Host, NumaNode
 from commbench.model import ClusterSpec, Placement
 
 TWO_WORKERS = """
@@ -71,15 +71,6 @@ def test_racks_are_lists_of_hosts(write):
             suite.read_racks(write(text))
 
 
-def test_the_placement_is_part_of_the_case_id():
-    placements = [(), (Placement(cpus="0"),) * 2, (Placement(cpus="1"),) * 2]
-    cases = [
-        suite.cases_for("all-to-all", ["tcp"], {}, ClusterSpec(placement=placement))[0]
-        for placement in placements
-    ]
-    assert len({case.id for case in cases}) == 3
-
-
 @pytest.mark.parametrize(
     ("workload", "launcher", "message"),
     [
@@ -136,15 +127,6 @@ def test_auto_only_uses_visible_gpus(tmp_path, monkeypatch):
     ] == [2, 0]
     with pytest.raises(UsageError, match="each of the 3 workers"):
         suite.choose_placement("auto", ClusterSpec(n_workers=3, device="gpu"))
-
-
-def test_auto_binds_workers_to_cpus_of_this_machine():
-    if not this_host().nodes:
-        pytest.skip("the kernel shows no NUMA nodes")
-    for placement in suite.choose_placement("auto", ClusterSpec(n_workers=2, device="cpu")):
-        validate_placement((placement,), this_host())
-        assert placement.cpus
-        assert placement.gpu is None
 
 
 def two_nodes(monkeypatch, allowed):

@@ -176,21 +176,3 @@ def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, con
     names = {dask.utils.key_split(key) for key in graph}
     assert ("hash-join-transfer" in names) == (shuffle == "p2p")
     assert any("split" in name for name in names) == (shuffle == "tasks")
-
-
-@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
-def test_only_a_shuffle_by_tasks_shows_in_the_transfer_logs(client, shuffle):
-    work = workload(Merge, rows=20_000, shuffle=shuffle)
-    work.prepare(client)
-    client.run(lambda dask_worker: dask_worker.transfer_incoming_log.clear())
-    result = persist(client, work.build())
-    logged = client.run(
-        lambda dask_worker: sum(entry["total"] for entry in dask_worker.transfer_incoming_log)
-    )
-    del result
-    half = work.payload_bytes / 2
-    if shuffle == "tasks":
-        # More than half: with each row travel its index and its partition's number.
-        assert sum(logged.values()) > half
-    else:
-        assert sum(logged.values()) < half / 10
