@@ -81,25 +81,33 @@ def started(
     LaunchError
         If it ends before it listens.
     """
+    arguments = ("commbench.harness.measure.peer", backend, layer)
+    with running(*arguments, log=log, environ=environ or {}, stdout=subprocess.PIPE) as peer:
+        assert peer.stdout is not None
+        address = peer.stdout.readline().decode().strip()
+        if not address:
+            raise LaunchError(
+                f"the peer {process.describe_exit(peer.wait())} before it listened"
+                + process.tail(log)
+            )
+        yield peer, address
+
+
+@contextmanager
+def running(
+    *module: str, log: Path, environ: Mapping[str, str], **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Python module with arguments in a process, whose errors go to `log`; end it after."""
     with log.open("ab") as errors:
-        peer = subprocess.Popen(
-            [sys.executable, "-m", "commbench.harness.measure.peer", backend, layer],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **(environ or {})},
-        )
-    with peer:
+        child = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            stderr=errors, env={**os.environ, **environ}, **options,
+        )  # fmt: skip
+    with child:
         try:
-            assert peer.stdout is not None
-            address = peer.stdout.readline().decode().strip()
-            if not address:
-                raise LaunchError(
-                    f"the peer {process.describe_exit(peer.wait())} before it listened"
-                    + process.tail(log)
-                )
-            yield peer, address
+            yield child
         finally:
-            peer.terminate()
+            child.terminate()
 
 
 @asynccontextmanager

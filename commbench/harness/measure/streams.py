@@ -123,19 +123,11 @@ def _started(
     log: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     ours, theirs = multiprocessing.Pipe()
-    with log.open("ab") as output, theirs:
-        one = subprocess.Popen(
-            [sys.executable, "-m", "commbench.harness.measure.streams", str(theirs.fileno())],
-            stdout=output,
-            stderr=output,
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, **environ},
-        )
-    with one, ours:
-        try:
-            yield one, ours
-        finally:
-            one.terminate()
+    number = theirs.fileno()
+    module = ("commbench.harness.measure.streams", str(number))
+    with ours, theirs, peer.running(*module, log=log, environ=environ, pass_fds=[number]) as one:
+        theirs.close()
+        yield one, ours
 
 
 class _Pairs:
