@@ -6,6 +6,7 @@ workload's defaults; with a suite file, they have no defaults, and the file's va
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -206,38 +207,27 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     for placement in {case.cluster.placement for case in suite.cases} - {()}:
         topology.validate_placement(placement, topology.this_host())
     kept: list[Case] = []
-    missing: dict[str, list[Case]] = {}
+    missing: Counter[str] = Counter()
     for case in suite.cases:
         problem = unmet(case)
         if problem is None:
             kept.append(case)
             continue
         what = problem.what or f"backend {case.backend}"
-        error = UnavailableError(what, problem.reason, problem.remedy)
-        missing.setdefault(str(error), []).append(case)
+        missing[str(UnavailableError(what, problem.reason, problem.remedy))] += 1
+    reasons = [f"{text} ({n} cases)" if n > 1 else text for text, n in missing.items()]
     if missing and not skip:
-        raise UsageError(_refusal(missing, kept))
-    for text, cases in missing.items():
-        click.echo(f"skipped: {text}{_number(cases)}", err=True)
+        rest = "Nothing else is left to measure"
+        if kept:
+            backends = ", ".join(dict.fromkeys(case.backend for case in kept))
+            share = f"{len(kept)} of {len(suite.cases)} cases"
+            rest = f"To go on with {share}, over {backends}: --skip-unavailable"
+        raise UsageError((". " if len(reasons) == 1 else "\n").join([*reasons, rest]))
+    for reason in reasons:
+        click.echo(f"skipped: {reason}", err=True)
     if not kept:
         raise UsageError("no backend is left to measure; `commbench doctor` shows what is missing")
     return replace(suite, cases=tuple(kept))
-
-
-def _refusal(missing: Mapping[str, list[Case]], kept: list[Case]) -> str:
-    reasons = [f"{text}{_number(cases)}" for text, cases in missing.items()]
-    n_cases = len(kept) + sum(map(len, missing.values()))
-    backends = ", ".join(dict.fromkeys(case.backend for case in kept))
-    rest = (
-        f"To go on with {len(kept)} of {n_cases} cases, over {backends}: --skip-unavailable"
-        if kept
-        else "Nothing else is left to measure"
-    )
-    return f"{reasons[0]}. {rest}" if len(reasons) == 1 else "\n".join([*reasons, rest])
-
-
-def _number(cases: list[Case]) -> str:
-    return f" ({len(cases)} cases)" if len(cases) > 1 else ""
 
 
 def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
