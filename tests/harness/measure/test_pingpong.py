@@ -78,81 +78,74 @@ def test_locations_and_transports_of_both_ends_come_after_the_samples(measure):
     assert there.startswith("comm: socket ")
 
 
-class Corrupted(PingPong):
-    """A bit of the last byte of every reply is turned."""
+def changing(change):
+    """Return a kind of ping-pong whose reply is what `change` makes of all replies so far."""
 
-    async def exchange(self, comm, payload):
-        reply = (await super().exchange(comm, payload)).copy()
-        reply[-1] ^= 1
-        return reply
+    class Changed(PingPong):
+        replies = ()
 
+        async def exchange(self, comm, payload):
+            self.replies = (*self.replies, (await super().exchange(comm, payload)).copy())
+            return change(self.replies)
 
-class StaleOnce(PingPong):
-    """The third reply is the one before; all others are right."""
-
-    replies = ()
-
-    async def exchange(self, comm, payload):
-        self.replies = (*self.replies, (await super().exchange(comm, payload)).copy())
-        return self.replies[1 if len(self.replies) == 3 else -1]
+    return Changed
 
 
-class Short(PingPong):
-    """The reply lacks its last byte."""
+def corrupted(replies):
+    """Return the last reply with a bit of its last byte turned."""
+    reply = replies[-1].copy()
+    reply[-1] ^= 1
+    return reply
 
-    async def exchange(self, comm, payload):
-        return (await super().exchange(comm, payload))[:-1]
 
-
-class Foreign(PingPong):
-    """The reply is bytes and no array."""
-
-    async def exchange(self, comm, payload):
-        return bytes(await super().exchange(comm, payload))
+def stale_once(replies):
+    """Return the reply before as the third, and otherwise the last."""
+    return replies[1 if len(replies) == 3 else -1]
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "message"),
+    ("change", "size", "message"),
     [
-        (Corrupted, 1, "to a message of 1 B differs"),
-        (Corrupted, 3 * MiB, "to a message of 3145728 B differs"),
-        (StaleOnce, 1, "to a message of 1 B differs"),
-        (StaleOnce, 100, "to a message of 100 B differs"),
-        (Short, 100, r"sent ndarray of shape \(100,\), uint8, .* answered .* \(99,\)"),
-        (Foreign, 100, "the peer answered b['\"]"),
+        (corrupted, 1, "to a message of 1 B differs"),
+        (corrupted, 3 * MiB, "to a message of 3145728 B differs"),
+        (stale_once, 1, "to a message of 1 B differs"),
+        (stale_once, 100, "to a message of 100 B differs"),
+        (
+            lambda replies: replies[-1][:-1],
+            100,
+            r"sent ndarray of shape \(100,\), uint8, .* answered .* \(99,\)",
+        ),
+        (lambda replies: bytes(replies[-1]), 100, "the peer answered b['\"]"),
     ],
 )
-def test_a_wrong_reply_is_no_sample(measure, kind, size, message):
+def test_a_wrong_reply_is_no_sample(measure, change, size, message):
     records = []
     with pytest.raises(VerificationError, match=message):
-        measure(kind, sizes=(size,), records=records)
+        measure(changing(change), sizes=(size,), records=records)
     assert select(records, Sample) == []
 
 
 def test_samples_of_earlier_sizes_are_kept_after_a_wrong_reply(measure):
-    class LargeCorrupted(Corrupted):
-        """Only large replies are garbled."""
-
-        async def exchange(self, comm, payload):
-            kind = Corrupted if payload.size > 100 else PingPong
-            return await kind.exchange(self, comm, payload)
+    def large_corrupted(replies):
+        return corrupted(replies) if replies[-1].size > 100 else replies[-1]
 
     records = []
     with pytest.raises(VerificationError, match="to a message of 101 B differs"):
-        measure(LargeCorrupted, sizes=(100, 101), records=records, iterations=5, warmups=0)
+        measure(
+            changing(large_corrupted), sizes=(100, 101), records=records, iterations=5, warmups=0
+        )
     assert [s.payload_bytes for s in select(records, Sample)] == [100] * 5
 
 
 def test_no_process_is_left_after_an_error(measure_alone, tag):
     seen = set()
 
-    class Looks(Corrupted):
-        async def exchange(self, comm, payload):
-            seen.update(process.role for process in tag.processes())
-            return await super().exchange(comm, payload)
+    def look(replies):
+        seen.update(process.role for process in tag.processes())
+        return corrupted(replies)
 
     with pytest.raises(VerificationError):
-        measure_alone(Looks, sizes=(1,))
+        measure_alone(changing(look), sizes=(1,))
     assert seen == {"peer"}
     assert tag.processes() == []
 
