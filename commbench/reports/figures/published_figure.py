@@ -65,7 +65,7 @@ def plot(run: Run) -> Figure | None:
         f"{figure.title}: here{share}, and as published",
         f"Published (open diamonds): {figure.citation}; {figure.setting}. "
         f"Here (filled marks): {stats.machine(run.manifest)}, {_memory({*table['device']})}"
-        f"{share}; {style.launches(run.summaries.n_launches)}. "
+        f"{share}; {style.launches(run.summaries)}. "
         + (f"Not comparable: {'; '.join(differences)}. " if differences else "")
         + "docs/suites.md defines the quantities.",
         [
