@@ -52,17 +52,6 @@ class Run:
         self._foreign: dict[str, str] = {}
         self.__dict__.update(frames)
 
-    @classmethod
-    def read(cls, path: Path) -> Run:
-        """Return the run in a directory; it need not be complete.
-
-        Raises
-        ------
-        ResultsError
-            If the directory has no run; later, if a file can't be read.
-        """
-        return cls(path, directory.read_manifest(path))
-
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""
         mine = {name: self.__dict__[name] for name in records.TABLES if name in self.__dict__}
@@ -160,6 +149,11 @@ class Run:
     pairs = cached_property(lambda run: run.pair_bandwidths.table)
 
     @cached_property
+    def case_names(self) -> dict[str, str]:
+        """The label and the backend of each case, which together are unique."""
+        return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
+
+    @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of each case: ``pair`` (ping-pong), ``fetch`` (all-to-all) or ``cluster``."""
         layers = self.samples.drop_duplicates("case_id").set_index("case_id")["layer"]
@@ -203,7 +197,8 @@ def load(run: str | Path) -> Run:
         If the directory has no run, or one of another schema version; later, if a file can't be
         read.
     """
-    return Run.read(Path(run))
+    path = Path(run)
+    return Run(path, directory.read_manifest(path))
 
 
 def _case_kind(case: Case, layer: str) -> str:

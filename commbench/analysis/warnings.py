@@ -59,7 +59,6 @@ _SLOW_PARTS = {
 
 def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
-    labels = _labels(run)
     texts = [text for text in run.pair_transports["contradiction"].unique() if text]
     texts += run.notes
     if run.suite.reproduces and stats.reproduced(run) is None:
@@ -71,27 +70,23 @@ def find(run: Run) -> list[str]:
         _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, _slow_pairs,
         _untimed, _coverage,
     ):  # fmt: skip
-        texts += warnings(run, labels)
+        texts += warnings(run)
     return texts + disturbances(run)
 
 
 def disturbances(run: Run) -> list[str]:
     """Return the warnings about what may have changed the times of a run."""
-    labels, texts = _labels(run), list[str]()
+    texts = list[str]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _frequency_scaling,
     ):  # fmt: skip
-        texts += warnings(run, labels)
+        texts += warnings(run)
     return texts
 
 
-def _labels(run: Run) -> dict[str, str]:
-    return {case.id: f"{run.case_labels[case.id]} over {case.backend}" for case in run.suite.cases}
-
-
-def _unequal_work(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    moved: dict[str, dict[str, float]] = {}
+def _unequal_work(run: Run) -> Iterator[str]:
+    moved, names = dict[str, dict[str, float]](), run.case_names
     for c in run.comparisons:
         if c.verdict == "unequal":
             sizes = {c.baseline_id: c.baseline_moved_bytes, c.candidate_id: c.candidate_moved_bytes}
@@ -105,13 +100,13 @@ def _unequal_work(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             else "Dask placed the tasks by chance; measure again with --task-placement pinned"
         )
         yield (
-            f"an iteration moved {format_bytes(round(sizes[least]))} in {labels[least]} and "
-            f"{format_bytes(round(sizes[most]))} in {labels[most]}: times of unequal work don't "
+            f"an iteration moved {format_bytes(round(sizes[least]))} in {names[least]} and "
+            f"{format_bytes(round(sizes[most]))} in {names[most]}: times of unequal work don't "
             f"compare backends; {reason}"
         )
 
 
-def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _running_clusters(run: Run) -> Iterator[str]:
     settings = run.settings[~run.settings["name"].isin((COMPRESSION, GPU_MEMORY))]
     measured = set(run.samples["case_id"])
     for case in run.suite.cases:
@@ -121,14 +116,13 @@ def _running_clusters(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         listed = ", ".join(f"{row.name}={row.value}" for row in mine.itertuples(index=False))
         known = f"; settings of UCX found on its workers: {listed}" if listed else ""
         yield (
-            f"{labels[case.id]}: all launches measured one running "
+            f"{run.case_names[case.id]}: all launches measured one running "
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
             f"the next is in no interval and no test, and its settings are as found{known}"
         )
 
 
-def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    del labels
+def _clocks(run: Run) -> Iterator[str]:
     seconds = run.samples["seconds"]
     if n_negative := int((seconds < 0).sum()):
         yield (
@@ -142,7 +136,7 @@ def _clocks(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _modes(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _modes(run: Run) -> Iterator[str]:
     table = run.summaries
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         row = next(rows.itertuples())
@@ -153,7 +147,7 @@ def _modes(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         ticks = row.high_mode_s / _TICK_S
         is_tick = round(ticks) >= 1 and abs(ticks - round(ticks)) <= _NEAR_TICK
         yield (
-            f"{labels[str(case_id)]}{where}: launches split into two modes, {n_low} of "
+            f"{run.case_names[case_id]}{where}: launches split into two modes, {n_low} of "
             f"{row.n_launches} at {format_seconds(row.low_mode_s)} and the others at "
             f"{format_seconds(row.high_mode_s)}{others}: no single number describes them"
             + f"; the slower is {round(ticks)} × 4 ms, the tick of many kernels, for which a "
@@ -161,7 +155,7 @@ def _modes(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _stopped(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _stopped(run: Run) -> Iterator[str]:
     rule = run.manifest.stopping
     if rule is None or run.ended_by != "time":
         return
@@ -173,13 +167,13 @@ def _stopped(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
     for row in stats.imprecise(run).itertuples():
         yield (
-            f"the budget of {rule.budget_s:.0f} s ended before the median of {labels[row.case_id]} "
-            f"was known within ±{rule.detect:.2g} of itself: it is known within "
-            + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+            f"the budget of {rule.budget_s:.0f} s ended before the median of "
+            f"{run.case_names[row.case_id]} was known within ±{rule.detect:.2g} of itself: it is "
+            "known within " + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
         )
 
 
-def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _launches(run: Run) -> Iterator[str]:
     summaries = run.summaries
     n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
     if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
@@ -191,7 +185,7 @@ def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
     for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
         yield (
-            f"{labels[case_id]}: no launch ended well; the median is of "
+            f"{run.case_names[case_id]}: no launch ended well; the median is of "
             "launches that were cut short, and is nothing to quote"
         )
     weak = summaries["confidence"].between(0, stats.CONFIDENCE, inclusive="left")
@@ -205,9 +199,10 @@ def _launches(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _slow_pairs(run: Run) -> Iterator[str]:
     for (case_id, channel), rows in run.slow_pairs.groupby(["case_id", "channel"], sort=False):
-        where = f"{labels[case_id]}{'' if channel == 'gather' else f', {channel}'}: transfers"
+        where = run.case_names[case_id] + ("" if channel == "gather" else f", {channel}")
+        where += ": transfers"
         causes = rows.drop_duplicates("cause")
         for row in causes.head(_MAX_CAUSES).itertuples():
             interval = f" ({row.low:.1f} to {row.high:.1f})" if row.level >= 0 else ""
@@ -223,18 +218,18 @@ def _slow_pairs(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _untimed(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _untimed(run: Run) -> Iterator[str]:
     for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
         if n_untimed := int(rows["n_untimed"].sum()):
             yield (
-                f"{labels[str(case_id)]}: {n_untimed} of {int(rows['n'].sum())} transfers ended "
+                f"{run.case_names[case_id]}: {n_untimed} of {int(rows['n'].sum())} transfers ended "
                 "when they began or before, by their clocks; they are in no bandwidth"
             )
 
 
-def _coverage(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _coverage(run: Run) -> Iterator[str]:
     for row in run.coverage.itertuples():
-        where = labels[row.case_id]
+        where = run.case_names[row.case_id]
         if row.n_lost > 0:
             yield f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log"
         elif row.n_lost < 0:
@@ -247,10 +242,10 @@ def _coverage(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _other_load(run: Run) -> Iterator[str]:
     use = _core_use(run)
     others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
-    if text := _disturbed(use, others, cores.MAX_OTHERS, labels):
+    if text := _disturbed(use, others, cores.MAX_OTHERS, run):
         yield (
             f"other processes used the cores in {text}: the samples of these launches are slow for "
             "a reason that is no backend's; end what else runs, and measure again"
@@ -264,9 +259,9 @@ def _other_load(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _stolen_time(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _stolen_time(run: Run) -> Iterator[str]:
     use = _core_use(run)
-    if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, labels):
+    if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, run):
         yield (
             f"the hypervisor gave the cores to other machines in {text}: no process here shows "
             "that; compare only what was measured in turns, or take a machine of your own"
@@ -277,9 +272,7 @@ def _core_use(run: Run) -> pd.DataFrame:
     return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
 
 
-def _disturbed(
-    use: pd.DataFrame, taken_s: pd.Series[float], limit: float, labels: Mapping[str, str]
-) -> str:
+def _disturbed(use: pd.DataFrame, taken_s: pd.Series[float], limit: float, run: Run) -> str:
     """Describe the launches that lost more than `limit` of the cores' time, if there are any."""
     use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
     # The most disturbed host of a launch counts.
@@ -289,13 +282,14 @@ def _disturbed(
         return ""
     worst = above.loc[above["share"].idxmax()]
     where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
+    where += f", launch {worst['launch']} of {run.case_names[worst['case_id']]}"
     return (
         f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
-        f"{worst['share']:.0%}{where}, launch {worst['launch']} of {labels[worst['case_id']]})"
+        f"{worst['share']:.0%}{where})"
     )
 
 
-def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _unstable_samples(run: Run) -> Iterator[str]:
     spreads = stats.spreads(run)
     for column, what, remedy in (
         ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
@@ -309,7 +303,7 @@ def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             worst = above.loc[above[column].idxmax()]
             size = format_message_size(int(worst["payload_bytes"]))
             where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
-            unstable.append(f"by {worst[column]:.0%} in {labels[str(case_id)]}{where}")
+            unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
             yield (
                 f"{what} spread {', '.join(unstable)}: a standard deviation, from quartiles, of "
@@ -317,40 +311,40 @@ def _unstable_samples(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _drift(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _drift(run: Run) -> Iterator[str]:
     for row in stats.drifts(run).itertuples():
         if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
             yield (
-                f"{labels[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
+                f"{run.case_names[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
                 f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches "
                 f"(p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
                 "median is of no one state, so measure again"
             )
 
 
-def _spilling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _spilling(run: Run) -> Iterator[str]:
     spills = stats.counted(run.spills, run)
     for case_id, rows in spills.groupby("case_id", sort=False):
         n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
         yield (
-            f"{labels[str(case_id)]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} to "
-            f"disk in {n_iterations} measured iterations, as their memory was full: the times are "
-            "the disk's, too; take less data or more memory"
+            f"{run.case_names[case_id]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} "
+            f"to disk in {n_iterations} measured iterations, as their memory was full: the times "
+            "are the disk's, too; take less data or more memory"
         )
 
 
-def _compression(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _compression(run: Run) -> Iterator[str]:
     settings = run.settings
     on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
     for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
         yield (
-            f"{labels[case_id]}: workers compressed their messages with {value}: times and bytes "
-            "on the wire are the compressor's as much as the link's; to measure the link: "
+            f"{run.case_names[case_id]}: workers compressed their messages with {value}: times and "
+            "bytes on the wire are the compressor's as much as the link's; to measure the link: "
             "DASK_DISTRIBUTED__COMM__COMPRESSION=False"
         )
 
 
-def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _clock_steps(run: Run) -> Iterator[str]:
     step_s = recorded(run.manifest.environment, "clock.step_s")
     if not step_s:
         return
@@ -362,13 +356,13 @@ def _clock_steps(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
     remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
         yield (
-            f"{labels[str(case_id)]}: {format_seconds(short['median_s'].min())} is less than "
+            f"{run.case_names[case_id]}: {format_seconds(short['median_s'].min())} is less than "
             f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
             f"by more than 1 %; {remedy}"
         )
 
 
-def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
+def _oversubscription(run: Run) -> Iterator[str]:
     n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
     if not n_cores:
         return
@@ -398,9 +392,9 @@ def _oversubscription(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
         )
     if crowded:
         who = (
-            labels[next(iter(crowded))]
+            run.case_names[next(iter(crowded))]
             if len(crowded) == 1
-            else f"{len(crowded)} of {len(labels)} cases"
+            else f"{len(crowded)} of {len(run.case_names)} cases"
         )
         yield (
             f"{who}: up to {max(crowded.values())} busy threads share {n_cores:g} "
@@ -432,8 +426,7 @@ def _may_be_remote(case: Case) -> bool:
         return True
 
 
-def _frequency_scaling(run: Run, labels: Mapping[str, str]) -> Iterator[str]:
-    del labels
+def _frequency_scaling(run: Run) -> Iterator[str]:
     cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
     governors = {name for name in (cpu.get("governors") or {}).values() if name}
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]

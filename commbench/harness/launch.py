@@ -23,7 +23,7 @@ from commbench.errors import CommbenchError, UnwritableError, VerificationError
 from commbench.harness.measure import conditions
 from commbench.machine import process
 from commbench.model import Failure, Launch, registry
-from commbench.store import directory, emitter
+from commbench.store import emitter, records
 from commbench.store.emitter import Emitter
 from commbench.workloads.base import ClusterWorkload, PairWorkload
 
@@ -82,7 +82,7 @@ def _end_launch() -> NoReturn:
 
 def main() -> int:
     """Run the launch on standard input, and return the exit status: 0 or, if it failed, 1."""
-    launch = directory.decode_launch(json.loads(sys.stdin.readline()))
+    launch = records.decode_launch(json.loads(sys.stdin.readline()))
     descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
     # The runner takes the end of this pipe for the end of the launch.
     os.set_inheritable(descriptor, False)

@@ -30,7 +30,7 @@ from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
 from commbench.machine.process import MARK
 from commbench.model import Case, Failure, Launch, LaunchEnd, Record, registry
-from commbench.store import directory
+from commbench.store.records import decode
 from commbench.workloads.base import PairWorkload
 
 __all__ = ["MARK", "environment", "run_plan", "scratch_folder"]
@@ -121,7 +121,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
                     yield None
                     continue
                 try:
-                    record = directory.decode(line)
+                    record = decode(line)
                 except ValueError:
                     yield failure("protocol", f"the launch wrote {line[:80]!r}, not a record")
                     return

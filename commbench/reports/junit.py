@@ -52,8 +52,7 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
     ends, failures, summaries = (
         table[table["case_id"] == measured.id] for table in (run.ends, run.failures, run.costs)
     )
-    name = f"{run.case_labels[measured.id]} over {measured.backend}"
-    element = case(name, measured.workload, ends["seconds"].sum())
+    element = case(run.case_names[measured.id], measured.workload, ends["seconds"].sum())
     n_failed = int((~ends["ok"].astype(bool)).sum())
     if n_failed or len(failures):
         first = next(iter(failures["message"]), "no reason was recorded")

@@ -22,13 +22,10 @@ from commbench.errors import ResultsError, UnwritableError
 from commbench.model import ClusterSpec, Manifest, Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
-from commbench.store.records import decode, decode_launch, encode
 
 _BEFORE = {
     name: info.before for name, info in ClusterSpec.settings().items() if info.before is not None
 }
-
-__all__ = ["RunStore", "decode", "decode_launch", "encode", "new_run_id", "read_manifest"]
 
 
 class RunStore:

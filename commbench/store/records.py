@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -108,12 +108,12 @@ def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
         If the file exists but can't be read.
     """
     records: list[dict[str, Any]] = []
-    bad = _BadLines(path.name)
+    bad, is_cut = list[str](), False
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    bad.ends_cut = True
+                    is_cut = True
                 elif line != b"\n":
                     try:
                         fields = parse(line)
@@ -121,36 +121,17 @@ def read(path: Path, notes: list[str]) -> list[dict[str, Any]]:
                             raise ValueError(f"a {fields['record']} does not belong here")
                         records.append(fields)
                     except ValueError as error:
-                        bad.add(number, error)
+                        bad.append(f"{path.name} line {number} is left out: {error}")
     except FileNotFoundError:
         pass
     except OSError as error:
         raise ResultsError(f"can't read {path}: {error}") from error
-    notes += bad.notes()
+    notes += bad[:_MAX_NOTES]
+    if len(bad) > _MAX_NOTES:
+        notes.append(f"{path.name}: {len(bad) - _MAX_NOTES} more lines are left out")
+    if is_cut:
+        notes.append(f"{path.name} ends in a line that was cut short; it is left out")
     return records
-
-
-class _BadLines:
-    """The invalid lines of a file, of which the first few are described."""
-
-    def __init__(self, name: str) -> None:
-        self.ends_cut = False
-        self._name = name
-        self._described: list[str] = []
-        self._n_more = 0
-
-    def add(self, number: int, error: ValueError) -> None:
-        if len(self._described) < _MAX_NOTES:
-            self._described.append(f"{self._name} line {number} is left out: {error}")
-        else:
-            self._n_more += 1
-
-    def notes(self) -> Iterator[str]:
-        yield from self._described
-        if self._n_more:
-            yield f"{self._name}: {self._n_more} more lines are left out"
-        if self.ends_cut:
-            yield f"{self._name} ends in a line that was cut short; it is left out"
 
 
 def _short(value: Any) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commbench import model
 from commbench.model import Case, ClusterSpec, Placement, Summary
-from commbench.store.directory import decode_launch
+from commbench.store.records import decode_launch
 
 CASE = Case(
     workload="merge",

@@ -89,9 +89,9 @@ class Figure:
     location: str
     title: str
     hardware: str
-    across_hosts: bool
-    notes: tuple[str, ...]
     values: tuple[Value, ...]
+    across_hosts: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def setting(self) -> str:
@@ -171,30 +171,23 @@ def _figures() -> Mapping[str, Figure]:
     text = files(__name__).joinpath("figures.toml").read_text(encoding="utf-8")
     content = tomllib.loads(text)
     sources = {table["name"]: Source(**table) for table in content["source"]}
-    return {
-        table["name"]: _figure(table, sources[table["name"].partition(".")[0]])
-        for table in content["figure"]
-    }
+    figures = {}
+    for table in content["figure"]:
+        device, values = table.pop("device"), table.pop("values")
+        figures[table["name"]] = Figure(
+            source=sources[table["name"].partition(".")[0]],
+            values=tuple(_value({"device": device, **value}) for value in values),
+            **_hashable(table),
+        )
+    return figures
 
 
-def _figure(table: Mapping[str, Any], source: Source) -> Figure:
-    return Figure(
-        name=table["name"],
-        source=source,
-        location=table["location"],
-        title=table["title"],
-        hardware=table["hardware"],
-        across_hosts=table.get("across_hosts", False),
-        notes=tuple(table.get("notes", ())),
-        values=tuple(_value(value, table["device"]) for value in table["values"]),
-    )
+def _value(table: dict[str, Any]) -> Value:
+    if "value" in table:
+        table["low"] = table["high"] = table.pop("value")
+    return Value(**_hashable(table))
 
 
-def _value(table: Mapping[str, Any], device: str) -> Value:
-    given = {"device": device, **table}
-    if "value" in given:
-        given["low"] = given["high"] = given.pop("value")
-    for key in ("workers", "message_bytes"):
-        if key in given:
-            given[key] = tuple(given[key])
-    return Value(**given)
+def _hashable(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `table` with tuples instead of lists."""
+    return {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
