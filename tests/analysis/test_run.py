@@ -1,5 +1,6 @@
 import math
 from collections import Counter
+from itertools import permutations
 
 import builders
 import pytest
@@ -52,6 +53,27 @@ def test_idle_cores_are_in_every_row_of_their_case(recorded):
     assert table["idle_cores"].tolist() == pytest.approx(
         [1.5, 1.5, math.nan, math.nan], nan_ok=True
     )
+
+
+FULL = [
+    *launches(CASE, [1.0] * 6), builders.idle(CASE), wire(CASE, 100), log_count(CASE),
+    *(
+        transfer(CASE, 0, 100 if (src, dst) == ("0", "1") else 1, src=src, dst=dst)
+        for src, dst in permutations("012", 2)
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("records", [[], [builders.failure(CASE)]], ids=["nothing", "a failure"])
+def test_tables_without_rows_have_the_columns_of_others(records, recorded):
+    full, empty = recorded([CASE], FULL), recorded([CASE], records)
+    for name in ("costs", "coverage", "link_bandwidths", "pairs", "slow_pairs"):
+        some, none = (getattr(run, name) for run in (full, empty))
+        assert (len(some) > 0, len(none), list(none)) == (True, 0, list(some)), name
+    for derive in (stats.launch_medians, stats.idle_cores, stats.spreads, stats.drifts):
+        some, none = derive(full), derive(empty)
+        assert (len(some) > 0, len(none), list(none)) == (True, 0, list(some)), derive
+    assert empty.comparisons == []
 
 
 COMPUTED = (

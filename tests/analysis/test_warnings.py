@@ -20,7 +20,7 @@ from builders import (
 )
 
 from commbench.analysis.warnings import COMPRESSION
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, IdleCost
 
 CASE = builders.case(launches=8)
 QUIET = {
@@ -330,3 +330,17 @@ def test_records_of_a_disturbed_run(records, text):
 def test_spread_and_drift_of_launches(medians, text):
     warning = warned(clean(medians=medians))
     assert warning.startswith(text) if text else warning == ""
+
+
+@pytest.mark.parametrize(
+    ("idle_cores", "n_cores", "warns"),
+    [(1.9, 2, True), (0.2, 2, False), (1.9, 4, False), (3.9, 8, False)],
+)
+def test_processes_that_poll_on_fewer_cores_are_named(idle_cores, n_cores, warns):
+    case = builders.case("ucx", launches=8)
+    records = [record for record in clean(case) if not isinstance(record, IdleCost)]
+    records.append(builders.idle(case, idle_cores, seconds=1.0))
+    cpu = QUIET["cpu"] | {"usable_cores": n_cores}
+    warning = warned(records, cases=[case], environment={"cpu": cpu})
+    expected = "ucx: event loops poll: an idle cluster uses 1.9 of 2 cores"
+    assert warning.startswith(expected) == warns

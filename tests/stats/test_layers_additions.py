@@ -30,15 +30,13 @@ def test_each_layer_is_compared_with_the_one_below(recorded):
     assert table["added_s"].tolist() == pytest.approx([math.nan, 1, 2, 5, 7], nan_ok=True)
 
 
-def test_a_layer_that_was_not_measured_is_skipped(recorded):
-    table = additions(recorded, [TCP], samples(TCP, {"raw": 2.0, "comm": 9.0}))
-    assert table["below"].tolist() == ["", "raw"]
-    assert table["added_s"].iloc[1] == pytest.approx(7)
-
-
-def test_a_faster_layer_has_a_negative_addition(recorded):
-    table = additions(recorded, [TCP], samples(TCP, {"coroutine": 5.0, "comm": 3.0}))
-    assert table["added_s"].iloc[1] == pytest.approx(-2)
+@pytest.mark.parametrize(
+    ("below", "seconds", "added"), [("raw", 2.0, 1.0), ("coroutine", 5.0, -2.0)]
+)
+def test_a_layer_that_was_not_measured_is_skipped(below, seconds, added, recorded):
+    table = additions(recorded, [TCP], samples(TCP, {below: seconds, "comm": 3.0}))
+    assert table["below"].tolist() == ["", below]
+    assert table["added_s"].iloc[1] == pytest.approx(added)
 
 
 def test_sizes_and_cases_are_kept_apart(recorded):
@@ -51,14 +49,10 @@ def test_sizes_and_cases_are_kept_apart(recorded):
     assert added == pytest.approx({"tcp": 1.0, "ucx": 200.0})
 
 
-def test_bandwidth_mode_has_no_additions(recorded):
-    stream = builders.case("tcp", "pingpong", params={"mode": "bandwidth"})
-    assert additions(recorded, [stream], samples(stream, {"raw": 1.0, "comm": 2.0})).empty
-
-
-def test_a_workload_has_no_layers(recorded):
-    merge = builders.case()
-    assert additions(recorded, [merge], builders.launches(merge, [1.0])).empty
+def test_workloads_and_bandwidths_have_no_additions(recorded):
+    stream, merge = builders.case("tcp", "pingpong", params={"mode": "bandwidth"}), builders.case()
+    records = samples(stream, {"raw": 1.0, "comm": 2.0}) + builders.launches(merge, [1.0])
+    assert additions(recorded, [stream, merge], records).empty
     assert additions(recorded, [merge], []).empty
 
 

@@ -61,11 +61,3 @@ def test_link_classes_are_ordered_by_case_channel_and_distance(recorded):
         for channel in ("alone", "together")
         for link in ("same NUMA", "network")
     ]
-
-
-def test_link_bandwidths_without_transfers(recorded):
-    full = recorded([CASE], [*PLACES, fetch("0", "1", 1.0)])
-    empty = recorded([CASE])
-    tables = [run.link_bandwidths for run in (full, empty)]
-    assert [len(table) for table in tables] == [1, 0]
-    assert list(tables[0].columns) == list(tables[1].columns)

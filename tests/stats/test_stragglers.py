@@ -221,14 +221,6 @@ def test_pairs_without_a_bandwidth_are_not_slow(recorded):
     assert slow(recorded, case, fetches(case, bandwidths), untimed).empty
 
 
-def test_slow_pairs_without_transfers(recorded):
-    case = builders.case(n_workers=4)
-    empty = slow(recorded, case, [])
-    full = slow(recorded, case, fetches(case, cluster(4, noise=0.0) | {("0", "1"): 1e6}))
-    assert list(empty.columns) == list(full.columns)
-    assert (len(empty), len(full)) == (0, 1)
-
-
 WIDE = dict(zip(cluster(4), itertools.cycle([240e6, 420e6, 600e6, 900e6, 1.5e9]), strict=False))
 HALF = cluster(3) | dict.fromkeys(itertools.islice(cluster(3), 3), 6e6)
 

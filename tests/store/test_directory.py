@@ -16,20 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from commbench import load, model
+from commbench import Run, load, model
 from commbench.errors import ResultsError
 from commbench.store import parts, records
 from commbench.store.directory import RunStore, new_run_id, read_manifest
+from commbench.store.records import TABLES
 
 CASE = builders.case()
-FRAMES = {
-    "Sample": "samples", "Region": "regions", "TransferRecord": "transfers", "WireBytes": "wire",
-    "LogCount": "log_counts", "TaskRecord": "tasks", "TransportUsed": "transports",
-    "WorkerAddress": "addresses", "WorkerPlace": "places",
-    "NetworkCounter": "network", "IdleCost": "idle", "Load": "loads", "CoreUse": "core_use",
-    "Spill": "spills", "Setting": "settings", "ThreadTime": "threads",
-    "Activity": "activities", "Failure": "failures", "LaunchEnd": "ends",
-}  # fmt: skip
 
 
 def append(store, *new):
@@ -48,12 +41,13 @@ def rows(run):
             getattr(run, name).drop(columns=["workload", "backend"]).to_dict(orient="records"),
             key=lambda row: row.get("start_s", 0),
         )
-        for kind, name in FRAMES.items()
+        for name, kind in TABLES.items()
     }
 
 
 def test_every_kind_of_record_has_a_frame():
-    assert set(records.KINDS) == set(FRAMES) == {kind.__name__ for kind in model.Record.__args__}
+    assert set(TABLES.values()) == {kind.__name__ for kind in model.Record.__args__}
+    assert all(kind.__doc__ == vars(Run)[kind.table].__doc__ for kind in records.KINDS.values())
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -64,7 +58,7 @@ def test_every_kind_of_record_is_read(finished, tmp_path):
     run = load(store.path)
     assert run.notes == ()
     assert rows(run) == {type(r).__name__: [vars(r)] for r in builders.every_kind(CASE)}
-    for name in FRAMES.values():
+    for name in TABLES:
         frame = getattr(run, name)
         assert (frame["workload"].tolist(), frame["backend"].tolist()) == (["merge"], ["tcp"])
 
@@ -72,7 +66,7 @@ def test_every_kind_of_record_is_read(finished, tmp_path):
 def test_frames_without_records_have_the_same_types(tmp_path):
     empty = load(builders.unfinished(tmp_path / "empty", [CASE]).path)
     full = load(builders.unfinished(tmp_path / "full", [CASE], builders.every_kind(CASE)).path)
-    for name in FRAMES.values():
+    for name in TABLES:
         # The categories are the names in the records, so they differ.
         types = [getattr(run, name).dtypes.astype(str).to_dict() for run in (empty, full)]
         assert types[0] == types[1]
@@ -83,8 +77,8 @@ def test_records_of_other_cases_are_left_out(tmp_path):
     foreign = builders.case("ucx")
     both = builders.every_kind(CASE) + builders.every_kind(foreign)
     run = load(builders.written(tmp_path, [CASE], both).path)
-    assert all(len(getattr(run, name)) == 1 for name in FRAMES.values())
-    assert len(run.notes) == len(FRAMES)
+    assert all(len(getattr(run, name)) == 1 for name in TABLES)
+    assert len(run.notes) == len(TABLES)
     assert "1 Samples of cases that are not the run's are left out" in run.notes
 
 
