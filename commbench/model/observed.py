@@ -334,23 +334,7 @@ class LaunchEnd(_LaunchRecord):
 
 
 Record = (
-    Sample
-    | Region
-    | TransferRecord
-    | WireBytes
-    | LogCount
-    | TaskRecord
-    | TransportUsed
-    | WorkerAddress
-    | WorkerPlace
-    | NetworkCounter
-    | IdleCost
-    | Load
-    | CoreUse
-    | Spill
-    | Setting
-    | ThreadTime
-    | Activity
-    | Failure
-    | LaunchEnd
-)
+    Sample | Region | TransferRecord | WireBytes | LogCount | TaskRecord | TransportUsed
+    | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse | Spill | Setting
+    | ThreadTime | Activity | Failure | LaunchEnd
+)  # fmt: skip

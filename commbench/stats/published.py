@@ -26,10 +26,10 @@ from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-_QUANTITY_COLUMNS = (
-    "case_id", "quantity", "workload", "backend", "layer", "device", "n_workers", "message_bytes",
+_QUANTITY_COLUMNS = [
+    "case_id", "quantity", "workload", "backend", "device", "n_workers", "layer", "message_bytes",
     "low", "mid", "high",
-)  # fmt: skip
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,21 +221,14 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
         medians, the smallest and the largest of them; for ``transfer time`` the median and the
         quartiles of single transfers.
     """
-    rows: list[dict[str, Any]] = [
-        {"case_id": str(case_id), "quantity": quantity}
-        | {"layer": layer, "message_bytes": message_bytes, "low": low, "mid": mid, "high": high}
-        for quantity in wanted
-        for case_id, layer, message_bytes, (low, mid, high) in _measured(quantity, run)
-    ]
-    cases = {case.id: case for case in run.suite.cases}
-    for row in rows:
-        case = cases[row["case_id"]]
-        is_pair = run.kinds[case.id] == "pair"
-        row |= {
-            "workload": case.workload, "backend": case.backend, "device": case.cluster.device,
-            "n_workers": 0 if is_pair else case.cluster.n_workers,
-        }  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(_QUANTITY_COLUMNS))
+    cases, rows = {case.id: case for case in run.suite.cases}, []
+    for quantity in wanted:
+        for case_id, layer, message_bytes, limits in _measured(quantity, run):
+            case = cases[str(case_id)]
+            n_workers = 0 if run.kinds[case.id] == "pair" else case.cluster.n_workers
+            what = (case.id, quantity, case.workload, case.backend, case.cluster.device, n_workers)
+            rows.append((*what, layer, message_bytes, *limits))
+    table = pd.DataFrame(rows, columns=_QUANTITY_COLUMNS)
     return in_suite_order(table, run, ["quantity", "layer", "message_bytes"])
 
 

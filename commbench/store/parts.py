@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = [
-    "Batch", "Parts", "all_records", "closed", "damage_reported", "merge", "read", "schema",
-    "texts", "writing",
-]  # fmt: skip
-
 FLUSH_ROWS = 50_000
 FLUSH_SECONDS = 10.0
 """The rows, and the seconds since the last flush, after which a part is written."""
