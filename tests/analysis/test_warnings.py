@@ -44,6 +44,18 @@ def clean(case=CASE, medians=()):
     return records
 
 
+def messages(case, seconds=1e-3, sizes=(1,), spread=lambda _: 0.001, **given):
+    """Return eight launches of a ping-pong of four messages of each size."""
+    return builders.ended(
+        message(
+            case, seconds * (1 + slope * i + n % 3 / 1000), size, launch=n, iteration=i, **given
+        )
+        for size, slope in zip(sizes, map(spread, sizes), strict=True)
+        for n in range(8)
+        for i in range(4)
+    )
+
+
 def warned(records, *, cases=(CASE,), environment=None, **given):
     """Return the only warning about a run on a quiet machine, or nothing."""
     environment = QUIET | (environment or {})
@@ -127,12 +139,7 @@ def test_threads_of_other_hosts_do_not_count():
         case = builders.case(cluster=cluster, launches=8)
         assert bool(warned(clean(case), cases=[case])) == expected
     pair = builders.case(workload="pingpong", n_workers=99, launches=8)
-    records = [
-        message(pair, 1e-3 * (1 + 0.001 * (i + n % 3)), 1, launch=n, iteration=i)
-        for n in range(8)
-        for i in range(4)
-    ]
-    assert warned(builders.ended(records), cases=[pair]) == ""
+    assert warned(messages(pair), cases=[pair]) == ""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_threads_of_other_hosts_do_not_count():
 )
 def test_busy_threads_of_each_layer(layer, n_busy):
     case = builders.case(workload="pingpong", n_workers=3, launches=8)
-    records = builders.ended([message(case, 1e-3, 1, launch=n, layer=layer) for n in range(8)])
+    records = messages(case, layer=layer)
     for n_cores in (n_busy - 1, n_busy):
         cpu = QUIET["cpu"] | {"usable_cores": n_cores}
         warning = warned(records, cases=[case], environment={"cpu": cpu})
@@ -156,9 +163,8 @@ def test_busy_threads_of_each_layer(layer, n_busy):
 def test_more_processes_of_pairs_than_cores(n_pairs, mode):
     params = {"mode": mode, "pairs": n_pairs}
     case = builders.case(workload="pingpong", params=params, launches=8)
-    records = builders.ended([message(case, 1e-3, 1, launch=n) for n in range(8)])
     cpu = QUIET["cpu"] | {"usable_cores": 4}
-    warning = warned(records, cases=[case], environment={"cpu": cpu})
+    warning = warned(messages(case), cases=[case], environment={"cpu": cpu})
     assert ("up to 6 busy threads share 4 cores" in warning) == (
         n_pairs == 3 and mode == "multi-pair"
     )
@@ -180,13 +186,8 @@ def test_samples_that_spread_within_launches(spread, expected):
 
 def test_sizes_that_spread_are_counted():
     case = builders.case(workload="pingpong", launches=8)
-    records = [
-        message(case, 1e-3 * (1 + (0.4 if size == 8192 else 0.01) * i), size, launch=n, iteration=i)
-        for size in (1, 64, 8192)
-        for n in range(8)
-        for i in range(4)
-    ]
-    warning = warned(builders.ended(records), cases=[case])
+    records = messages(case, sizes=(1, 64, 8192), spread=lambda n: 0.4 if n == 8192 else 0.01)
+    warning = warned(records, cases=[case])
     assert " in pingpong over tcp at 8 KiB (1 of 3 sizes)" in warning
 
 
@@ -199,20 +200,14 @@ def test_sizes_that_spread_are_counted():
 )  # fmt: skip
 def test_durations_of_a_few_clock_steps(layer, params, seconds, expected):
     case = builders.case(workload="pingpong", launches=8, params=params)
-    records = [
-        message(case, seconds * (1 + 0.001 * ((i + n) % 3)), 1, launch=n, iteration=i, layer=layer)
-        for n in range(8)
-        for i in range(4)
-    ]
-    warning = warned(builders.ended(records), cases=[case])
+    records = messages(case, seconds, layer=layer)
+    warning = warned(records, cases=[case])
     assert bool(warning) == expected
     if expected:
         assert "less than 100 steps of the clock (50.0 ns each)" in warning
         # Who has the best clock already is not expected to take it.
-        others = warned(
-            builders.ended(records), cases=[case],
-            environment={"cpu": QUIET["cpu"] | {"clock_source": "tsc"}},
-        )  # fmt: skip
+        cpu = QUIET["cpu"] | {"clock_source": "tsc"}
+        others = warned(records, cases=[case], environment={"cpu": cpu})
         assert ("clock source tsc" in warning, "clock source tsc" in others) == (True, False)
 
 

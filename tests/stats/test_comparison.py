@@ -4,9 +4,10 @@ import time
 import builders
 import numpy as np
 import pytest
-from builders import message, sample
+from builders import message, sample, wire
 
 from commbench import stats
+from commbench.analysis import warnings
 from commbench.model import ClusterSpec
 from commbench.stats.comparison import compare_pairs, make_side
 
@@ -221,6 +222,57 @@ def test_limits_do_not_depend_on_the_other_cases_of_the_run(recorded_and_ended):
         for some in (cases, cases, cases[:2])
     ]
     assert limits[0] == limits[1] == limits[2]
+
+
+def moving(recorded, moved, placement="pinned"):
+    """Return a run with the bytes of its iterations by backend; the second takes twice as long."""
+    cases = [
+        builders.case(backend, cluster=ClusterSpec(task_placement=placement)) for backend in moved
+    ]
+    records = []
+    for factor, (case, sizes) in enumerate(zip(cases, moved.values(), strict=True), 1):
+        for launch in range(6):
+            for iteration in range(2):
+                at = {"launch": launch, "iteration": iteration}
+                records.append(sample(case, factor * (1 + launch / 100), **at))
+                size = sizes[(launch * 2 + iteration) % len(sizes)]
+                records.append(wire(case, size, **at))
+                # What a worker writes to itself doesn't cross.
+                records.append(wire(case, 10**9, src="1", **at))
+    return recorded(cases, builders.ended(records))
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"), [((104,), "slower"), ((106,), "unequal"), ((94,), "unequal")]
+)
+def test_a_verdict_needs_equal_work(recorded, other, verdict):
+    run = moving(recorded, {"tcp": (100,), "mpi": other})
+    (comparison,) = run.comparisons
+    assert comparison.verdict == verdict
+    assert (comparison.baseline_moved_bytes, comparison.candidate_moved_bytes) == (100, *other)
+
+
+def test_bytes_are_the_mean_over_iterations(recorded):
+    run = moving(recorded, {"tcp": (100, 200), "mpi": (200, 100)})
+    (comparison,) = run.comparisons
+    assert comparison.candidate_moved_bytes == 150
+    assert comparison.verdict == "slower"
+
+
+@pytest.mark.parametrize(
+    ("placement", "remedy"),
+    [("dask", "measure again with --task-placement pinned"), ("pinned", "the tables of pairs")],
+)
+def test_unequal_work_is_a_warning_with_a_remedy(recorded, placement, remedy):
+    run = moving(recorded, {"tcp": (100_000,), "mpi": (200_000,)}, placement)
+    text = next(text for text in warnings.find(run) if "unequal work" in text)
+    assert text.startswith("an iteration moved 100 kB in merge over tcp and 200 kB in merge over")
+    assert remedy in text
+
+
+def test_equal_work_is_no_warning(recorded):
+    run = moving(recorded, {"tcp": (100,), "mpi": (101,)})
+    assert not any("unequal work" in text for text in warnings.find(run))
 
 
 @pytest.mark.slow

@@ -236,34 +236,21 @@ def test_manifest_with_any_value_replaced_is_refused_or_read(value, tmp_path):
     assert all(refusal.startswith(str(file)) for refusal in refusals)
 
 
-@pytest.fixture
-def part(tmp_path):
-    """Return a run and the path of its one part with transfers."""
-    path = builders.written(tmp_path, [CASE], [builders.transfer(CASE, 0, 1)]).path
-    (part,) = parts.closed(path, "TransferRecord")
-    return path, part
+DAMAGE = {
+    "empty": lambda file: file.write_bytes(b""),
+    "garbage": lambda file: file.write_bytes(b"garbage"),
+    "no metadata": lambda file: file.write_bytes(b"PAR1" + b"\0" * 64 + b"PAR1"),
+    "a column missing": lambda file: pd.read_parquet(file).drop(columns="nbytes").to_parquet(file),
+    "text": lambda file: pd.read_parquet(file).assign(start_s="soon").to_parquet(file),
+    "a foreign table": lambda file: pd.DataFrame({"a": [1]}).to_parquet(file),
+}
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PAR1" + b"\0" * 64 + b"PAR1"])
-def test_damaged_parquet_is_named(content, part):
-    run, file = part
-    file.write_bytes(content)
-    with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
-        _ = load(run).transfers
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda table: table.drop(columns="start_s"),
-        lambda table: table.assign(start_s="soon"),
-        lambda _: pd.DataFrame({"a": [1]}),
-    ],
-    ids=["a column missing", "text for numbers", "a foreign table"],
-)
-def test_parquet_with_other_columns_is_named(change, part):
-    run, file = part
-    change(pd.read_parquet(file)).to_parquet(file)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_parquet_is_named(damage, tmp_path):
+    run = builders.written(tmp_path, [CASE], [builders.transfer(CASE, 0, 1)]).path
+    (part,) = parts.closed(run, "TransferRecord")
+    damage(part)
     with pytest.raises(ResultsError, match=r"can't read .*transfers/made-up"):
         _ = load(run).transfers
 
