@@ -28,6 +28,15 @@ def verdict(baseline, candidate, min_effect=0.05, *, paired=False):
     return result
 
 
+def samples(cases, seconds, n_launches=6):
+    """Return a sample of each launch: of ``seconds(number of the case, launch)``."""
+    return [
+        sample(case, seconds(i, launch), launch=launch)
+        for i, case in enumerate(cases)
+        for launch in range(n_launches)
+    ]
+
+
 def scaled(factor):
     return [factor * value for value in STEADY]
 
@@ -129,11 +138,7 @@ def test_pairs_are_tested_unpaired_where_holm_leaves_no_significant_outcome():
 
 def test_launches_of_different_blocks_are_not_paired(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", "ucx")]
-    records = [
-        sample(case, value, launch=launch)
-        for case in cases
-        for launch, value in enumerate([*STEADY, 1.0])
-    ]
+    records = samples(cases, lambda _, launch: [*STEADY, 1.0][launch], n_launches=7)
     tests = [
         stats.comparisons(recorded_and_ended(cases, some))[0].test
         for some in (records, records[1:], [*records, builders.end(cases[1], launch=6, ok=False)])
@@ -143,11 +148,7 @@ def test_launches_of_different_blocks_are_not_paired(recorded_and_ended):
 
 def test_p_values_of_all_pairs_are_adjusted_by_holm(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
-    records = [
-        sample(case, factor * value, launch=launch)
-        for case, factor in zip(cases, (1, 2, 4), strict=True)
-        for launch, value in enumerate(STEADY)
-    ]
+    records = samples(cases, lambda i, launch: 2**i * STEADY[launch])
     result = stats.comparisons(recorded_and_ended(cases, records))
     assert [(c.baseline, c.candidate) for c in result] == [
         ("tcp", "ucx"), ("tcp", "mpi"), ("ucx", "mpi"),
@@ -159,11 +160,7 @@ def test_p_values_of_all_pairs_are_adjusted_by_holm(recorded_and_ended):
 
 def test_no_pair_differs_where_friedman_finds_no_difference(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", *(f"ucx:{n}" for n in range(9)))]
-    records = [
-        sample(case, 1.0 + ((7 * i + 3 * launch) % 11) / 100, launch=launch)
-        for i, case in enumerate(cases)
-        for launch in range(6)
-    ]
+    records = samples(cases, lambda i, launch: 1.0 + ((7 * i + 3 * launch) % 11) / 100)
     result = stats.comparisons(recorded_and_ended(cases, records))
     assert len(result) == 45
     assert min(c.p_value for c in result) > 0.5
@@ -184,10 +181,7 @@ def test_only_cases_that_differ_in_their_backend_alone_are_compared(other, recor
         builders.case("tcp", params={"rows": 1}),
         builders.case("ucx", **({"params": {"rows": 1}} | other)),
     ]
-    run = recorded_and_ended(
-        cases, [sample(case, 1.0, launch=n) for case in cases for n in range(6)]
-    )
-    assert stats.comparisons(run) == []
+    assert stats.comparisons(recorded_and_ended(cases, samples(cases, lambda *_: 1.0))) == []
 
 
 def test_message_sizes_are_compared_one_by_one(recorded_and_ended):
@@ -212,11 +206,7 @@ def test_only_launches_that_ended_well_are_compared(recorded_and_ended):
 
 def test_limits_do_not_depend_on_the_other_cases_of_the_run(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
-    records = [
-        sample(case, value * (i + 1) ** 0.1, launch=launch)
-        for i, case in enumerate(cases)
-        for launch, value in enumerate(STEADY)
-    ]
+    records = samples(cases, lambda i, launch: STEADY[launch] * (i + 1) ** 0.1)
     limits = [
         next((c.ci_low, c.ci_high) for c in stats.comparisons(recorded_and_ended(some, records)))
         for some in (cases, cases, cases[:2])
