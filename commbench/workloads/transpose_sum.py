@@ -80,7 +80,7 @@ class TransposeSum(ClusterWorkload):
         (self.x,) = persist_input(client, lazy)
         rebalance(client, self.x)
         blocks = finished_blocks(self.x, (self._n_chunks, self._n_chunks))
-        self._sums = {index: block.total for index, block in _inspect_all(client, blocks).items()}
+        self._sums = {index: total for index, _, _, total in _inspect_all(client, blocks)}
 
     def build(self) -> Any:
         """Return the lazy x + x.T, or its sum."""
@@ -101,25 +101,20 @@ class TransposeSum(ClusterWorkload):
 
     def _verify_blocks(self, client: Any, result: Any) -> None:
         blocks = finished_blocks(result, (self._n_chunks, self._n_chunks))
-        for index, block in _inspect_all(client, blocks).items():
-            shape = tuple(map(self._side, index))
-            if (block.shape, block.dtype) != (shape, "float64"):
+        for index, shape, dtype, total in _inspect_all(client, blocks):
+            expected_shape = tuple(map(self._side, index))
+            if (shape, dtype) != (expected_shape, "float64"):
                 raise VerificationError(
-                    f"block {index} of x + x.T: expected float64 {shape}, "
-                    f"found {block.dtype} {block.shape}"
+                    f"block {index} of x + x.T: expected float64 {expected_shape}, "
+                    f"found {dtype} {shape}"
                 )
             expected = self._sums[index] + self._sums[index[::-1]]
-            self._compare(f"sum of block {index} of x + x.T", expected, block.total)
+            self._compare(f"sum of block {index} of x + x.T", expected, total)
         sample = self._sample()
-        wrong = client.gather(
-            [
-                client.submit(
-                    _count_wrong, blocks[index], self.context.device, self.context.seed, index,
-                    tuple(map(self._side, index)), pure=False,
-                )
-                for index in sample
-            ]
-        )  # fmt: skip
+        device, seed = self.context.device, self.context.seed
+        chosen = [blocks[index] for index in sample]
+        counts = client.map(_count_wrong, sample, chosen, device=device, seed=seed, pure=False)
+        wrong = client.gather(counts)
         for index, n_wrong in zip(sample, wrong, strict=True):
             if n_wrong:
                 raise VerificationError(
@@ -158,26 +153,19 @@ class TransposeSum(ClusterWorkload):
         return sorted(sample)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Inspected:
-    shape: tuple[int, ...]
-    dtype: str
-    total: float
+def _inspect_all(client: Any, blocks: dict[tuple[int, ...], Any]) -> list[Any]:
+    """Return index, shape, data type and sum of each block."""
+    indices, futures = list(blocks), list(blocks.values())
+    inspected: list[Any] = client.gather(client.map(_inspect, indices, futures, pure=False))
+    return inspected
 
 
-def _inspect(block: Any) -> _Inspected:
-    return _Inspected(shape=tuple(block.shape), dtype=str(block.dtype), total=float(block.sum()))
+def _inspect(
+    index: tuple[int, ...], block: Any
+) -> tuple[tuple[int, ...], tuple[int, ...], str, float]:
+    return index, tuple(block.shape), str(block.dtype), float(block.sum())
 
 
-def _inspect_all(
-    client: Any, blocks: dict[tuple[int, ...], Any]
-) -> dict[tuple[int, ...], _Inspected]:
-    futures = [client.submit(_inspect, block, pure=False) for block in blocks.values()]
-    return dict(zip(blocks, client.gather(futures), strict=True))
-
-
-def _count_wrong(
-    block: Any, device: str, seed: int, index: tuple[int, int], shape: tuple[int, int]
-) -> int:
-    mirrored = uniform_block(device, seed, index[::-1], shape[::-1])
-    return int((block != uniform_block(device, seed, index, shape) + mirrored.T).sum())
+def _count_wrong(index: tuple[int, int], block: Any, device: str, seed: int) -> int:
+    mirrored = uniform_block(device, seed, index[::-1], block.shape[::-1])
+    return int((block != uniform_block(device, seed, index, block.shape) + mirrored.T).sum())
