@@ -175,17 +175,19 @@ def _cases(
         )
     if entry.workers == ():
         raise SuiteError("workers is empty; name at least one number, or leave it out")
+    levels = (entry.cluster, file.cluster)
     spec = {
-        f.name: value
-        for f in fields(ClusterSpec)
-        if f.name != "placement"
-        and (value := _first(*(getattr(level.cluster, f.name) for level in (entry, file))))
-        is not None
+        f.name: _first(*(getattr(level, f.name) for level in levels)) for f in fields(ClusterSpec)
     }
-    cluster = ClusterSpec(**spec)
+    # Placement files are relative to the suite file, or to the working directory.
+    choice = _first(given.get("placement"), spec.pop("placement"), "none")
+    if given.get("placement") is not None:
+        folder = Path()
+    cluster = ClusterSpec(**{name: value for name, value in spec.items() if value is not None})
     rules = dict(entry.scaling)
-    if rule := rules.pop(_THREADS, ""):
-        threads = scaled({_THREADS: cluster.threads_per_worker}, {_THREADS: rule}, scale)
+    if _THREADS in rules:
+        rule = {_THREADS: rules.pop(_THREADS)}
+        threads = scaled({_THREADS: cluster.threads_per_worker}, rule, scale)
         cluster = replace(cluster, **threads)
     if cluster.device == "auto":
         cluster = replace(cluster, device=device.detect())
@@ -195,12 +197,6 @@ def _cases(
         for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
-    # Placement files are relative to the suite file, or to the working directory.
-    choice = given.get("placement")
-    if choice is None:
-        choice = _first(entry.cluster.placement, file.cluster.placement, "none")
-    else:
-        folder = Path()
     for n_workers in entry.workers or (cluster.n_workers,):
         sized = replace(cluster, n_workers=n_workers)
         yield from cases_for(
