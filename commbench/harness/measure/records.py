@@ -17,13 +17,7 @@ def sample(
     launch: Launch, iteration: int, layer: str, payload_bytes: int, started_at_s: float,
     seconds: float, cpu_seconds: float, *, verified: bool = True, **more: Any,
 ) -> Sample:  # fmt: skip
-    """Return the sample of a verified exchange or iteration; `iteration` is negative in warm-ups.
-
-    Parameters
-    ----------
-    more
-        Further fields of ``Sample``.
-    """
+    """Return a sample, with `more` of its fields; `iteration` is negative in warm-ups."""
     return Sample(
         **keys(launch, iteration), layer=layer, warmup=iteration < 0, started_at_s=started_at_s,
         seconds=seconds, cpu_seconds=cpu_seconds, payload_bytes=payload_bytes, verified=verified,
