@@ -251,10 +251,16 @@ class Control(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once what was sent has left."""
-        if self._transport is not None and not self.keep_open:
-            self._transport.close()
+        if (transport := self._closable()) is not None:
+            transport.close()
 
     def abort(self) -> None:
         """Close at once."""
-        if self._transport is not None and not self.keep_open:
-            self._transport.abort()
+        if (transport := self._closable()) is not None:
+            transport.abort()
+
+    def _closable(self) -> asyncio.Transport | None:
+        # With a closed event loop, the garbage collector closes the socket.
+        if self._transport is None or self.keep_open or self._loop.is_closed():
+            return None
+        return self._transport

@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
@@ -174,19 +174,23 @@ class Engine:
         """Call the channel's `retire` if the event loop is closed."""
         self._channels.add(channel)
 
-    def park(self, transfer: Transfer, then: Callable[[], None] | None = None) -> None:
-        """Keep a transfer and its buffers though its peer is gone: it may never complete.
+    def park(self, transfers: Collection[Transfer], then: Callable[[], None] | None = None) -> None:
+        """Keep transfers and their buffers though the peer is gone: they may never complete.
 
-        If it does, `then` is called, and no other callback.
+        When one does, `then` is called, and no other callback.
         """
-        self._transfers.drop(transfer)
-        transfer.forget(then)
-        if transfer.advance():
-            transfer.finish()
-            return
-        self._parked.append(transfer)
-        if (loop := self._loop()) is not None and not loop.is_closed():
-            self._wake()
+        self._transfers.drop(transfers)
+        loop = self._loop()
+        is_closed = loop is None or loop.is_closed()
+        for transfer in transfers:
+            transfer.forget(then)
+            if transfer.advance():
+                transfer.finish()
+            elif is_closed:
+                self._orphans.append(transfer)
+            else:
+                self._parked.append(transfer)
+                self._wake()
 
     def watch(self, channel: Watched, spin_s: float = ANNOUNCED_SPIN_S) -> None:
         """Poll for messages to `channel` until its `poll` returns False, or it goes idle."""

@@ -305,8 +305,8 @@ class _Handshake:
             near = frozenset(segments) if local.host and peer.host == local.host else frozenset()
             if local.segments & near:
                 raise ProtocolError("segments of this process")
-            communicator = await self._connect(port, tag, near)
-            pair = Pair(communicator, 0, b"", peer.pid, started_at(peer.pid), near)
+            pair = Pair(None, 0, b"", peer.pid, started_at(peer.pid), near)
+            pair = pair._replace(communicator=await self._connect(port, tag, pair))
             self._sender = None
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
             pair = pair._replace(
@@ -316,17 +316,19 @@ class _Handshake:
             PAIRS.setdefault(peer.process, []).append(pair)
         return pair
 
-    async def _connect(self, port: str, tag: int, segments: frozenset[int]) -> Any:
+    async def _connect(self, port: str, tag: int, pair: Pair) -> Any:
         release_dead()
         self._control.raise_if_lost()
         end = PeerEnd(asyncio.get_running_loop(), self._control.duplicate())
         self._counted = False
-        call = start_connect(self._local, port, tag, segments, end)
+        call = start_connect(self._local, port, tag, pair.segments, end)
         try:
             communicator = await asyncio.shield(asyncio.wrap_future(call))
             if isinstance(communicator, OSError):
                 raise communicator
         except BaseException as error:
+            # UCX may have attached the peer's memory.
+            call.add_done_callback(lambda _: forget(self._peer.process, pair))
             self._finish_failed(call, end, error)
             raise
         return communicator
@@ -355,8 +357,7 @@ class _Handshake:
                     end.is_left_to_thread.set()
                     call.add_done_callback(_free_result)
                 control.keep_open = False
-                if not loop.is_closed():
-                    control.abort()
+                control.abort()
 
         # Not kept elsewhere: if the event loop is closed, the thread goes on alone.
         control.finishing = loop.create_task(finish())

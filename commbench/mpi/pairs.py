@@ -15,7 +15,7 @@ from commbench.mpi import shared_memory
 from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello
-from commbench.mpi.receive_queue import SENDERS, started_at
+from commbench.mpi.receive_queue import SENDERS, has_ended
 from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfers import Transfer
 
@@ -57,12 +57,14 @@ class Pair(NamedTuple):
 PAIRS: dict[str, list[Pair]] = {}
 """By the peer's name. There are several if one end has abandoned a connect."""
 LOCK = threading.Lock()
-_FORGOTTEN = ""
-"""The name under which pairs are kept that failed after the connect; no process has it."""
+_failed: set[tuple[int, int | None]] = set()
+"""The processes, by pid and start, of failed pairs: their memory may be attached."""
 _SECRET_NBYTES = 32
-_MAX_SECRETS = 256
-_secrets: dict[bytes, bytes] = {}
-"""The secrets that have arrived and were not used yet, by what they began with."""
+_awaited: dict[bytes, bytes] = {}
+"""By what it begins with, the secret that each handshake awaits; empty until it has arrived."""
+_MAX_EARLY = 256
+_early: dict[bytes, bytes] = {}
+"""Secrets that no handshake awaits: not yet, or not any more."""
 _checks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
 """By event loop and delay, the time of the next check."""
 
@@ -101,41 +103,35 @@ def _check(delay: float) -> None:
 def forget(name: str, pair: Pair) -> bool:
     """Don't use `pair` for new connections; return whether it was in `PAIRS`.
 
-    If it was, connections may use it already.
+    If it was, connections may use it already. When the peer has died, its memory is detached.
     """
     with LOCK:
         pairs = PAIRS.get(name, [])
-        if pair not in pairs:
-            return False
-        pairs.remove(pair)
-        if not pairs:
-            del PAIRS[name]
-        PAIRS.setdefault(_FORGOTTEN, []).append(pair)
-    return True
+        if known := pair in pairs:
+            pairs.remove(pair)
+            if not pairs:
+                del PAIRS[name]
+        if pair.segments:
+            _failed.add((pair.pid, pair.started))
+    return known
 
 
 def release_dead() -> bool:
     """Drop peers on this host that have died, detach their memory; return whether some live."""
     with LOCK:
-        dead, alive, dead_pids = set[int](), set[int](), set[int]()
+        known = {(p.pid, p.started) for pairs in PAIRS.values() for p in pairs if p.segments}
+        known |= _failed
+        dead = {process for process in known if has_ended(*process)}
+        alive = known - dead
         for name, pairs in list(PAIRS.items()):
-            gone = [pair for pair in pairs if pair.segments and _is_dead(pair)]
-            dead.update(*(pair.segments for pair in gone))
-            dead_pids.update(pair.pid for pair in gone)
-            alive.update(*(pair.segments for pair in pairs if pair not in gone))
-            if gone:
-                PAIRS[name] = [pair for pair in pairs if pair not in gone]
+            PAIRS[name] = [p for p in pairs if not p.segments or (p.pid, p.started) in alive]
             if not PAIRS[name]:
                 del PAIRS[name]
-        if dead:
-            # UCX may have attached more of their segments since the connect.
-            shared_memory.release(dead.union(shared_memory.made_by(dead_pids)) - alive)
+        _failed.difference_update(dead)
+        # Not only what they said: UCX may have attached more, and strangers may name any segment.
+        if pids := {pid for pid, _ in dead} - {pid for pid, _ in alive}:
+            shared_memory.release(shared_memory.made_by(pids))
         return bool(alive)
-
-
-def _is_dead(pair: Pair) -> bool:
-    started = started_at(pair.pid)
-    return started is None or pair.started not in (None, started)
 
 
 async def agree_on_key(
@@ -156,23 +152,27 @@ async def agree_on_key(
     buffer = bytearray(mark + secret)
     requests: list[Any] = []
     delay = 0.0
+    engine = Engine.for_loop(asyncio.get_running_loop())
+    with LOCK:
+        _awaited[mark] = _early.pop(mark, b"")
     try:
         send = pair.communicator.Isend
         requests.append(send((buffer, local.mpi.BYTE), pair.rank, local.tags.reserved))
         while True:
             _receive_secrets(local, pair.communicator)
-            if mark in _secrets and local.mpi.Request.Testall(requests):
+            if _awaited[mark] and local.mpi.Request.Testall(requests):
                 break
             control.raise_if_lost()
             await asyncio.sleep(delay)
             delay = min(delay * 1.5 + 1e-4, 0.02)
     except BaseException as error:
-        begun = Transfer(requests, buffer, len(buffer), False, None)
-        Engine.for_loop(asyncio.get_running_loop()).park(begun)
+        engine.park([Transfer(requests, buffer, len(buffer), False, None)])
         if isinstance(error, Exception) and not isinstance(error, OSError):
             raise OSError(f"MPI could not exchange keys: {error}") from error
         raise
-    return hashlib.sha256(b"".join(sorted([secret, _secrets.pop(mark)]))).digest()
+    finally:
+        theirs = _awaited.pop(mark)
+    return hashlib.sha256(b"".join(sorted([secret, theirs]))).digest()
 
 
 def _receive_secrets(local: Runtime, communicator: Any) -> None:
@@ -184,6 +184,6 @@ def _receive_secrets(local: Runtime, communicator: Any) -> None:
             buffer = bytearray(status.Get_count(byte))
             message.Recv((buffer, byte))
             mark, secret = bytes(buffer[:-_SECRET_NBYTES]), bytes(buffer[-_SECRET_NBYTES:])
-            _secrets[mark] = secret
-            while len(_secrets) > _MAX_SECRETS:
-                del _secrets[next(iter(_secrets))]
+            (_awaited if mark in _awaited else _early)[mark] = secret
+            while len(_early) > _MAX_EARLY:
+                del _early[next(iter(_early))]

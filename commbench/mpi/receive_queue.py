@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from commbench.mpi.shared_memory import mapped
 
-__all__ = ["SENDERS", "ReceiveQueue", "Senders", "started_at"]
+__all__ = ["SENDERS", "ReceiveQueue", "Senders", "has_ended", "started_at"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ _SEGMENT_OFFSET = 4
 """Where a slot names the segment for what does not fit in it."""
 _WRITTEN, _INLINE = 1, 2
 """Flags of a slot. That for *written* is set in every other round through the queue."""
+_UNKNOWN = -1
 _ENDED = (b"Z", b"X")
 """The states of a process or thread that has ended."""
 _UNKNOWN_MESSAGE = 31
@@ -145,9 +146,7 @@ class _Sender(NamedTuple):
     @property
     def is_dead(self) -> bool:
         """Whether it has ended."""
-        if self.pid is None:
-            return False
-        return self.started is None or started_at(self.pid) != self.started
+        return self.pid is not None and has_ended(self.pid, self.started)
 
     def threads(self) -> dict[str, _Thread] | None:
         """Return its threads: none if it has died, None if they are not visible."""
@@ -237,7 +236,11 @@ class Senders:
                 return True
             with self._lock:
                 senders = list(self._counts)
-            threads = {sender: sender.threads() for sender in senders}
+        # Event loops need the lock, and this takes long.
+        threads = {sender: sender.threads() for sender in senders}
+        with self._checking:
+            if self._queue is None:
+                return False
             new = _Seen(now, threads)
             self._seen = {number: self._seen.get(number, new) for number in stuck}
             if {} in threads.values():
@@ -265,7 +268,8 @@ class Senders:
 def started_at(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it has ended.
 
-    A zombie has ended. The result is -1 if the process is not visible in ``/proc``.
+    A zombie has ended. The result is `_UNKNOWN` if ``/proc`` can't be read: the process is not
+    visible there, or this one can't open more files.
     """
     try:
         os.kill(pid, 0)
@@ -281,23 +285,34 @@ def started_at(pid: int) -> int | None:
             return None
         return int(fields[18])
     except (OSError, ValueError, IndexError):
-        return -1
+        return _UNKNOWN
+
+
+def has_ended(pid: int, started: int | None) -> bool:
+    """Return whether the process with that id for which `started_at` was `started` has ended."""
+    now = started_at(pid)
+    return None in (started, now) or (started != now and _UNKNOWN not in (started, now))
 
 
 def _threads(pid: int) -> dict[str, _Thread] | None:
     """Return the threads of a process: none if it has died, None if they are not visible."""
     threads, n_dead = {}, 0
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            # A name can be any bytes.
-            state, *fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if state in _ENDED:
-            n_dead += 1
-        else:
-            in_call = state == b"S" and _is_in_call(thread)
-            threads[thread.name] = _Thread(in_call, int(fields[10]))
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            try:
+                # A name can be any bytes.
+                state, *fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state in _ENDED:
+                n_dead += 1
+            else:
+                in_call = state == b"S" and _is_in_call(thread)
+                threads[thread.name] = _Thread(in_call, int(fields[10]))
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # It has ended, or is not visible.
+    except OSError:
+        return None
     return None if not threads and not n_dead and started_at(pid) is not None else threads
 
 

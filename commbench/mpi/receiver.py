@@ -97,7 +97,7 @@ class Receiver:
             then()
         else:
             # Parking may post them.
-            self._engine.park(transfer, then)
+            self._engine.park([transfer], then)
             transfer.cancel()
 
     def _receives(

@@ -93,7 +93,7 @@ class Sender:
             complete = not large and requests[0].Test()
         except Exception as error:
             # Sends can't be withdrawn: the peer may wait for the rest of this message.
-            self._engine.park(Transfer(requests, (header, large), nbytes, False, None))
+            self._engine.park([Transfer(requests, (header, large), nbytes, False, None)])
             reason = f"MPI could not send: {error}"
             self._on_failure(reason)
             raise ChannelClosedError(reason) from error
@@ -132,7 +132,6 @@ class Sender:
     def abandon(self, reason: str) -> None:
         """Refuse further messages with that reason, and park pending sends."""
         self._closed = reason
-        for transfer in self._pending:
-            self._engine.park(transfer)
-        self._pending.clear()
+        pending, self._pending = self._pending, set()
+        self._engine.park(pending)
         wake(self._drained)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 __all__ = ["MAX_UNADMITTED", "MOVED_S", "SLICE_S", "Transfer", "Transfers"]
@@ -170,19 +170,21 @@ class Transfers(deque[Transfer]):
             if transfer.post():
                 self.append(transfer)
 
-    def drop(self, transfer: Transfer) -> None:
-        """Remove a transfer; post it if it waits, because its sender may wait for it."""
-        if transfer in self:
-            self.remove(transfer)
-        if transfer in self._waiting:
-            self._waiting.remove(transfer)
+    def drop(self, transfers: Collection[Transfer]) -> None:
+        """Remove transfers; post those that wait, because their senders may wait for that."""
+        dropped = set(transfers)
+        kept = [transfer for transfer in self if transfer not in dropped]
+        self.clear()
+        self.extend(kept)
+        waiting = [transfer for transfer in self._waiting if transfer in dropped]
+        self._waiting = deque(transfer for transfer in self._waiting if transfer not in dropped)
+        for transfer in waiting:
             transfer.post()
 
     def drop_all(self) -> list[Transfer]:
         """Remove all, as `drop` does, and return them."""
         transfers = [*self, *self._waiting]
-        for transfer in transfers:
-            self.drop(transfer)
+        self.drop(transfers)
         return transfers
 
     def advance(self, delay_s: float) -> tuple[bool, bool]:

@@ -32,6 +32,9 @@ from commbench.mpi import pairing
 from commbench.mpi.receive_queue import ReceiveQueue
 from commbench.mpi.shared_memory import mapped
 
+SOON_S = (0.25, 0.5, 1, 2, 4, 8, 16)
+"""When to check whether a peer has died."""
+
 
 def usage() -> dict[str, float]:
     """Return the resources that this process uses."""

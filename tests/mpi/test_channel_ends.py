@@ -8,16 +8,18 @@ MPI and the connection are stubs: which messages have arrived, and which sends a
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from commbench.mpi import channel as module
-from commbench.mpi import wire
+from commbench.mpi import sender, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
 from commbench.mpi.control import Record
 from commbench.mpi.engine import Engine
+from commbench.mpi.transfers import Transfer
 
 
 class Request:
@@ -108,6 +110,7 @@ LARGE = bytes(wire.pack([bytes(100_000)])[0])
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.05)
+    monkeypatch.setattr(Engine, "_orphans", deque())
 
 
 def test_closed_without_a_reader_after_the_loss() -> None:
@@ -171,6 +174,45 @@ def test_announced_messages_stay_readable_after_the_loss() -> None:
         await end.ended()
 
     asyncio.run(run())
+
+
+def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of messages may wait for a peer that stood still before it died."""
+    n_comparisons = 0
+
+    class Counting(Transfer):
+        def __eq__(self, other: object) -> bool:
+            nonlocal n_comparisons
+            n_comparisons += 1
+            return self is other
+
+        __hash__ = object.__hash__
+
+    monkeypatch.setattr(sender, "Transfer", Counting)
+
+    async def run() -> None:
+        end = End(Communicator(sends=False))
+        for _ in range(2000):
+            end.channel.send([b"x"])
+        end.channel.on_lost("killed")
+        await end.ended()
+        assert len(end.channel.engine._parked) == 2000
+
+    asyncio.run(run())
+    assert n_comparisons < 10 * 2000
+
+
+def test_what_is_parked_after_its_loop_has_ended_goes_to_another() -> None:
+    request = Request(False)
+
+    async def park() -> Engine:
+        return Engine.for_loop(asyncio.get_running_loop())
+
+    asyncio.run(park()).park([Transfer([request], b"", 0, False, None)])
+    (orphan,) = Engine._orphans
+    assert list(orphan.requests) == [request]
 
 
 def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,13 @@ from typing import Any
 import pytest
 from distributed.comm import connect
 from faulty_peer import rename
-from peers import Peer, addresses, ask, check_echo, exchange, peers, until, usage
+from peers import SOON_S, Peer, addresses, ask, check_echo, exchange, peers, until, usage
 from scenarios import or_slow, scenario
 
 from commbench.mpi import pairs, shared_memory
-from commbench.mpi.receive_queue import ABANDONED_S, SENDERS
+from commbench.mpi.receive_queue import ABANDONED_S, SENDERS, has_ended, started_at
 from commbench.mpi.runtime import runtime
 
-SOON_S = (0.25, 0.5, 1, 2, 4, 8, 16)
-"""When to check whether a peer has died."""
 PRIVATE_SHM = ("unshare", "--mount", "--ipc", "sh", "-c")
 MOUNT_SHM = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
 
@@ -162,6 +161,27 @@ async def test_a_peer_that_nobody_has_waited_for_has_died() -> None:
         peer.process.kill()
         # A zombie, until the end of this block.
         await until(lambda: shared_memory.segments() == local_segments, "memory is kept")
+
+
+@scenario(60)
+async def test_a_peer_lives_though_no_file_can_be_opened_to_see_it() -> None:
+    runtime("127.0.0.1")
+    async with peers(1) as (peer,):
+        await check_echo(peer.address)
+        (sender,) = SENDERS._counts
+        pid = peer.process.pid
+        assert set(sender.threads() or ()) >= {str(pid)}
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        assert sender.threads() is None
+        assert not sender.is_dead
+        pairs.release_dead()
+        later = SENDERS.add(pid)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        assert not later.is_dead
+        assert [pair.pid for group in pairs.PAIRS.values() for pair in group] == [pid]
+        assert not has_ended(pid, started_at(pid))
+        assert has_ended(pid, started_at(pid) - 1)
 
 
 @scenario(60, namespaces=("unshare", "--ipc"))

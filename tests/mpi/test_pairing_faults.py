@@ -19,11 +19,11 @@ import psutil
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from faulty_peer import N_STEPS, rename
-from peers import Peer, check_echo, exchange, handler, no_connect_is_left, peers, until
+from peers import SOON_S, Peer, check_echo, exchange, handler, no_connect_is_left, peers, until
 from scenarios import or_slow, scenario
 
 from commbench.mpi import connect as mpi_connect
-from commbench.mpi import pairing
+from commbench.mpi import pairing, pairs, shared_memory
 from commbench.mpi import runtime as runtime_module
 from commbench.mpi.control import Control
 from commbench.mpi.receive_queue import SENDERS
@@ -135,6 +135,7 @@ def steps(every_end: bool, first: int) -> list[tuple[int, str, bool]]:
 @scenario(280)
 async def test_fault_at_any_step_costs_only_one_connection(number: int, every_end: bool) -> None:
     """A stopped peer goes on at last, and sends what it has to send: too late."""
+    pairs.RELEASE_AFTER_S = SOON_S
     faulty_peers: list[Peer] = []
     slots = asyncio.Semaphore(4)
 
@@ -171,6 +172,8 @@ async def test_fault_at_any_step_costs_only_one_connection(number: int, every_en
             await asyncio.sleep(3)
         for faulty in faulty_peers:
             await asyncio.to_thread(faulty.end)
+        pids = {faulty.process.pid for faulty in faulty_peers}
+        await until(lambda: not shared_memory.made_by(pids), "memory of the dead is left")
 
 
 @pytest.mark.parametrize("rounds", or_slow(1, 4))

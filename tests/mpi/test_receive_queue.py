@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,6 +231,26 @@ def test_message_written_while_the_senders_are_checked_is_kept(
     monkeypatch.setattr(receive_queue, "_threads", written)
     senders.skip_abandoned()
     assert bytes(memory.buffer)[192:196] == bytes.fromhex("00020c00")
+
+
+def test_event_loops_do_not_wait_while_threads_are_read(
+    queue: ReceiveQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some processes have thousands, and `are_blocked` is called in event loops."""
+    senders = stuck(queue, dead())
+    answers: list[bool] = []
+
+    def threads(_: int) -> dict[str, _Thread]:
+        event_loop = threading.Thread(
+            target=lambda: answers.append(senders.are_blocked()), daemon=True
+        )
+        event_loop.start()
+        event_loop.join(60)
+        return {}
+
+    monkeypatch.setattr(receive_queue, "_threads", threads)
+    assert senders.skip_abandoned()
+    assert answers == [True]
 
 
 def test_sender_that_dies_between_two_checks_is_not_forgotten(

@@ -108,13 +108,17 @@ def test_a_rank_sends_on_one_tag_only_before_anything_is_proven() -> None:
     assert world.sent == [(64, 1, 99)]
 
 
-def test_secrets_of_other_handshakes_are_kept_for_them_up_to_a_limit() -> None:
-    pairs._secrets.clear()
-    others = [secrets.token_bytes(64) for _ in range(2 * pairs._MAX_SECRETS)]
+def test_secrets_of_other_handshakes_are_kept_and_a_limited_number_of_unknown_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [secrets.token_bytes(64) for _ in range(4 * pairs._MAX_EARLY)]
+    awaited = others[::2]
+    monkeypatch.setattr(pairs, "_awaited", {other[:32]: b"" for other in awaited})
+    monkeypatch.setattr(pairs, "_early", {})
     handshake(World(*others), "world", hello("f", "world", rank=1), *CONNECTS)
-    assert len(pairs._secrets) == pairs._MAX_SECRETS
-    assert pairs._secrets[others[0][:32]] == others[0][32:]
-    pairs._secrets.clear()
+    assert pairs._awaited == {other[:32]: other[32:] for other in awaited}
+    assert len(pairs._early) == pairs._MAX_EARLY
+    assert pairs._early[others[1][:32]] == others[1][32:]
 
 
 @pytest.mark.parametrize("tag", [7, 99, 200])
