@@ -64,6 +64,16 @@ def scenario(
     return decorate
 
 
+def in_event_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run the decorated coroutine as a test in this process."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
+
+
 def or_slow(quick: Any, *complete: Any) -> list[Any]:
     """Return parameters for a test: `quick` by default, `complete` among the slow tests."""
     several = [value if isinstance(value, tuple) else (value,) for value in complete]

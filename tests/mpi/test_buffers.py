@@ -58,24 +58,18 @@ def test_free_buffer_is_reused_for_about_the_same_size():
     assert np.asarray(buffers.take(MB - 1000)).ctypes.data == address
 
 
-def test_free_buffers_are_kept_up_to_a_limit():
-    buffers = Buffers(max_free=3 * 2**20)
-    taken = [buffers.take(2**20) for _ in range(10)]
+@pytest.mark.parametrize(
+    ("options", "nbytes", "n_kept"),
+    [({"max_free": 3 * 2**20}, 2**20, 3), ({}, 2**20, 10), ({}, Buffers.SMALL - 1, 0)],
+)
+def test_free_buffers_but_small_ones_are_kept_up_to_a_limit_and_for_their_time(
+    options, nbytes, n_kept
+):
+    buffers = Buffers(**options, keep_s=0.0)
+    taken = [buffers.take(nbytes) for _ in range(10)]
     del taken
-    assert buffers.n_free_bytes == 3 * 2**20
-
-
-def test_free_buffer_is_released_after_its_time():
-    buffers = Buffers(keep_s=0.0)
-    buffers.take(MB)
-    assert buffers.n_free_bytes > 0
+    assert buffers.n_free_bytes == n_kept * nbytes
     buffers.trim()
-    assert buffers.n_free_bytes == 0
-
-
-def test_small_buffers_are_not_kept():
-    buffers = Buffers()
-    buffers.take(Buffers.SMALL - 1)
     assert buffers.n_free_bytes == 0
 
 

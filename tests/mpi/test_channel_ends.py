@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scenarios import in_event_loop
 
 from commbench.mpi import channel as module
 from commbench.mpi import sender, wire
@@ -113,70 +114,60 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_orphans", deque())
 
 
-def test_closed_without_a_reader_after_the_loss() -> None:
-    async def run() -> None:
-        end = End(Communicator())
-        end.channel.on_record(Record.CLOSE, 1)
-        end.channel.on_lost("killed")
-        end.channel.close()
-        await end.ended()
-
-    asyncio.run(run())
+@in_event_loop
+async def test_closed_without_a_reader_after_the_loss() -> None:
+    end = End(Communicator())
+    end.channel.on_record(Record.CLOSE, 1)
+    end.channel.on_lost("killed")
+    end.channel.close()
+    await end.ended()
 
 
-def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
-    async def run() -> None:
-        end = End(Communicator(SMALL, sends=False))
-        end.channel.send([bytes(100_000)])
-        end.channel.on_record(Record.CLOSE, 1)
-        end.channel.on_lost("killed")
-        assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
-        with pytest.raises(ChannelClosedError):
-            await end.channel.receive()
-        await end.ended()
-
-    asyncio.run(run())
+@in_event_loop
+async def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
+    end = End(Communicator(SMALL, sends=False))
+    end.channel.send([bytes(100_000)])
+    end.channel.on_record(Record.CLOSE, 1)
+    end.channel.on_lost("killed")
+    assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+    with pytest.raises(ChannelClosedError):
+        await end.channel.receive()
+    await end.ended()
 
 
-def test_one_of_two_announced_messages_arrives_after_the_close() -> None:
-    async def run() -> None:
-        end = End(Communicator(SMALL))
-        end.channel.on_record(Record.CLOSE, 2)
-        end.channel.close()
-        end.channel.on_lost("killed")
-        await end.ended()
-
-    asyncio.run(run())
+@in_event_loop
+async def test_one_of_two_announced_messages_arrives_after_the_close() -> None:
+    end = End(Communicator(SMALL))
+    end.channel.on_record(Record.CLOSE, 2)
+    end.channel.close()
+    end.channel.on_lost("killed")
+    await end.ended()
 
 
-def test_a_message_whose_rest_never_comes_is_not_waited_for() -> None:
+@in_event_loop
+async def test_a_message_whose_rest_never_comes_is_not_waited_for() -> None:
     """Nobody reads when the connection is lost; then the reader finds the header."""
-
-    async def run() -> None:
-        end = End(Communicator(LARGE))
-        end.channel.on_record(Record.CLOSE, 1)
-        end.channel.on_lost("killed")
-        with pytest.raises(ChannelClosedError, match="killed"):
-            await asyncio.wait_for(end.channel.receive(), 60)
-        await end.ended()
-
-    asyncio.run(run())
+    end = End(Communicator(LARGE))
+    end.channel.on_record(Record.CLOSE, 1)
+    end.channel.on_lost("killed")
+    with pytest.raises(ChannelClosedError, match="killed"):
+        await asyncio.wait_for(end.channel.receive(), 60)
+    await end.ended()
 
 
-def test_announced_messages_stay_readable_after_the_loss() -> None:
-    async def run() -> None:
-        end = End(Communicator(SMALL, SMALL))
-        end.channel.on_record(Record.CLOSE, 2)
-        end.channel.on_lost("killed")
-        await asyncio.sleep(4 * module.GRACE_S)
-        for _ in range(2):
-            assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
-        await end.ended()
-
-    asyncio.run(run())
+@in_event_loop
+async def test_announced_messages_stay_readable_after_the_loss() -> None:
+    end = End(Communicator(SMALL, SMALL))
+    end.channel.on_record(Record.CLOSE, 2)
+    end.channel.on_lost("killed")
+    await asyncio.sleep(4 * module.GRACE_S)
+    for _ in range(2):
+        assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+    await end.ended()
 
 
-def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
+@in_event_loop
+async def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thousands of messages may wait for a peer that stood still before it died."""
@@ -192,15 +183,12 @@ def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
 
     monkeypatch.setattr(sender, "Transfer", Counting)
 
-    async def run() -> None:
-        end = End(Communicator(sends=False))
-        for _ in range(2000):
-            end.channel.send([b"x"])
-        end.channel.on_lost("killed")
-        await end.ended()
-        assert len(end.channel.engine._parked) == 2000
-
-    asyncio.run(run())
+    end = End(Communicator(sends=False))
+    for _ in range(2000):
+        end.channel.send([b"x"])
+    end.channel.on_lost("killed")
+    await end.ended()
+    assert len(end.channel.engine._parked) == 2000
     assert n_comparisons < 10 * 2000
 
 
@@ -215,18 +203,16 @@ def test_what_is_parked_after_its_loop_has_ended_goes_to_another() -> None:
     assert list(orphan.requests) == [request]
 
 
-def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() -> None:
-    async def run() -> None:
-        end = End(Communicator(LARGE))
-        end.communicator.Irecv = lambda *_: stuck  # type: ignore[method-assign]
-        stuck = SimpleNamespace(Test=lambda: stuck.complete, Cancel=lambda: None, complete=False)
-        reading = asyncio.ensure_future(end.channel.receive())
-        await asyncio.sleep(0.02)
-        end.channel.on_lost("killed")
-        with pytest.raises(ChannelClosedError):
-            await reading
-        assert end.released == 0
-        stuck.complete = True
-        await end.ended()
-
-    asyncio.run(run())
+@in_event_loop
+async def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() -> None:
+    end = End(Communicator(LARGE))
+    end.communicator.Irecv = lambda *_: stuck  # type: ignore[method-assign]
+    stuck = SimpleNamespace(Test=lambda: stuck.complete, Cancel=lambda: None, complete=False)
+    reading = asyncio.ensure_future(end.channel.receive())
+    await asyncio.sleep(0.02)
+    end.channel.on_lost("killed")
+    with pytest.raises(ChannelClosedError):
+        await reading
+    assert end.released == 0
+    stuck.complete = True
+    await end.ended()

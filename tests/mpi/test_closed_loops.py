@@ -6,13 +6,11 @@ import asyncio
 import gc
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from distributed.comm import connect, listen
-from peers import Peer, ask, check_echo, exchange, handler, payload
+from peers import Peer, ask, check_echo, exchange, handler, payload, wait_until
 from scenarios import scenario
 
 from commbench.mpi.buffers import BUFFERS
@@ -20,15 +18,6 @@ from commbench.mpi.connect import CALLS
 from commbench.mpi.runtime import runtime
 
 _FOLDER = Path(__file__).parent
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for `condition` without an event loop."""
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, what
-        gc.collect()
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -48,7 +37,7 @@ def test_a_closed_loop_keeps_no_tags(closes: bool) -> None:
     try:
         for _ in range(3):
             asyncio.run(once())
-        until(lambda: len(runtime().tags) == 0, "tags are left")
+        wait_until(lambda: len(runtime().tags) == 0, "tags are left")
     finally:
         peer.end()
 
@@ -77,8 +66,8 @@ def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool
         assert CALLS.n_running + CALLS.n_kept == 1
     finally:
         peer.end()
-    until(lambda: CALLS.n_running + CALLS.n_kept == 0, "a call is left")
-    until(lambda: threading.active_count() == 1, "a thread is left")
+    wait_until(lambda: CALLS.n_running + CALLS.n_kept == 0, "a call is left")
+    wait_until(lambda: threading.active_count() == 1, "a thread is left")
 
 
 @scenario(60)
@@ -99,7 +88,7 @@ def test_a_large_message_to_a_closed_loop_leaves_its_sender() -> None:
 
     asyncio.run(leave())
     asyncio.run(go_on())
-    until(lambda: len(runtime().tags) == 0, "tags are left")
+    wait_until(lambda: len(runtime().tags) == 0, "tags are left")
 
 
 @scenario(60)

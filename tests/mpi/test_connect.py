@@ -42,23 +42,18 @@ def test_communicators_of_a_process_are_limited() -> None:
         calls.begin()
 
 
-def test_slots_that_mpich_leaks_are_limited() -> None:
+def test_threads_kept_after_failed_calls_and_slots_that_mpich_leaks_are_limited() -> None:
     calls = Calls()
+    calls.count_kept(MAX_KEPT)
+    with pytest.raises(OSError, match="at once"):
+        calls.begin()
+    calls.count_kept(-1)
     for _ in range(MAX_LOST):
         calls.begin()
         calls.end(OSError("MPI_ERR_PORT: establish_peer_conn failed"))
     assert calls.n_running == 0
     with pytest.raises(FatalCommClosedError, match="firewall"):
         calls.begin()
-
-
-def test_threads_kept_after_failed_calls_are_limited() -> None:
-    calls = Calls()
-    calls.count_kept(MAX_KEPT)
-    with pytest.raises(OSError, match="at once"):
-        calls.begin()
-    calls.count_kept(-1)
-    calls.begin()
 
 
 def test_failure_to_start_a_thread_is_an_oserror(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def mpich(answer: int, error: int = 0) -> Any:
         (mpich(1, error=17), {}, False),
         (SimpleNamespace(MPIX_Query_cuda_support=lambda: 1), {}, True),
         (SimpleNamespace(MPIX_Query_cuda_support=lambda: 0), {"MV2_USE_CUDA": "1"}, False),
-        (SimpleNamespace(), {}, False),
+        (ctypes.CDLL(None), {}, False),
         (SimpleNamespace(), {"MV2_USE_CUDA": "1"}, True),
         (SimpleNamespace(), {"MV2_USE_CUDA": "0"}, False),
         (SimpleNamespace(), {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
@@ -63,10 +63,6 @@ def test_mpi_library_is_asked_before_environment_variables_count(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert device._reports_cuda(library) is aware
-
-
-def test_library_without_the_queries_is_not_cuda_aware() -> None:
-    assert device._reports_cuda(ctypes.CDLL(None)) is False
 
 
 def test_process_that_has_not_loaded_cupy_sends_host_memory(

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -120,13 +121,11 @@ async def kept(protocol: str, n_arrays: int, nbytes: int, n_messages: int) -> in
     """Return how much memory grows where one array of each message is kept."""
 
     async def answer(comm: Any) -> None:
-        try:
+        with suppress(CommClosedError):
             while True:
                 await comm.read()
                 arrays = [to_serialize(np.ones(nbytes, "u1")) for _ in range(n_arrays)]
                 await comm.write(arrays)
-        except CommClosedError:
-            pass
 
     async with listen(f"{protocol}://127.0.0.1:0", answer) as listener:
         comm = await connect(listener.contact_address)
@@ -163,13 +162,11 @@ async def test_one_array_that_is_kept_keeps_little_else_of_its_message() -> None
 async def test_received_arrays_share_no_memory() -> None:
 
     async def answer(comm: Any) -> None:
-        try:
+        with suppress(CommClosedError):
             while True:
                 sizes, other = await comm.read()
                 xs = [to_serialize(np.full(size, 7, "u1")) for size in sizes]
                 await comm.write([xs, bytes(other)])
-        except CommClosedError:
-            pass
 
     def memory(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         while x.base is not None:

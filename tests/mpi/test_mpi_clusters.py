@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,12 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, get_worker, wait
 from distributed.comm import get_address_host
-from peers import addresses
+from peers import addresses, wait_until
 from scenarios import or_slow, scenario
 
 # Dask gives a worker 5 s to end, and a busy machine may not. One that asks its nanny, which has
 # stopped to listen, whether it may end, waits for all of the time.
 Nanny.close = functools.partialmethod(Nanny.close, timeout=15)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for `condition`, with a bound that only a hang misses."""
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def cluster(**kwargs: Any) -> LocalCluster:
@@ -96,7 +87,7 @@ def test_processes_with_nannies_restart_retire_and_leave_nothing() -> None:
         client.restart()
         assert client.submit(lambda x: x + 1, 1).result() == 2
         client.retire_workers(list(client.scheduler_info()["workers"])[:1])
-        until(lambda: client.submit(lambda: 1, pure=False).result() == 1, "work after a retirement")
+        assert client.submit(lambda: 1, pure=False).result(timeout=240) == 1
         children = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs(children, timeout=60)
     assert all("resource_tracker" in " ".join(p.cmdline()) for p in alive), alive
@@ -115,7 +106,7 @@ def test_adaptive_cluster_grows_and_shrinks() -> None:
         futures = client.map(lambda x: time.sleep(0.05) or x, range(60), pure=False)
         assert client.gather(futures) == list(range(60))
         del futures
-        until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
+        wait_until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
 
 
 @pytest.mark.parametrize("method", or_slow("p2p", "tasks"))
@@ -151,7 +142,7 @@ def test_results_are_right_while_50_workers_join_and_leave() -> None:
             client.wait_for_workers(7, timeout=240)
             joined += 5
             running.scale(2)
-            until(lambda: len(client.scheduler_info()["workers"]) <= 2, "two workers")
+            wait_until(lambda: len(client.scheduler_info()["workers"]) <= 2, "two workers")
         done.set()
         thread.join(240)
         assert not thread.is_alive()
@@ -175,7 +166,7 @@ def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str
             "--scheduler-file", str(file),
         )  # fmt: skip
         # It is there before it is written.
-        until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
+        wait_until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
         address = json.loads(file.read_text())["address"]
         assert address.startswith("mpi://")
         workers = [

@@ -33,12 +33,12 @@ FAULTY = str(Path(__file__).with_name("faulty_peer.py"))
 ROLES = ("leads", "follows")
 
 
-def with_roles(steps: Any, both: bool) -> list[tuple[Any, str]]:
-    """Pair each step with both roles, or with one of them in turn."""
+def pairs_of(steps: Any, others: Any, every_other: bool, first: int = 0) -> list[tuple[Any, Any]]:
+    """Pair each step with all others, or with one of them in turn."""
     return [
-        (step, role)
+        (step, other)
         for number, step in enumerate(steps)
-        for role in (ROLES if both else ROLES[number % 2 :][:1])
+        for other in (others if every_other else [others[(number + first) % len(others)]])
     ]
 
 
@@ -120,16 +120,6 @@ async def undisturbed(number: int) -> AsyncIterator[None]:
         await fresh.check()
 
 
-def steps(every_end: bool, first: int) -> list[tuple[int, str, bool]]:
-    """Return steps, roles, and whether the faulty peer connects: all, or each step once."""
-    ends = list(itertools.product(ROLES, (True, False)))
-    return [
-        (step, *end)
-        for step in range(N_STEPS)
-        for end in (ends if every_end else [ends[(step + first) % len(ends)]])
-    ]
-
-
 @pytest.mark.parametrize("every_end", or_slow(False, True))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @scenario(280)
@@ -155,7 +145,8 @@ async def test_fault_at_any_step_costs_only_one_connection(number: int, every_en
             await asyncio.wait_for(exchange(comm), 3)
             await comm.close()
 
-    async def meet(step: int, role: str, connects: bool, address: str) -> None:
+    async def meet(step: int, end: tuple[str, bool], address: str) -> None:
+        role, connects = end
         async with slots:
             arguments = [role, str(step), str(int(number)), *([address] if connects else [])]
             faulty_peers.append(faulty := Peer(FAULTY, *arguments))
@@ -163,7 +154,10 @@ async def test_fault_at_any_step_costs_only_one_connection(number: int, every_en
             await asyncio.wait_for(meeting, 250)
 
     async with listen("mpi://127.0.0.1:0", handler) as listener, undisturbed(number):
-        chosen = steps(every_end, first=2 * (number == signal.SIGSTOP))
+        # The role of the faulty peer, and whether it connects.
+        ends = list(itertools.product(ROLES, (True, False)))
+        first = 2 * (number == signal.SIGSTOP)
+        chosen = pairs_of(range(N_STEPS), ends, every_end, first)
         await asyncio.gather(*(meet(*each, listener.contact_address) for each in chosen))
         await until(lambda: not mpi_connect.CALLS.n_running, "calls of MPI go on")
         for faulty in faulty_peers:
@@ -192,7 +186,7 @@ async def test_peer_that_calls_mpi_too_late_is_met_at_the_next_attempt(rounds: i
 @scenario(200)
 async def test_cancelled_first_connection_hurts_no_other(both_roles: bool) -> None:
     calls = ("send", "send", "send", "agree_on_key", "_connect", "send")
-    cases = with_roles(range(len(calls)), both_roles)
+    cases = pairs_of(range(len(calls)), ROLES, both_roles)
     async with peers(len(cases)) as group:
         for peer, (step, role) in zip(group, cases, strict=True):
             rename(role)
@@ -257,7 +251,7 @@ class Failing:
 async def test_attempt_after_an_error_of_mpi_comes_through(both_roles: bool) -> None:
     local = runtime("127.0.0.1")
     methods = ("Dup", "Create", "Connect", "Set_errhandler", "Improbe", "Isend", "Testall", "Free")
-    cases = with_roles(methods, both_roles)
+    cases = pairs_of(methods, ROLES, both_roles)
     async with peers(len(cases)) as group:
         for peer, (method, role) in zip(group, cases, strict=True):
             failed: list[str] = []

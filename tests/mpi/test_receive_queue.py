@@ -38,17 +38,17 @@ class Memory:
 
     Parameters
     ----------
-    n_slots
-        How many slots it has.
+    n_slots, nbytes
+        How many slots it has, and the size of each.
     """
 
-    def __init__(self, n_slots: int = 256) -> None:
-        size = -(-(192 + n_slots * 128 + 63) // mmap.PAGESIZE) * mmap.PAGESIZE
+    def __init__(self, n_slots: int = 256, nbytes: int = 128) -> None:
+        size = -(-(192 + n_slots * nbytes + 63) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.buffer = (ctypes.c_uint8 * size)()
         self.start = ctypes.addressof(self.buffer)
         self.mapping = (self.start, self.start + size)
         self.write(136, os.getpid(), 4)
-        for slot in range(192, 192 + n_slots * 128, 128):
+        for slot in range(192, 192 + n_slots * nbytes, nbytes):
             self.write(slot, 1, 1)
             self.write(slot + 4, SEGMENT, 8)
 
@@ -101,9 +101,13 @@ def test_queue_of_another_layout_is_not_used(
     assert ReceiveQueue.find([SEGMENT]) is None
 
 
-@pytest.mark.parametrize("n_slots", [64, 128, 512, 1024])
-def test_queue_of_another_size_is_not_used(n_slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Memory(n_slots)
+@pytest.mark.parametrize(
+    ("n_slots", "nbytes"), [(64, 128), (128, 128), (512, 128), (1024, 128), (512, 64)]
+)
+def test_queue_of_another_size_is_not_used(
+    n_slots: int, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Memory(n_slots, nbytes)
     monkeypatch.setattr(receive_queue, "mapped", lambda _: [other.mapping])
     assert ReceiveQueue.find([SEGMENT]) is None
 
@@ -209,13 +213,6 @@ def test_only_threads_that_wait_in_a_system_call_are_in_call(
         os.kill(sender.pid, signal.SIGSTOP)
         assert seen(sender.pid) == [False]
         waiting.kill()
-
-
-def test_queue_with_slots_of_another_size_is_not_used(memory: Memory) -> None:
-    for slot in range(192 + 64, 192 + 256 * 128, 128):
-        memory.write(slot, 1, 1)
-        memory.write(slot + 4, SEGMENT, 8)
-    assert ReceiveQueue.find([SEGMENT]) is None
 
 
 def test_message_written_while_the_senders_are_checked_is_kept(

@@ -1,34 +1,26 @@
 from __future__ import annotations
 
+import pytest
+
 from commbench.mpi.spin_policy import MAX_S, MIN_S, SOON_S, SpinPolicy
 
 
-def policy_after(*waits: float) -> SpinPolicy:
-    """Return what these waits have taught."""
+@pytest.mark.parametrize(
+    ("waits_s", "spin_s", "immediate"),
+    [
+        ([], 0, False),
+        ([SOON_S / 3], 0, True),
+        ([SOON_S / 3] * 2, MIN_S, True),
+        ([MAX_S / 4] * 2, MAX_S / 2, False),
+        ([0.9 * MAX_S] * 2, MAX_S, False),
+        ([SOON_S, SOON_S, 0.5], 0, False),
+        ([0.5] * 100, 0, False),
+    ],
+)
+def test_receiver_spins_after_two_quick_answers_until_a_late_one(
+    waits_s: list[float], spin_s: float, immediate: bool
+) -> None:
     policy = SpinPolicy()
-    for waited in waits:
-        policy.update(waited)
-    return policy
-
-
-def test_no_spin_before_two_quick_answers():
-    assert policy_after().spin_s == 0.0
-    assert policy_after(SOON_S / 3).spin_s == 0.0
-
-
-def test_spins_after_two_quick_answers():
-    hot = policy_after(SOON_S / 3, SOON_S / 3)
-    assert hot.spin_s == MIN_S
-    assert hot.immediate
-    slower = policy_after(MAX_S / 4, MAX_S / 4)
-    assert slower.spin_s == MAX_S / 2
-    assert not slower.immediate
-
-
-def test_spin_is_bounded():
-    assert policy_after(0.9 * MAX_S, 0.9 * MAX_S).spin_s == MAX_S
-
-
-def test_one_long_wait_ends_spinning():
-    assert policy_after(SOON_S, SOON_S, 0.5).spin_s == 0.0
-    assert policy_after(*[0.5] * 100).spin_s == 0.0
+    for waited_s in waits_s:
+        policy.update(waited_s)
+    assert (policy.spin_s, policy.immediate) == (spin_s, immediate)

@@ -23,17 +23,14 @@ def run_ranks(number: int, kind: str) -> str:
     """Run a world to its end and return what it prints."""
     done = subprocess.run(
         [MPIEXEC, "-n", str(number), PYTHON, str(Path(__file__).with_name("world.py")), kind],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150,
         env={
             **os.environ,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         },
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:]
     return done.stdout
 
