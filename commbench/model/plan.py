@@ -10,10 +10,6 @@ from functools import cached_property
 from typing import Any
 
 SCHEMA_VERSION = 2
-LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
-"""The layers of the software between two processes, from the wire up."""
-FETCHES = ("alone", "together")
-"""The layers of fetches between workers: one ordered pair at a time, or all at once."""
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
 """The fields in the id of every case. Others are only included if they differ from their default,
 so that ids don't change when a field is added.

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from commbench.errors import LaunchError, UnavailableError, VerificationError
-from commbench.machine import gpu
 
 
 def _library(device: str, on_cpu: str, on_gpu: str) -> Any:
@@ -51,6 +50,9 @@ def frame_library(device: str) -> Any:
 
 def detect() -> str:
     """Return ``"gpu"`` if CuPy is installed and a GPU visible, else ``"cpu"``."""
+    # Importing this module must not take time: `commbench list` imports all workloads.
+    from commbench.machine import gpu
+
     has_cupy = importlib.util.find_spec("cupy") is not None
     return "gpu" if has_cupy and gpu.devices(os.environ) else "cpu"
 

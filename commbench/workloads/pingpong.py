@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
-from commbench.model import LAYERS
+from commbench.model.layers import LAYERS
 from commbench.workloads.base import MODES, Context, Mode, PairWorkload
 from commbench.workloads.device import array_library, random_bytes
 

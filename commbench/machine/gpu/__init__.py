@@ -18,12 +18,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import environment as machine
-from commbench.model import ClusterSpec
 from commbench.model.units import parse_memory
+
+if TYPE_CHECKING:
+    from commbench.model import ClusterSpec
 
 PRELOAD = "commbench.machine.gpu.preload"
 """The module that every worker imports before it communicates."""
