@@ -164,12 +164,18 @@ class Perftest(Tool):
             options += ["-m", "cuda"]
         limit_s = _CONNECT_SECONDS + (n_messages + n_warmups) * _SLOWEST_MESSAGE_S
         deadline = time.monotonic() + limit_s
-        with _server(options, scratch, environs[1]) as (server, port):
+        tools = environment.ucx_tools()
+        assert tools is not None
+        client_environ, server_environ = (
+            {**os.environ, **environ, **environment.ucx_libraries(tools)} for environ in environs
+        )
+        program = str(tools / TOOL)
+        with _server([program, *options], scratch, server_environ) as (server, port):
             while True:
                 client = subprocess.Popen(
-                    [_program(), "127.0.0.1", "-p", str(port), *options],
+                    [program, "127.0.0.1", "-p", str(port), *options],
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    env=_environ(environs[0]),
+                    env=client_environ,
                 )  # fmt: skip
                 try:
                     output, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
@@ -187,33 +193,17 @@ class Perftest(Tool):
 
 @contextmanager
 def _server(
-    options: list[str], scratch: Path, environ: Mapping[str, str]
+    command: list[str], scratch: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     with socket.create_server(("127.0.0.1", 0)) as chosen:
         port = chosen.getsockname()[1]
     with (scratch / "ucx_perftest-server.log").open("ab") as log:
-        server = subprocess.Popen(
-            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(environ)
-        )
+        server = subprocess.Popen([*command, "-p", str(port)], stdout=log, stderr=log, env=environ)
     with server:
         try:
             yield server, port
         finally:
             server.kill()
-
-
-def _program() -> str:
-    tools = environment.ucx_tools()
-    assert tools is not None
-    return str(tools / TOOL)
-
-
-def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    tools = environment.ucx_tools()
-    assert tools is not None
-    library = tools.parent / "lib"
-    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    return {**os.environ, **environ, "LD_LIBRARY_PATH": path}
 
 
 def _transport(pid: int) -> Transport:

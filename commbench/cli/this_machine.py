@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commbench.errors import UnwritableError, UsageError
+from commbench.cli.results import PATH
+from commbench.errors import UsageError
 from commbench.model.units import format_bandwidth, format_seconds
+from commbench.store import files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,15 +100,15 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
 
 @click.command()
 @click.option(
-    "--file", type=click.Path(path_type=Path),
+    "--file", type=PATH,
     help="Read the output of `nvidia-smi topo -m` from this file instead.",
 )  # fmt: skip
 @click.option(
-    "--figure", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg|png",
+    "--figure", type=PATH, metavar="FILE.svg|png",
     help="Draw the links.",
 )  # fmt: skip
 @click.option(
-    "--write-placement", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.toml",
+    "--write-placement", type=PATH, metavar="FILE.toml",
     help="Write what `--placement auto` would bind workers to, as a file for `--placement`.",
 )  # fmt: skip
 @click.option(
@@ -129,16 +131,13 @@ def topology(
     if write_placement is not None:
         device = "gpu" if host.gpus else "cpu"
         placement = topologies.auto(host, workers or max(1, len(host.gpus)), device)
-        _write(write_placement, host_tables.placement_file(placement, host).encode())
+        _write(write_placement, host_tables.placement_file(placement, host))
     if figure is not None:
         from commbench.reports.figures import host_figure, style
 
         _write(figure, style.encoded(host_figure.draw(host), form.removeprefix(".")))
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise UnwritableError(f"can't write {path}: {error.strerror or error}") from error
+def _write(path: Path, content: str | bytes) -> None:
+    files.write(path, content)
     click.echo(f"wrote {path}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import cores, gpu, process
-from commbench.model import ClusterSpec, Placement, registry
+from commbench.model import ClusterSpec, registry
 from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
@@ -73,22 +73,6 @@ class RunningCluster(ABC):
         if kind is not None:
             process.await_death_report()
         self.close()
-
-
-def binding_env(placement: Placement) -> dict[str, str]:
-    """Return the variables that bind a process to its CPUs and its NIC.
-
-    :mod:`commbench.launchers.child` applies the CPUs; :mod:`commbench.machine.gpu` has the GPU.
-
-    Examples
-    --------
-    >>> binding_env(Placement(cpus="0-3", nic="mlx5_0:1"))
-    {'COMMBENCH_CPUS': '0-3', 'UCX_NET_DEVICES': 'mlx5_0:1'}
-    """
-    variables = {process.CPUS: placement.cpus} if placement.cpus else {}
-    if placement.nic:
-        variables["UCX_NET_DEVICES"] = placement.nic
-    return variables
 
 
 def worker_preloads(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:

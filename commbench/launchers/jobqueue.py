@@ -18,6 +18,7 @@ import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
@@ -169,8 +170,7 @@ class JobLauncher(Launcher):
         return options
 
     def _job_class(self) -> Any:
-        module, _, name = self.job_class.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return resolve_name(self.job_class)
 
     def _parameters(self) -> set[str]:
         named = (cls.__init__ for cls in self._job_class().__mro__ if "__init__" in vars(cls))

@@ -27,7 +27,6 @@ from commbench.launchers import child, members
 from commbench.launchers.base import (
     Launcher,
     RunningCluster,
-    binding_env,
     memory_limit,
     worker_preloads,
 )
@@ -80,7 +79,7 @@ class LocalCluster(RunningCluster):
                 "--protocol", protocol, "--host", "127.0.0.1",
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
-                *preloads, **gpus[index], **binding_env(bindings[index]),
+                *preloads, **gpus[index], **_binding_env(bindings[index]),
             )  # fmt: skip
         self._connect(contact, spec, preload)
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
@@ -191,6 +190,12 @@ class LocalLauncher(Launcher):
 def _forks(spec: ClusterSpec) -> bool:
     bound = spec.device == "gpu" or spec.placement
     return not bound and spec.launcher_options.get(_START, "fork") == "fork"
+
+
+def _binding_env(placement: Placement) -> dict[str, str]:
+    # The module `child` applies the CPUs.
+    variables = {process.CPUS: placement.cpus, "UCX_NET_DEVICES": placement.nic}
+    return {name: value for name, value in variables.items() if value}
 
 
 def nanny_environment() -> dict[str, str]:

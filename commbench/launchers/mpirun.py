@@ -11,9 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +23,7 @@ from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import forwarded_env
-from commbench.machine import gpu
+from commbench.machine import environment, gpu
 from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
@@ -192,10 +189,7 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
 
 
 def _mpiexec() -> str:
-    # In a virtual environment this is the mpiexec of the MPI that mpi4py loads.
-    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-    mpiexec = mpiexec or shutil.which("mpiexec")
-    if mpiexec is None:
+    if (mpiexec := environment.find_mpiexec()) is None:
         raise LaunchError(
             "the launcher mpirun needs mpiexec, and there is none; pip install mpich, or load your "
             "MPI's module"
@@ -204,11 +198,7 @@ def _mpiexec() -> str:
 
 
 def _version(mpiexec: str) -> str:
-    try:
-        asked = subprocess.run(
-            [mpiexec, "--version"],
-            capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{mpiexec} does not print its version: {error}") from error
-    return asked.stdout + asked.stderr
+    version, error = environment.run_tool((mpiexec, "--version"), _VERSION_SECONDS)
+    if error:
+        raise LaunchError(f"{mpiexec} does not print its version: {error}")
+    return version

@@ -17,6 +17,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -226,6 +227,12 @@ def package_version(*names: str) -> str | None:
     return None
 
 
+def find_mpiexec() -> str | None:
+    """Return the path of mpiexec; in a virtual environment that of the MPI that mpi4py loads."""
+    here = Path(sys.executable).parent
+    return shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
+
+
 def ucx_tools() -> Path | None:
     """Return the folder of ``ucx_info`` and ``ucx_perftest`` in the wheel libucx."""
     with suppress(ImportError, ValueError):
@@ -233,6 +240,13 @@ def ucx_tools() -> Path | None:
             tools = Path(spec.origin).parent / "bin"
             return tools if os.access(tools / "ucx_info", os.X_OK) else None
     return None
+
+
+def ucx_libraries(tools: Path) -> dict[str, str]:
+    """Return the variable with which the programs in `tools` load the libraries of their wheel."""
+    library = tools.parent / "lib"
+    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    return {"LD_LIBRARY_PATH": path}
 
 
 def checkout(folder: Path) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from commbench.errors import UnwritableError
 
 
-def write(path: Path, text: str) -> None:
-    """Write `text` to `path`, in an existing folder.
+def write(path: Path, content: str | bytes) -> None:
+    """Write text, as UTF-8, or bytes to `path`, in an existing folder.
 
     Raises
     ------
@@ -16,6 +16,6 @@ def write(path: Path, text: str) -> None:
         If writing fails.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise UnwritableError(f"can't write {path}: {error.strerror or error}") from error

@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from commbench import backends
@@ -94,14 +92,13 @@ def examine() -> Examination:
     machine = environment.collect()
     devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
     names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
-    mpiexec = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which("mpiexec")
     transports, ucx_error = ucx_transports()
     examination = Examination(
         machine=machine,
         backends=tuple(probe_backend(name, device) for name in names for device in devices),
         transports=transports,
         ucx_error=ucx_error,
-        mpiexec=mpiexec,
+        mpiexec=environment.find_mpiexec(),
         gpu_memory=tuple(gpu_memory()),
     )
     advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
@@ -130,9 +127,8 @@ def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
     tools = environment.ucx_tools()
     if tools is None:
         return (), ""
-    library = tools.parent / "lib"
-    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    text, error = environment.run_tool((tools / "ucx_info", "-d"), _TIMEOUT_S, LD_LIBRARY_PATH=path)
+    libraries = environment.ucx_libraries(tools)
+    text, error = environment.run_tool((tools / "ucx_info", "-d"), _TIMEOUT_S, **libraries)
     transports = parse_ucx_info(text)
     return transports, error or ("" if transports else "ucx_info listed no transport")
 

@@ -60,7 +60,7 @@ def test_ucx_is_refused_because_mpi_and_ucxx_cannot_share_a_rank():
     ("module", "message"), [(object(), "needs mpiexec"), (None, r"commbench\[mpi\]")]
 )
 def test_a_missing_mpiexec_or_dask_mpi_is_named(module, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(mpirun.shutil, "which", Mock(return_value=None))
+    monkeypatch.setattr("shutil.which", Mock(return_value=None))
     monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=module))
     with pytest.raises(LaunchError, match=message):
         MpirunLauncher().start(ClusterSpec(), "mpi", tmp_path)

@@ -131,15 +131,11 @@ def _pci_link(
 
 def _gpus(sys: Path) -> tuple[tuple[Gpu, ...], Matrix, list[str]]:
     executable = shutil.which("nvidia-smi")
-    if executable is None:
-        return (
-            (),
-            Matrix(),
-            ["no GPUs are known: nvidia-smi, which lists them, is not installed"],
-        )
     rows, error = environment.query_gpus()
-    if not rows:
+    if executable is None or not rows:
         why = error or "the driver is there, but shows none"
+        if executable is None:
+            why = "nvidia-smi, which lists them, is not installed"
         return (), Matrix(), [f"no GPUs are known: {why}"]
     notes = [error] if error else []
     matrix = Matrix()
