@@ -119,7 +119,11 @@ SETTINGS = {
         "UCX_TLS": "tcp,sm,cuda_copy,cuda_ipc,rc",
         "UCX_MM_ERROR_HANDLING": "y",
     },
-}
+    ("ucx:thread-polling", "cpu"): {"UCXPY_PROGRESS_MODE": "thread-polling"},
+    ("ucx:thread-future", "cpu"): {
+        "UCXPY_PROGRESS_MODE": "thread", "UCXPY_ENABLE_PYTHON_FUTURE": "1",
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "variables"), SETTINGS.items())
@@ -285,12 +289,3 @@ def test_asking_for_availability_imports_neither_ucx_nor_mpi():
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
-def test_progress_by_a_thread_with_futures_sets_two_variables(tmp_path):
-    future = parse("ucx:thread-future").environment("cpu", tmp_path)
-    assert future["UCXPY_PROGRESS_MODE"] == "thread"
-    assert future["UCXPY_ENABLE_PYTHON_FUTURE"] == "1"
-    polling = parse("ucx:thread-polling").environment("cpu", tmp_path)
-    assert polling["UCXPY_PROGRESS_MODE"] == "thread-polling"
-    assert "UCXPY_ENABLE_PYTHON_FUTURE" not in polling

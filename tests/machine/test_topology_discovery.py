@@ -111,13 +111,6 @@ def test_pcie_links_follow_from_the_tree_of_bridges(one, other, link, tmp_path):
     assert this_host(trees.two_sockets(tmp_path, cards)).link("eth0", "eth1") == link
 
 
-def test_a_driver_without_a_gpu_is_noted(tmp_path, monkeypatch):
-    trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "No devices were found\n")
-    host = this_host(trees.two_sockets(tmp_path / "root"))
-    assert host.gpus == ()
-    assert host.notes == ("no GPUs are known: the driver is there, but shows none",)
-
-
 def test_the_complaint_of_a_failing_driver_is_noted(tmp_path, monkeypatch):
     trees.nvidia_smi(tmp_path / "bin", monkeypatch, "", "")
     (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho driver mismatch >&2\nexit 9\n")

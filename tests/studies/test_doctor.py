@@ -145,12 +145,10 @@ class TestBackends:
     def parse_any_name(self, monkeypatch):
         monkeypatch.setattr("commbench.backends.parse", lambda _: CpuBackend())
 
-    def test_a_backend_that_lacks_nothing_is_available_with_its_settings(self):
+    def test_a_backend_has_its_settings_or_a_reason_and_a_remedy(self):
         check = doctor.probe_backend("cpu-only", "cpu")
         assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=1")
         assert check.available
-
-    def test_an_unavailable_backend_has_a_reason_and_a_remedy(self):
         check = doctor.probe_backend("cpu-only", "gpu")
         assert (check.available, check.reason, check.remedy) == (False, "no GPU", "buy one")
 
@@ -249,9 +247,6 @@ class TestUcxInfo:
         [
             ("echo error while loading shared libraries: libucp.so.0 >&2; exit 127", "libucp.so.0"),
             ("echo '# Library version: 1.21.0'", "listed no transport"),
-            ("exit 1", "it said nothing"),
-            ("kill -ABRT $$", "exit status -6"),
-            ("printf '\\377\\376'", "listed no transport"),
         ],
     )
     def test_the_complaint_of_a_failing_ucx_info_is_kept(self, ucx_info, script, complaint):
@@ -259,18 +254,6 @@ class TestUcxInfo:
         transports, error = doctor.ucx_transports()
         assert transports == ()
         assert complaint in error
-
-    def test_a_hanging_ucx_info_is_given_up(self, ucx_info, monkeypatch):
-        monkeypatch.setattr(doctor, "_TIMEOUT_S", 0.3)
-        ucx_info("exec sleep 60")
-        assert doctor.ucx_transports() == ((), "ucx_info did not answer within 0.3 s")
-
-    def test_an_ucx_info_that_cannot_be_started_is_an_error(self, ucx_info):
-        path = ucx_info("")
-        path.chmod(0o644)
-        assert "can't be run" in doctor.ucx_transports()[1]
-        path.unlink()
-        assert "can't be run" in doctor.ucx_transports()[1]
 
     def test_libraries_of_the_wheel_come_before_those_of_the_user(self, ucx_info, monkeypatch):
         monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
