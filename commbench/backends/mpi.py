@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
-from commbench.machine.environment import package_version
+from commbench.machine.installed import package_version
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints

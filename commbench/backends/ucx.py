@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError
-from commbench.machine import environment
+from commbench.machine import installed
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
@@ -80,7 +80,7 @@ class UcxBackend(Backend):
                 return Unavailability(
                     f"the package {package} is not installed", "pip install 'commbench[ucx]'"
                 )
-        if "nvlink" in self._transports and not environment.gpus():
+        if "nvlink" in self._transports and not _has_gpus():
             return Unavailability(
                 "no NVIDIA GPU is visible, and NVLink joins GPUs",
                 "run on a machine with GPUs, or drop nvlink from the name",
@@ -121,7 +121,7 @@ class UcxBackend(Backend):
                 f"the layer raw of ucx is {TOOL}, which has no mode {mode}",
                 f"leave raw out of --layers, or choose --mode {' or '.join(TESTS)}",
             )
-        if (tools := environment.ucx_tools()) is None or not (tools / TOOL).exists():
+        if (tools := installed.ucx_tools()) is None or not (tools / TOOL).exists():
             return Unavailability(
                 f"the layer raw of ucx needs {TOOL} of the package libucx",
                 "pip install 'commbench[ucx]', or leave raw out of --layers",
@@ -171,13 +171,22 @@ class UcxBackend(Backend):
         )
 
 
+def _has_gpus() -> bool:
+    # Importing this would take a twentieth of the time of `commbench list`.
+    from commbench.machine import environment
+
+    return bool(environment.gpus())
+
+
 def _unavailable_ib() -> Unavailability | None:
+    from commbench.machine import environment
+
     if not environment.rdma_devices():
         return Unavailability(
             "no RDMA device is present (/sys/class/infiniband is empty)",
             "run on a machine with InfiniBand or RoCE, or drop ib from the name",
         )
-    tools = environment.ucx_tools()
+    tools = installed.ucx_tools()
     if tools is not None and not list((tools.parent / "lib" / "ucx").glob("libuct_ib*")):
         return Unavailability(
             "the UCX in the libucx wheel is built without InfiniBand",

@@ -21,7 +21,7 @@ from commbench.backends.base import Transport
 from commbench.backends.endpoints import Endpoint, Endpoints, Handler, Tool, ToolTimes
 from commbench.backends.ucx import TESTS, TOOL, fastest, logged
 from commbench.errors import LaunchError
-from commbench.machine import environment
+from commbench.machine import installed
 
 _COLUMNS = 8
 """The number of columns in the results of ``ucx_perftest``."""
@@ -164,10 +164,10 @@ class Perftest(Tool):
             options += ["-m", "cuda"]
         limit_s = _CONNECT_SECONDS + (n_messages + n_warmups) * _SLOWEST_MESSAGE_S
         deadline = time.monotonic() + limit_s
-        tools = environment.ucx_tools()
+        tools = installed.ucx_tools()
         assert tools is not None
         client_environ, server_environ = (
-            {**os.environ, **environ, **environment.ucx_libraries(tools)} for environ in environs
+            {**os.environ, **environ, **installed.ucx_libraries(tools)} for environ in environs
         )
         program = str(tools / TOOL)
         with _server([program, *options], scratch, server_environ) as (server, port):

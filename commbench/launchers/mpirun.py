@@ -23,7 +23,7 @@ from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import forwarded_env
-from commbench.machine import environment, gpu
+from commbench.machine import environment, gpu, installed
 from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
 
 
 def _mpiexec() -> str:
-    if (mpiexec := environment.find_mpiexec()) is None:
+    if (mpiexec := installed.find_mpiexec()) is None:
         raise LaunchError(
             "the launcher mpirun needs mpiexec, and there is none; pip install mpich, or load your "
             "MPI's module"

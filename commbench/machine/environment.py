@@ -8,7 +8,6 @@ to describe it.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 import os
 import platform
@@ -17,14 +16,14 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from commbench.machine import installed
 
 PACKAGES = (
     "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
@@ -64,7 +63,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "gpus": gpu_rows,
         "gpu_error": gpu_error or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: package_version(name) for name in PACKAGES},
+        "packages": {name: installed.package_version(name) for name in PACKAGES},
         "git": {"commbench": commit, "working_directory": checkout(Path())},
         "variables": variables(os.environ),
     }
@@ -216,37 +215,6 @@ def _query_nvidia_smi(executable: str) -> tuple[list[dict[str, Any]], str]:
         else:
             error = f"nvidia-smi printed {line.strip()[:80]!r} where a GPU was expected"
     return rows, error
-
-
-def package_version(*names: str) -> str | None:
-    """Return the version of the first of the distributions `names` that is installed."""
-    for name in names:
-        with suppress(ImportError, KeyError, OSError, ValueError):
-            if version := metadata.version(name):
-                return version
-    return None
-
-
-def find_mpiexec() -> str | None:
-    """Return the path of mpiexec; in a virtual environment that of the MPI that mpi4py loads."""
-    here = Path(sys.executable).parent
-    return shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
-
-
-def ucx_tools() -> Path | None:
-    """Return the folder of ``ucx_info`` and ``ucx_perftest`` in the wheel libucx."""
-    with suppress(ImportError, ValueError):
-        if (spec := importlib.util.find_spec("libucx")) and spec.origin:
-            tools = Path(spec.origin).parent / "bin"
-            return tools if os.access(tools / "ucx_info", os.X_OK) else None
-    return None
-
-
-def ucx_libraries(tools: Path) -> dict[str, str]:
-    """Return the variable with which the programs in `tools` load the libraries of their wheel."""
-    library = tools.parent / "lib"
-    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-    return {"LD_LIBRARY_PATH": path}
 
 
 def checkout(folder: Path) -> dict[str, Any] | None:

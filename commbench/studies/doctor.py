@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from commbench import backends
 from commbench.errors import CommbenchError, UnavailableError
 from commbench.machine import cores as core_times
-from commbench.machine import environment, gpu
+from commbench.machine import environment, gpu, installed
 from commbench.model import registry
 from commbench.model.units import format_bytes
 
@@ -98,7 +98,7 @@ def examine() -> Examination:
         backends=tuple(probe_backend(name, device) for name in names for device in devices),
         transports=transports,
         ucx_error=ucx_error,
-        mpiexec=environment.find_mpiexec(),
+        mpiexec=installed.find_mpiexec(),
         gpu_memory=tuple(gpu_memory()),
     )
     advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
@@ -124,10 +124,10 @@ def probe_backend(name: str, device: str) -> BackendCheck:
 
 def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
     """Return the transports that the wheel's ``ucx_info -d`` lists, and an error if it failed."""
-    tools = environment.ucx_tools()
+    tools = installed.ucx_tools()
     if tools is None:
         return (), ""
-    libraries = environment.ucx_libraries(tools)
+    libraries = installed.ucx_libraries(tools)
     text, error = environment.run_tool((tools / "ucx_info", "-d"), _TIMEOUT_S, **libraries)
     transports = parse_ucx_info(text)
     return transports, error or ("" if transports else "ucx_info listed no transport")

@@ -18,7 +18,7 @@ from commbench.backends.base import Backend
 from commbench.backends.tcp import TcpBackend
 from commbench.backends.ucx import UcxBackend
 from commbench.errors import UnknownNameError, UsageError
-from commbench.machine import environment
+from commbench.machine import environment, installed
 from commbench.model import registry
 
 OPTIONS = ("tcp", "shm", "nvlink", "ib")
@@ -50,7 +50,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
         monkeypatch.setattr(environment, "gpus", lambda: [{}] * gpus)
         monkeypatch.setattr(environment, "rdma_devices", lambda: [{}] * rdma)
-        monkeypatch.setattr(environment, "ucx_tools", lambda: tools if wheel else None)
+        monkeypatch.setattr(installed, "ucx_tools", lambda: tools if wheel else None)
 
     return pretend
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import processes
 import pytest
 
-from commbench.machine import environment
+from commbench.machine import environment, installed
 
 ROOT = Path(__file__).parents[2]
 
@@ -321,14 +321,14 @@ class TestGpus:
 
 
 def test_package_version_is_that_of_the_first_installed_distribution():
-    assert environment.package_version("no-such-package", "pytest") == pytest.__version__
-    assert environment.package_version("no-such-package", "") is None
-    assert environment.package_version() is None
+    assert installed.package_version("no-such-package", "pytest") == pytest.__version__
+    assert installed.package_version("no-such-package", "") is None
+    assert installed.package_version() is None
 
 
 def test_ucx_tools_are_located_without_importing_ucx():
     code = (
-        "import sys; from commbench.machine import environment; print(environment.ucx_tools());"
+        "import sys; from commbench.machine import installed; print(installed.ucx_tools());"
         "print('libucx' in sys.modules, 'libuc' in open('/proc/self/maps').read())"
     )
     folder, loaded = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
@@ -342,11 +342,11 @@ def test_a_broken_libucx_has_no_tools(tmp_path, monkeypatch):
     empty = importlib.machinery.ModuleSpec("libucx", None, origin=str(tmp_path / "__init__.py"))
     for spec in (None, no_origin, empty):
         monkeypatch.setattr(importlib.util, "find_spec", {"libucx": spec}.get)
-        assert environment.ucx_tools() is None
+        assert installed.ucx_tools() is None
     monkeypatch.undo()
     # find_spec raises ValueError for a module that was put into sys.modules by hand.
     monkeypatch.setitem(sys.modules, "libucx", type(sys)("libucx"))
-    assert environment.ucx_tools() is None
+    assert installed.ucx_tools() is None
 
 
 class TestCheckout:

@@ -10,7 +10,7 @@ from rich.console import Console
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.cli import this_machine
 from commbench.errors import UnavailableError, UsageError
-from commbench.machine import environment
+from commbench.machine import environment, installed
 from commbench.studies import doctor
 from commbench.studies.doctor import BackendCheck, Examination, UcxTransport
 
@@ -178,7 +178,7 @@ class TestBackends:
         self, monkeypatch, gpus, devices
     ):
         monkeypatch.setattr("commbench.model.registry.names", lambda _: ["tcp", "pigeon"])
-        monkeypatch.setattr(environment, "ucx_tools", lambda: None)
+        monkeypatch.setattr(installed, "ucx_tools", lambda: None)
         monkeypatch.setattr(environment, "collect", lambda: machine(gpus=gpus))
         checks = doctor.examine().backends
         assert {check.device for check in checks} == devices
@@ -208,7 +208,7 @@ class TestUcxInfo:
     def ucx_info(self, tmp_path, monkeypatch):
         """Return a function that writes an ucx_info, and returns its path."""
         (tmp_path / "bin").mkdir()
-        monkeypatch.setattr(environment, "ucx_tools", lambda: tmp_path / "bin")
+        monkeypatch.setattr(installed, "ucx_tools", lambda: tmp_path / "bin")
 
         def write(script):
             path = tmp_path / "bin/ucx_info"
@@ -239,7 +239,7 @@ class TestUcxInfo:
         doctor.parse_ucx_info(f"# Transport: {text}\n# bandwidth: {text}\n# latency: {text}")
 
     def test_without_ucx_there_are_no_transports_and_no_error(self, monkeypatch):
-        monkeypatch.setattr(environment, "ucx_tools", lambda: None)
+        monkeypatch.setattr(installed, "ucx_tools", lambda: None)
         assert doctor.ucx_transports() == ((), "")
 
     @pytest.mark.parametrize(

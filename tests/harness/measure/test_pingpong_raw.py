@@ -90,8 +90,7 @@ def test_a_tool_that_ends_before_it_listens_fails_the_launch_at_once(monkeypatch
     program = tmp_path / "ucx_perftest"
     program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
-    monkeypatch.setattr(ucx_endpoints, "_environ", dict)
+    monkeypatch.setattr("commbench.machine.installed.ucx_tools", lambda: tmp_path)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = make_launch(case("ucx"))
     with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
@@ -104,7 +103,7 @@ def case(backend, **params):
 
 
 def test_raw_ucx_without_its_tool_is_unavailable(monkeypatch):
-    monkeypatch.setattr("commbench.machine.environment.ucx_tools", lambda: None)
+    monkeypatch.setattr("commbench.machine.installed.ucx_tools", lambda: None)
     problem = cases.unmet(case("ucx:shm", layers=("comm", "raw")))
     assert "needs ucx_perftest" in problem.reason
     assert "commbench[ucx]" in problem.remedy

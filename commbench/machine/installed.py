@@ -1,0 +1,45 @@
+"""Packages and programs that are installed, which are looked for and not imported.
+
+This is separate from ``environment`` because ``commbench list`` needs no more than this.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+
+def package_version(*names: str) -> str | None:
+    """Return the version of the first of the distributions `names` that is installed."""
+    for name in names:
+        with suppress(ImportError, KeyError, OSError, ValueError):
+            if version := metadata.version(name):
+                return version
+    return None
+
+
+def find_mpiexec() -> str | None:
+    """Return the path of mpiexec; in a virtual environment that of the MPI that mpi4py loads."""
+    here = Path(sys.executable).parent
+    return shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
+
+
+def ucx_tools() -> Path | None:
+    """Return the folder of ``ucx_info`` and ``ucx_perftest`` in the wheel libucx."""
+    with suppress(ImportError, ValueError):
+        if (spec := importlib.util.find_spec("libucx")) and spec.origin:
+            tools = Path(spec.origin).parent / "bin"
+            return tools if os.access(tools / "ucx_info", os.X_OK) else None
+    return None
+
+
+def ucx_libraries(tools: Path) -> dict[str, str]:
+    """Return the variable with which the programs in `tools` load the libraries of their wheel."""
+    library = tools.parent / "lib"
+    path = f"{library}:{library / 'ucx'}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    return {"LD_LIBRARY_PATH": path}
