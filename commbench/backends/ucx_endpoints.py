@@ -164,18 +164,12 @@ class Perftest(Tool):
             options += ["-m", "cuda"]
         limit_s = _CONNECT_SECONDS + (n_messages + n_warmups) * _SLOWEST_MESSAGE_S
         deadline = time.monotonic() + limit_s
-        tools = installed.ucx_tools()
-        assert tools is not None
-        client_environ, server_environ = (
-            {**os.environ, **environ, **installed.ucx_libraries(tools)} for environ in environs
-        )
-        program = str(tools / TOOL)
-        with _server([program, *options], scratch, server_environ) as (server, port):
+        with _server(options, scratch, environs[1]) as (server, port):
             while True:
                 client = subprocess.Popen(
-                    [program, "127.0.0.1", "-p", str(port), *options],
+                    [_program(), "127.0.0.1", "-p", str(port), *options],
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    env=client_environ,
+                    env=_environ(environs[0]),
                 )  # fmt: skip
                 try:
                     output, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
@@ -193,17 +187,31 @@ class Perftest(Tool):
 
 @contextmanager
 def _server(
-    command: list[str], scratch: Path, environ: Mapping[str, str]
+    options: list[str], scratch: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     with socket.create_server(("127.0.0.1", 0)) as chosen:
         port = chosen.getsockname()[1]
     with (scratch / "ucx_perftest-server.log").open("ab") as log:
-        server = subprocess.Popen([*command, "-p", str(port)], stdout=log, stderr=log, env=environ)
+        server = subprocess.Popen(
+            [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(environ)
+        )
     with server:
         try:
             yield server, port
         finally:
             server.kill()
+
+
+def _program() -> str:
+    tools = installed.ucx_tools()
+    assert tools is not None
+    return str(tools / TOOL)
+
+
+def _environ(environ: Mapping[str, str]) -> dict[str, str]:
+    tools = installed.ucx_tools()
+    assert tools is not None
+    return {**os.environ, **environ, **installed.ucx_libraries(tools)}
 
 
 def _transport(pid: int) -> Transport:

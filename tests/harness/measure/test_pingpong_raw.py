@@ -90,7 +90,8 @@ def test_a_tool_that_ends_before_it_listens_fails_the_launch_at_once(monkeypatch
     program = tmp_path / "ucx_perftest"
     program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr("commbench.machine.installed.ucx_tools", lambda: tmp_path)
+    monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
+    monkeypatch.setattr(ucx_endpoints, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = make_launch(case("ucx"))
     with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
