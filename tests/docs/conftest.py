@@ -74,10 +74,21 @@ def folder(tmp_path, made_up_run, expected, monkeypatch):
 
 
 @pytest.fixture
-def prepare(folder, monkeypatch):
+def site(tmp_path, monkeypatch):
+    """Return a folder of packages for this process and those that it starts."""
+    path = tmp_path / "site"
+    path.mkdir()
+    monkeypatch.syspath_prepend(path)
+    monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+    return path
+
+
+@pytest.fixture
+def prepare(folder, site):
     """Return a function that writes the files of a page, and installs its package for this test."""
 
     def write(page):
+        projects = []
         for block in pages.blocks(page):
             if block.file:
                 file = folder / block.file
@@ -89,9 +100,4 @@ def prepare(folder, monkeypatch):
         for project in projects:
             shims.install(project, site)
 
-    projects = []
-    site = folder / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     return write

@@ -63,7 +63,7 @@ def test_a_command_that_reads_a_run_succeeds(words, page, folder, prepare):
 
 
 @pytest.fixture
-def run_page(folder, monkeypatch, tag):
+def run_page(folder, site, monkeypatch, tag):
     """Return a function that runs the commands of a page in one shell, and returns its output."""
 
     def run(page):
@@ -75,15 +75,13 @@ def run_page(folder, monkeypatch, tag):
         assert not tag.launched()
         return done.stdout
 
-    site, programs = folder / "site", folder / "bin"
-    site.mkdir()
+    programs = folder / "bin"
     programs.mkdir()
     for name in ("commbench", "pip", "python"):
         shim = programs / name
         shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{shims.__file__}" {name} "$@"\n')
         shim.chmod(0o755)
     monkeypatch.setenv("SHIMS_SITE", str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     return run

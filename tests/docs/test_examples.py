@@ -1,13 +1,13 @@
 """The packages that ``docs/extending.md`` shows, installed and run."""
 
 import json
-import os
 import tomllib
 from pathlib import Path
 
 import pages
 import processes
 import pytest
+import shims
 
 from commbench.conformance import check_backend, check_launcher, check_workload
 
@@ -17,28 +17,23 @@ PAGE = pages.ROOT / "docs/extending.md"
 
 
 def entry_point(folder):
-    """Return group, name, module and object of a package's only entry point."""
+    """Return the name and the module of a package's only entry point."""
     points = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
-    ((group, names),) = points.items()
+    (names,) = points.values()
     ((name, target),) = names.items()
-    return group.removeprefix("commbench."), name, *target.split(":")
+    return name, target.partition(":")[0]
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def installed(site):
     """Install all of them, for this process and those that it starts."""
-    site = tmp_path / "site"
     for folder in FOLDERS:
-        group, name, module, target = entry_point(folder)
-        source = (folder / f"{module}.py").read_text()
-        processes.plug_in(site, module, source, **{group: {name: target}})
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+        shims.install(folder, site)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_plug_in_is_one_short_module_that_the_page_names(folder):
-    _, _, module, _ = entry_point(folder)
+    _, module = entry_point(folder)
     (file,) = folder.glob("*.py")
     assert file.stem == module
     assert len(file.read_text().splitlines()) <= MAX_LINES
@@ -48,7 +43,7 @@ def test_a_plug_in_is_one_short_module_that_the_page_names(folder):
 def test_the_page_shows_the_files_as_they_are():
     shown = {block.file: block.text for block in pages.blocks(PAGE) if block.file}
     files = {
-        f"commbench-{entry_point(folder)[1]}/{file.name}": file.read_text()
+        f"commbench-{entry_point(folder)[0]}/{file.name}": file.read_text()
         for folder in FOLDERS
         for file in folder.iterdir()
         if file.is_file()
@@ -56,7 +51,7 @@ def test_the_page_shows_the_files_as_they_are():
     assert {name: files[name] for name in shown if name in files} == {
         name: text for name, text in shown.items() if name.startswith("commbench-")
     }
-    assert len(shown) >= 6
+    assert len(shown) >= 5
 
 
 def test_the_backend_meets_its_contract_at_all_layers(installed):
@@ -91,7 +86,7 @@ def run(tmp_path, cases):
 
 def test_every_plug_in_is_listed(installed):
     listed = processes.invoke("list", figures=["transfer-sizes"]).stdout.replace(",", " ").split()
-    assert {entry_point(folder)[1] for folder in FOLDERS} <= set(listed)
+    assert {entry_point(folder)[0] for folder in FOLDERS} <= set(listed)
 
 
 def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installed, tmp_path):
