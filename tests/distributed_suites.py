@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import filecmp
+import importlib.metadata
+import importlib.util
+import itertools
 import json
 import os
 import re
@@ -20,7 +24,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import distributed_copies
 from distributed_plugin import read_lines
 
 # fmt: off
@@ -46,9 +49,67 @@ KNOWN = {
 }
 """Why tests differ over ``mpi://``: by name, with or without parameters."""
 
+AS_TCP = """
+from distributed.comm.tcp import *
+from commbench.mpi.backend import MPIBackend as TCPBackend
+from commbench.mpi.backend import MPIConnector as TCPConnector
+from commbench.mpi.backend import MPIListener as TCPListener
+from commbench.mpi.comm import MPIComm as TCP
+"""
+"""What stands for ``distributed.comm.tcp`` in the tests over ``mpi://``."""
+
+DEFAULTS = ("comm/core.py", "deploy/local.py")
+"""Modules that use tcp where no protocol is named, whatever the configuration says."""
+
 TEST_TIMEOUT_S = 120
 STALLED_S = 300
 """A test that stands still within MPI does not see its own timeout."""
+
+
+def check_version(source: Path) -> Path:
+    """Return the package that is installed, or exit where `source` is of another version."""
+    installed = Path(importlib.util.find_spec("distributed").origin).parent
+    names = {str(file.relative_to(installed)) for file in installed.rglob("*.py")} - {"_version.py"}
+    _, *other = filecmp.cmpfiles(installed, source / "distributed", names, shallow=False)
+    if differing := sorted(itertools.chain(*other)):
+        version = importlib.metadata.version("distributed")
+        sys.exit(
+            f"DISTRIBUTED_SOURCE: {source} is not distributed {version}, which is installed: "
+            f"{len(differing)} of {len(names)} files differ, {differing[0]} among them; "
+            f"check out {version} there"
+        )
+    return installed
+
+
+def copy_checkout(source: Path, installed: Path, tree: Path, protocol: str) -> None:
+    """Copy what the tests of `source` need to `tree`, where they use `protocol`."""
+    package = tree / "distributed"
+    # With their times, so that compiled modules are valid, too.
+    shutil.copytree(source / "distributed", package)
+    plugin = Path(__file__).with_name("distributed_plugin.py")
+    for file in (source / "conftest.py", source / "pyproject.toml", plugin):
+        shutil.copy(file, tree)
+    # The build writes it, so a checkout need not have it.
+    shutil.copy(installed / "_version.py", package)
+    (tree / "tmp").mkdir()
+    if protocol == "mpi":
+        (package / "comm/mpi_as_tcp.py").write_text(AS_TCP)
+        changed = [package / name for name in ("utils_test.py", *DEFAULTS)]
+        for file in (*package.rglob("test_*.py"), *changed):
+            file.write_text(over_mpi(file.read_text()))
+
+
+def over_mpi(text: str) -> str:
+    """Return `text` with addresses, protocols and comm classes of mpi for those of tcp.
+
+    Examples
+    --------
+    >>> over_mpi('from distributed.comm.tcp import TCP; listen("tcp://"); Worker(protocol="tcp")')
+    'from distributed.comm.mpi_as_tcp import TCP; listen("mpi://"); Worker(protocol="mpi")'
+    """
+    text = re.sub(r"\btcp://", "mpi://", text)
+    text = re.sub(r"([\"'])tcp\1", r"\1mpi\1", text)
+    return re.sub(r"\bdistributed\.comm\.tcp\b", "distributed.comm.mpi_as_tcp", text)
 
 
 def run_pytest(tree: Path, protocol: str, lines: Path, arguments: list[str]) -> None:
@@ -203,7 +264,7 @@ def main() -> None:
     given = parser.parse_args()
     if not (source := os.environ.get("DISTRIBUTED_SOURCE")):
         sys.exit("DISTRIBUTED_SOURCE is not set: it names a checkout of dask/distributed")
-    installed = distributed_copies.check_version(Path(source))
+    installed = check_version(Path(source))
     if unknown := set(given.modules) - set(MODULES):
         sys.exit(f"no such module: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
     if not given.resume:
@@ -216,7 +277,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="distributed-suites-") as scratch:
         trees = {protocol: Path(scratch, protocol) for protocol in ("tcp", "mpi")}
         for protocol, tree in trees.items():
-            distributed_copies.copy(Path(source), installed, tree, protocol)
+            copy_checkout(Path(source), installed, tree, protocol)
         suites = Suites(trees, given.results.resolve(), options)
         print(
             "| module | tcp | mpi | explained | MPI connections |\n| --- | --- | --- | --- | --- |"
