@@ -5,15 +5,15 @@ import hashlib
 import itertools
 import re
 from html.parser import HTMLParser
-from importlib.metadata import EntryPoint
 from xml.etree import ElementTree
 
 import builders
 import pytest
 from builders import end, failure, launches, sample, transfer, transport
 
-from commbench.model import ClusterSpec, registry
+from commbench.model import ClusterSpec
 from commbench.reports import figures, html
+from commbench.reports.figures.iteration_figures import plot_times
 from commbench.reports.html import pair_matrix
 from commbench.reports.sections import heading, sections
 
@@ -374,31 +374,15 @@ def test_the_250_slowest_pairs_have_rows(recorded):
 
 
 @pytest.fixture
-def plotted(monkeypatch, recorded):
+def plotted(installed, recorded):
     """Return a function that renders a run with these kinds of figure and no other."""
-    load, names = registry.load, registry.names
 
-    def render(**kinds):
-        points = {
-            name.replace("_", "-"): EntryPoint(name, value, "commbench.plots")
-            for name, value in kinds.items()
-        }
-
-        def loaded(kind, name):
-            return points[name].load() if kind == "plot" else load(kind, name)
-
-        def named(kind):
-            return sorted(points) if kind == "plot" else names(kind)
-
-        monkeypatch.setattr(registry, "names", named)
-        monkeypatch.setattr(registry, "load", loaded)
+    def render(kinds):
+        installed("plot", kinds)
         run = recorded([CASE], launches(CASE, [1.0] * 6))
         return run, parsed(html.render(run))
 
     return render
-
-
-TIMES = "commbench.reports.figures.iteration_figures:plot_times"
 
 
 def fails(data):
@@ -406,7 +390,7 @@ def fails(data):
 
 
 def test_figures_are_images_in_the_section_of_their_subject(plotted):
-    run, page = plotted(workload_time=TIMES)
+    run, page = plotted({"workload-time": plot_times})
     (section,) = (s for s in page.iter("section") if s.get("id") == "time-per-iteration")
     (image,) = section.iter("img")
     kind, _, encoded = image.get("src", "").partition(",")
@@ -420,12 +404,12 @@ def test_figures_are_images_in_the_section_of_their_subject(plotted):
 # A browser would draw millions of lines for seconds.
 def test_a_figure_of_very_many_lines_is_an_image_of_pixels(plotted, monkeypatch):
     monkeypatch.setattr(html, "_MAX_SVG", 100)
-    (image,) = plotted(workload_time=TIMES)[1].iter("img")
+    (image,) = plotted({"workload-time": plot_times})[1].iter("img")
     assert image.get("src", "").startswith("data:image/png;base64,")
 
 
 def test_a_figure_that_cannot_be_drawn_is_named(plotted):
-    _, page = plotted(theirs=f"{__name__}:fails", workload_time=TIMES)
+    _, page = plotted({"theirs": fails, "workload-time": plot_times})
     assert len([*page.iter("img")]) == 1
     (section,) = (s for s in page.iter("section") if s.get("id") == "more-figures")
     assert "the figure theirs could not be drawn: ZeroDivisionError('no <data>')" in words(section)

@@ -24,26 +24,11 @@ CASES = [
     builders.case("ucx", params={"rows": 3, "sizes": [1, 2]}),
     builders.case("tcp", "pingpong"),
 ]
+# The keys of each section are those of the expected reports in tests/golden.
 TOP = [
     "run", "warnings", "cases", "pairs", "links", "slow_pairs", "comparisons", "published",
     "transports", "places", "coverage", "profile", "failures",
 ]  # fmt: skip
-KEYS = {
-    "cases": "case_id workload layer backend params n_launches n_samples median_s ci_low_s "
-    "ci_high_s confidence payload_bytes throughput_Bps cpu_s cpu_s_per_GB idle_cores cluster",
-    "pairs": "case_id backend channel src dst n bytes q25_Bps q50_Bps q75_Bps mean_Bps busy_Bps "
-    "link",
-    "links": "case_id backend channel link n_pairs n bytes q25_Bps q50_Bps q75_Bps slowest_Bps "
-    "fastest_Bps",
-    "comparisons": "baseline candidate baseline_id candidate_id workload baseline_s candidate_s "
-    "n_launches ratio effect ci_low ci_high p_value delta min_effect verdict",
-    "transports": "case_id backend src dst transport evidence contradiction",
-    "places": "case_id backend launch worker host cpus numa_nodes gpu nic",
-    "coverage": "case_id backend logged_bytes wire_bytes coverage n_started n_lost self_bytes",
-    "profile": "case_id backend process n_iterations compute other_cpu queue blocked data idle "
-    "serialize deserialize poll messages loop_queue asleep other_threads gil",
-    "failures": "case_id backend launch stage message",
-}
 
 
 def strict(text):
@@ -70,17 +55,6 @@ def report(recorded):
         CASES, records, environment={"load_average": [math.nan], "cpu": {"model": "x"}}, seed=3
     )
     return strict(json_report.render(content))
-
-
-def test_documented_keys_of_the_report(report):
-    assert list(report) == TOP
-
-
-@pytest.mark.parametrize("section", KEYS)
-def test_documented_keys_of_each_section(section, report):
-    assert report[section]
-    for row in report[section]:
-        assert set(KEYS[section].split()) <= set(row)
 
 
 def test_the_run_has_suite_seed_version_and_environment(report):
@@ -120,7 +94,7 @@ def test_failures_have_their_message(report):
 def test_an_empty_run_has_empty_lists(recorded):
     report = strict(json_report.render(recorded(CASES)))
     assert list(report) == TOP
-    assert {name: report[name] for name in KEYS} == {name: [] for name in KEYS}
+    assert {name for name in TOP if report[name] == []} == {*TOP} - {"run", "warnings"}
 
 
 def test_limits_of_a_ratio_without_interval_are_null(recorded):

@@ -69,16 +69,15 @@ def test_each_backend_and_layer_has_a_named_block(recorded):
         assert [size for size, _ in numbers(block)] == [1, 2]
 
 
-@pytest.mark.parametrize("samples", [True, False])
-def test_a_run_without_a_ping_pong_is_refused(recorded, samples):
-    case = builders.case()
-    records = builders.launches(case, [1.0]) if samples else [builders.failure(case)]
+@pytest.mark.parametrize(
+    "records",
+    [
+        builders.launches(builders.case(), [1.0]),
+        [builders.failure(builders.case())],
+        builders.ended([message(builders.case(), 1e-3, 1024, layer="alone")]),
+    ],
+    ids=["workload", "failure", "all-to-all"],
+)
+def test_a_run_without_a_ping_pong_is_refused(recorded, records):
     with pytest.raises(UsageError, match="has no sample of a ping-pong"):
-        osu.render(recorded([case], records))
-
-
-def test_all_to_all_is_refused(recorded):
-    case = builders.case("tcp", "all-to-all")
-    records = [message(case, 1e-3, 1024, layer=layer) for layer in ("alone", "together")]
-    with pytest.raises(UsageError, match="no sample of a ping-pong"):
-        osu.render(recorded([case], builders.ended(records)))
+        osu.render(recorded([builders.case()], records))

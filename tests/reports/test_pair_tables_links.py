@@ -1,4 +1,3 @@
-import importlib
 import itertools
 import json
 from dataclasses import replace
@@ -11,7 +10,6 @@ from shown import titled, titles
 
 from commbench.model import ClusterSpec, Placement
 from commbench.reports import html
-from commbench.reports import json as json_report
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 CASE = builders.case(n_workers=3)
@@ -76,16 +74,6 @@ def test_24_locations_are_shown_at_most(recorded):
     assert "24 of 30 locations." in table.note
 
 
-def test_json_has_link_classes_and_locations(recorded):
-    report = json.loads(json_report.render(recorded([CASE], ONE_HOST)))
-    assert {pair["link"] for pair in report["pairs"]} == {"same NUMA"}
-    (link,) = report["links"]
-    assert (link["link"], link["n_pairs"], link["q50_Bps"]) == (
-        "same NUMA", 6, pytest.approx(80e6, rel=1e-5),
-    )  # fmt: skip
-    assert [row["worker"] for row in report["places"]] == ["0", "1", "2"]
-
-
 def test_cells_of_the_html_matrix_have_the_link_class(recorded):
     assert "link network\n" in html.render(recorded([CASE], TWO_HOSTS))
     assert "link unknown" not in html.render(recorded([CASE], measured()))
@@ -135,9 +123,3 @@ def test_racks_that_cannot_be_read_are_a_usage_error(recorded, tmp_path):
     ended = processes.invoke("report", run.path, "--racks", tmp_path / "no")
     assert ended.exit_code == 2
     assert "a file of racks" in " ".join(ended.output.split())
-
-
-@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "html"])
-def test_every_format_renders_a_run_with_locations(form, recorded):
-    render = importlib.import_module(f"commbench.reports.{form}").render
-    assert render(recorded([CASE], TWO_HOSTS))

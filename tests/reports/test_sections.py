@@ -4,7 +4,6 @@ import builders
 import pytest
 
 from commbench.errors import ResultsError, UnavailableError
-from commbench.model import registry
 from commbench.reports import html, markdown, terminal
 from commbench.reports.sections import Section, Table, sections
 
@@ -21,30 +20,15 @@ def run(recorded):
 
 
 @pytest.fixture
-def installed(monkeypatch):
-    """Return a function that adds a section, or what goes wrong when it is loaded."""
-
-    def install(section):
-        names, load = registry.names, registry.load
-
-        def loaded(kind, name):
-            if name != "mine":
-                return load(kind, name)
-            if isinstance(section, Exception):
-                raise section
-            return section
-
-        monkeypatch.setattr(
-            registry, "names", lambda kind: [*names(kind), *(["mine"] if kind == "section" else [])]
-        )
-        monkeypatch.setattr(registry, "load", loaded)
-
-    return install
+def install(installed):
+    """Return a function that adds a section."""
+    fields = {"title": "Fetches", "position": 25, "tables": lambda _: [TABLE]}
+    return lambda **given: installed("section", {"mine": Section(**fields | given)})
 
 
 @pytest.mark.parametrize("report", [terminal, markdown, html])
-def test_sections_are_ordered_by_position(installed, run, report):
-    installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE]))
+def test_sections_are_ordered_by_position(install, run, report):
+    install()
     titles = [section.title for section in sections()]
     assert titles[titles.index("Fetches") - 1] == "Time per iteration"
     text = report.render(run)
@@ -66,23 +50,23 @@ BROKEN = {
 
 @pytest.mark.parametrize("report", [terminal, markdown, html])
 @pytest.mark.parametrize(("error", "tables"), BROKEN.items())
-def test_a_section_that_fails_is_replaced_by_the_error(installed, run, report, error, tables):
-    installed(Section(title="Fetches", position=25, tables=tables))
+def test_a_section_that_fails_is_replaced_by_the_error(install, run, report, error, tables):
+    install(tables=tables)
     text = " ".join(report.render(run).split())
     assert "this section could not be made:" in text
     assert error in text
     assert "Provenance" in text
 
 
-def test_matrices_that_fail_are_replaced_by_the_error(installed, run):
-    installed(Section(title="Fetches", position=25, tables=lambda _: [TABLE], page_matrices=fail))
+def test_matrices_that_fail_are_replaced_by_the_error(install, run):
+    install(page_matrices=fail)
     page = html.render(run)
     assert "this section could not be made: ZeroDivisionError" in page
     assert "17" in page
 
 
-def test_sections_with_the_same_title_have_different_ids(installed, run):
-    installed(Section(title="Time per iteration", position=25, tables=lambda _: [TABLE]))
+def test_sections_with_the_same_title_have_different_ids(install, run):
+    install(title="Time per iteration")
     ids = re.findall(r' id="([^"]*)"', html.render(run))
     assert {"time-per-iteration", "time-per-iteration-2"} < set(ids)
     assert len(ids) == len(set(ids))
@@ -96,19 +80,19 @@ def test_sections_with_the_same_title_have_different_ids(installed, run):
     ],
 )
 def test_a_section_that_can_t_be_loaded_is_named(installed, run, section, error):
-    installed(section)
+    installed("section", {"mine": section})
     text = " ".join(terminal.render(run).split())
     assert text.index("Provenance") < text.index("mine problem")
     assert error in text
 
 
-def test_unreadable_records_end_the_report(installed, run):
+def test_unreadable_records_end_the_report(install, run):
     def unreadable(run):
         raise ResultsError("a part is cut")
 
-    installed(Section(title="Fetches", position=25, tables=unreadable))
+    install(tables=unreadable)
     with pytest.raises(ResultsError):
         terminal.render(run)
-    installed(Section(title="Fetches", position=25, tables=lambda _: [], page_matrices=unreadable))
+    install(page_matrices=unreadable, tables=lambda _: [])
     with pytest.raises(ResultsError):
         html.render(run)

@@ -271,8 +271,8 @@ def number(value: float) -> str:
 
     Examples
     --------
-    >>> number(812.3), number(46.43), number(3.417), number(0.0042)
-    ('812', '46.4', '3.42', '0.0042')
+    >>> number(812.3), number(46.43), number(3.417), number(0.1), number(0.0042)
+    ('812', '46.4', '3.42', '0.10', '0.0042')
     """
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f}" if value >= 0.1 else f"{value:.2g}"

@@ -1,6 +1,7 @@
 """Runs as a real one would leave them behind, made up from a seed, and what a figure shows."""
 
 import random
+import re
 
 import builders
 import numpy as np
@@ -168,3 +169,26 @@ def misplaced(figure):
         for one, other in np.argwhere(np.triu(both, k=1))
     ]
     return wrong
+
+
+_UNIT = re.compile(r"\((?:B/s|kB/s|MB/s|GB/s|s|ms|µs)\)")
+
+
+def check_axes(figure):
+    """Check that axes have a unit or a scale, and that linear ones begin at zero."""
+    # The axis labels of small multiples stand at their edge only.
+    labels = set()
+    for axes in figure.axes:
+        for label, limits, scale in (
+            (axes.get_xlabel(), axes.get_xlim(), axes.get_xscale()),
+            (axes.get_ylabel(), axes.get_ylim(), axes.get_yscale()),
+        ):
+            labels.add(label)
+            if scale == "log":
+                assert "log scale" in label
+            elif _UNIT.search(label) or "linear scale" in label:
+                assert limits[0] == 0
+            else:
+                # Names of workers and backends are no quantities.
+                assert label.startswith(("worker", "from worker", "to worker")) or label == ""
+    assert any(_UNIT.search(label) or "scale" in label for label in labels)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from drawing import EMPTY, caption, misplaced, pingpong, texts, together, workload
+from drawing import EMPTY, caption, check_axes, misplaced, pingpong, texts, together, workload
 
 import commbench
 from commbench.errors import UnknownNameError
@@ -19,7 +19,6 @@ from commbench.reports.figures.message_figures import plot_layers, plot_sizes
 
 WORKLOADS = (pair_figure.plot, plot_times, plot_communication, task_stream.plot, plot_profile)
 LONG = "ucx:tcp+shm+nvlink+ib"
-UNIT = re.compile(r"\((?:B/s|kB/s|MB/s|GB/s|s|ms|µs)\)")
 
 
 @functools.cache
@@ -98,22 +97,7 @@ def test_no_text_is_misplaced(plot, name):
 
 @pytest.mark.parametrize(("plot", "name"), EVERY)
 def test_axes_have_a_unit_or_a_log_scale_and_linear_ones_begin_at_zero(plot, name):
-    # The axis labels of small multiples stand at their edge only.
-    labels = set()
-    for axes in drawn(plot, name).axes:
-        for label, limits, scale in (
-            (axes.get_xlabel(), axes.get_xlim(), axes.get_xscale()),
-            (axes.get_ylabel(), axes.get_ylim(), axes.get_yscale()),
-        ):
-            labels.add(label)
-            if scale == "log":
-                assert "log scale" in label
-            elif UNIT.search(label) or "linear scale" in label:
-                assert limits[0] == 0
-            else:
-                # Names of workers and backends are no quantities.
-                assert label.startswith(("worker", "from worker", "to worker")) or label == ""
-    assert any(UNIT.search(label) or "scale" in label for label in labels)
+    check_axes(drawn(plot, name))
 
 
 @pytest.mark.parametrize("plot", [*WORKLOADS, plot_sizes])

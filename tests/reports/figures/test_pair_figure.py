@@ -49,26 +49,20 @@ def _cells(axes):
     return cells
 
 
-def test_cells_have_three_quantiles_up_to_eight_workers():
-    run = together(workload("tcp", n_workers=4))
-    quantiles = ("q25_Bps", "q50_Bps", "q75_Bps")
+@pytest.mark.parametrize(
+    ("n_workers", "quantiles"),
+    [(4, ("q25_Bps", "q50_Bps", "q75_Bps")), (9, ("q50_Bps",)), (17, ())],
+)
+def test_cells_have_as_many_quantiles_as_they_have_room_for(n_workers, quantiles):
+    run = together(workload("tcp", n_workers=n_workers, launches=1))
+    figure = pair_figure.plot(run)
     expected = {
         (pair.src, pair.dst): [number(getattr(pair, column) / 1e9) for column in quantiles]
         for pair in run.pairs.itertuples()
     }
-    assert _cells(_panel(pair_figure.plot(run))) == expected
-    assert len(expected) == 12
-
-
-def test_cells_have_the_median_only_from_nine_workers_and_nothing_from_seventeen():
-    run = together(workload("tcp", n_workers=9, launches=1))
-    figure = pair_figure.plot(run)
-    assert _cells(_panel(figure)) == {
-        (pair.src, pair.dst): [number(pair.q50_Bps / 1e9)] for pair in run.pairs.itertuples()
-    }
-    assert "quantile" not in caption(figure)
-    run = together(workload("tcp", n_workers=17, launches=1))
-    assert _cells(_panel(pair_figure.plot(run))) == {}
+    assert len(expected) == n_workers * (n_workers - 1)
+    assert _cells(_panel(figure)) == (expected if quantiles else {})
+    assert ("quantile" in caption(figure)) == (len(quantiles) == 3)
 
 
 def test_colours_are_medians_by_source_and_destination():
@@ -100,28 +94,21 @@ def test_a_cell_of_several_pairs_shows_the_slowest(monkeypatch):
     assert not any("no transfer" in words for words in texts(figure))
 
 
-def test_a_cell_without_any_transfer_is_hatched_as_a_whole(monkeypatch):
-    monkeypatch.setattr(pair_figure, "CELLS_UP_TO", 2)
-    silent = [(2, 3), (3, 2), (0, 2), (0, 3), (1, 2), (1, 3)]
-    figure = pair_figure.plot(together(workload("tcp", n_workers=4, silent_pairs=silent)))
-    hatched = _hatched(_panel(figure))
-    assert sorted(_corners(hatched)) == [(2, 0), (2, 2)]
-
-
-def test_pairs_without_transfers_are_hatched():
-    run = together(workload("tcp", n_workers=3, silent_pairs=[(0, 2)]))
-    figure = pair_figure.plot(run)
-    hatched = _hatched(_panel(figure))
-    assert _corners(hatched) == [(2, 0)]
-    path = hatched.get_path()
-    assert path.vertices.max(axis=0).tolist() == [3, 1]
-    assert "no transfer ≥ 1 MB" in texts(figure)
-
-
-def test_no_hatching_where_all_pairs_have_transfers():
-    figure = pair_figure.plot(together(workload("tcp", n_workers=3)))
-    assert not any("no transfer" in words for words in texts(figure))
-    assert not _panel(figure).patches
+@pytest.mark.parametrize(
+    ("n_workers", "most", "silent", "corners"),
+    [
+        (3, 256, [], []),
+        (3, 256, [(0, 2)], [(2, 0)]),
+        (4, 2, [(2, 3), (3, 2), (0, 2), (0, 3), (1, 2), (1, 3)], [(2, 0), (2, 2)]),
+    ],
+)
+def test_cells_without_any_transfer_are_hatched(n_workers, most, silent, corners, monkeypatch):
+    monkeypatch.setattr(pair_figure, "CELLS_UP_TO", most)
+    figure = pair_figure.plot(together(workload("tcp", n_workers=n_workers, silent_pairs=silent)))
+    patches = _panel(figure).patches
+    assert [sorted(_corners(patch)) for patch in patches] == [corners] * bool(corners)
+    assert all(patch.get_hatch() for patch in patches)
+    assert ("no transfer ≥ 1 MB" in texts(figure)) == bool(corners)
 
 
 def test_backends_share_one_scale_from_zero():
@@ -158,14 +145,6 @@ def test_the_coverage_of_the_log_is_stated():
     run = together(workload("tcp"))
     share = stats.coverage(run).coverage.item()
     assert f"{share * 100:.0f} % logged" in texts(pair_figure.plot(run))
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0.0042, "0.0042"), (0.1, "0.10"), (3.417, "3.42"), (46.43, "46.4"), (812.3, "812")],
-)
-def test_numbers_in_cells_have_two_to_three_digits(value, words):
-    assert number(value) == words
 
 
 def test_words_have_a_contrast_of_4_5_to_their_cell():

@@ -3,7 +3,7 @@ import functools
 import random
 
 import pytest
-from drawing import misplaced, pingpong, texts, together, workload
+from drawing import check_axes, misplaced, pingpong, texts, together, workload
 
 from commbench.model import published
 from commbench.reports.figures import published_figure
@@ -61,8 +61,9 @@ def drawn(figure):
 
 
 @pytest.mark.parametrize("figure", published.names())
-def test_no_text_is_misplaced_in_a_published_figure(figure):
+def test_texts_and_axes_of_a_published_figure(figure):
     assert misplaced(drawn(figure)) == []
+    check_axes(drawn(figure))
 
 
 @pytest.mark.parametrize("figure", published.names())
@@ -108,19 +109,6 @@ def test_ratios_are_those_of_the_run():
     )  # fmt: skip
     assert [*line.get_xdata()] == [2, 3, 4, 5, 6]
     assert [*line.get_ydata()] == pytest.approx([3.0 / 0.8] * 5, rel=0.15)
-
-
-@pytest.mark.parametrize("figure", published.names())
-def test_linear_axes_of_a_published_figure_begin_at_zero(figure):
-    for axes in drawn(figure).axes:
-        for label, scale, limits in (
-            (axes.get_xlabel(), axes.get_xscale(), axes.get_xlim()),
-            (axes.get_ylabel(), axes.get_yscale(), axes.get_ylim()),
-        ):
-            if scale == "log":
-                assert "log scale" in label
-            elif label and label != "workers":
-                assert limits[0] == 0
 
 
 def test_a_distant_ratio_makes_the_axis_logarithmic():
