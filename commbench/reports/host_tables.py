@@ -10,17 +10,20 @@ from commbench.model import Placement
 from commbench.model.units import format_bytes
 from commbench.reports.sections import Table
 
-_LEGEND = {
+LINKS = {
     "NV": "NV#: # NVLinks bonded",
     "PIX": "PIX: at most one PCIe bridge",
     "PXB": "PXB: several, but no host bridge",
     "PHB": "PHB: a PCIe host bridge (the CPU)",
     "NODE": "NODE: between host bridges of a NUMA node",
     "SYS": "SYS: between NUMA nodes",
+    "same NUMA": "own: the device's own NUMA node",
+    "same socket": "socket: another in the same socket",
+    "cross-socket": "cross: one in another socket",
 }
+"""The meanings of classes of links."""
 SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
 """Short names of classes of links, for narrow columns."""
-_NODES = "own: the device's own NUMA node; cross: one in another socket"
 
 
 def heading(host: Host) -> str:
@@ -97,8 +100,7 @@ def _matrix(host: Host) -> Table:
     devices = host.devices
     links = {one: [host.link(one, other) for other in devices] for one in devices}
     kinds = {link.rstrip("0123456789") for row in links.values() for link in row}
-    notes = [text for kind, text in _LEGEND.items() if kind in kinds]
-    notes += [_NODES] * bool(kinds & {*SHORT})
+    notes = [text for kind, text in LINKS.items() if kind in kinds]
     return Table(
         "Links",
         ("", *devices),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -59,26 +58,24 @@ def figure(run: Run, name: str) -> Figure | None:
     return plot
 
 
-_drawn: WeakKeyDictionary[Run, tuple[Drawing, ...]] = WeakKeyDictionary()
+_drawn: WeakKeyDictionary[Run, list[Drawing]] = WeakKeyDictionary()
 
 
-def drawn(run: Run) -> tuple[Drawing, ...]:
+def drawn(run: Run) -> list[Drawing]:
     """Return the run's figures by all installed plots; they are drawn once and cached."""
     if run not in _drawn:
-        _drawn[run] = tuple(_draw(run))
+        _drawn[run] = list(filter(None, (_draw(run, name) for name in registry.names("plot"))))
     return _drawn[run]
 
 
-def _draw(run: Run) -> Iterator[Drawing]:
-    for name in registry.names("plot"):
-        try:
-            figure = registry.load("plot", name)(run)
-            if figure is None:
-                continue
-            drawing = Drawing(name, figure)
-            drawing.svg  # noqa: B018 - raises if the figure can't be saved
-        except ResultsError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
-            drawing = Drawing(name, Figure(), f"the figure {name} could not be drawn: {error!r}")
-        yield drawing
+def _draw(run: Run, name: str) -> Drawing | None:
+    try:
+        if (shown := figure(run, name)) is None:
+            return None
+        drawing = Drawing(name, shown)
+        drawing.svg  # noqa: B018 - raises if the figure can't be saved
+        return drawing
+    except ResultsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plug-in's figure must not cost the report
+        return Drawing(name, Figure(), f"the figure {name} could not be drawn: {error!r}")

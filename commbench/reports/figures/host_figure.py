@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from commbench.machine.topology import Host, rank
 from commbench.reports.figures import style
-from commbench.reports.host_tables import SHORT
+from commbench.reports.host_tables import LINKS, SHORT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,13 +23,6 @@ _COLOURS = {
     "X": "#E4E4E4", "NV": "#117733", "PIX": "#88CCEE", "PXB": "#6699CC", "PHB": "#AAAADD",
     "NODE": "#DDCC77", "SYS": "#CC6677", "same NUMA": "#B8E0A0", "same socket": "#EEDD99",
     "cross-socket": "#DD9988", "": "#FFFFFF",
-}  # fmt: skip
-_MEANINGS = {
-    "NV": "NV#: # NVLinks", "PIX": "PIX: one PCIe bridge at most", "PXB": "PXB: several",
-    "PHB": "PHB: a host bridge", "NODE": "NODE: between host bridges",
-    "SYS": "SYS: between NUMA nodes", "same NUMA": "own NUMA node",
-    "same socket": "node in the same socket", "cross-socket": "node in another socket",
-    "": "not known",
 }  # fmt: skip
 _MOST_NVLINKS = 18
 """The NVLinks of current GPUs; NV18 has the darkest colour."""
@@ -43,7 +36,7 @@ def draw(host: Host) -> Figure:
     devices = host.devices
     links = [[host.link(one, other) for other in devices] for one in devices]
     kinds = sorted({_kind(link) for row in links for link in row} - {"X"}, key=rank)
-    legend = [Patch(color=_COLOURS[kind], label=_MEANINGS[kind]) for kind in kinds]
+    legend = [Patch(color=_COLOURS[kind], label=LINKS.get(kind, "not known")) for kind in kinds]
     side = min(7.2, 0.6 + 0.36 * len(devices))
     cpus = dict.fromkeys(gpu.cpus for gpu in host.gpus if gpu.cpus)
     near = (
@@ -52,14 +45,14 @@ def draw(host: Host) -> Figure:
     )
     nodes = (f"node{node.number} has CPUs {node.cpus}" for node in host.nodes)
     figure, (part,) = style.new_figure(
-        [side + 0.3 * math.ceil(len(legend) / 4)],
+        [side + 0.3 * math.ceil(len(legend) / 3)],
         f"Links between the devices of {host.name}",
         "; ".join([*nodes, *near]) + ". Classes as nvidia-smi topo -m names them.",
     )
     ax = part.subplots()
     _matrix(ax, devices, links)
     if legend:
-        part.legend(handles=legend, loc="outside lower left", ncols=4)
+        part.legend(handles=legend, loc="outside lower left", ncols=3)
     return figure
 
 

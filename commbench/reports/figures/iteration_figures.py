@@ -81,12 +81,11 @@ def plot_times(run: Run) -> Figure | None:
         names[name] = [f"{label}\n({why})" if why else label for label, why in labels]
         most = max(text.count("\n") + 1 for text in names[name])
         heights.append(len(cases) * max(LINE_IN, 0.15 * most) + 0.85)
-    meaning = style.interval(shown.confidence)
     figure, (part,) = style.new_figure(
         [sum(heights)],
         f"Time per iteration, by workload and backend ({style.launches(shown)})",
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
-        + (f"; line = {meaning}." if meaning else " (one launch allows no interval).")
+        + style.interval("line", shown.confidence)
         + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster. Two"
         " bars: the launches split into two modes. CPU time = CPU-seconds of all the cluster's"
         " processes in one iteration."

@@ -52,13 +52,12 @@ def plot_sizes(run: Run) -> Figure | None:
         points.groupby([labels, "layer"], sort=False), key=lambda row: LAYERS.index(row[0][1])
     )
     modes = {case.id: stats.pingpong_mode(case) for case in run.suite.cases}
-    meaning = style.interval(points.confidence)
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
         _title(rows, modes) + f" ({style.launches(points)})",
         _meaning({modes[case_id] for case_id in points.case_id})
         + " Line = median of the launches' medians"
-        + (f"; band = {meaning}." if meaning else " (one launch allows no interval).")
+        + style.interval("band", points.confidence)
         + style.not_shown(run, named, set(points.case_id)),
     )
     axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")

@@ -176,10 +176,12 @@ def launches(summaries: pd.DataFrame) -> str:
     return f"{words or 'no'} launch{'es' * (words != '1')} each"
 
 
-def interval(confidence: pd.Series[float]) -> str:
-    """Describe the interval of summaries, or return an empty string if there is none."""
+def interval(mark: str, confidence: pd.Series[float]) -> str:
+    """Return the words of a caption on what `mark`, for example a line, shows of summaries."""
     words = _span(confidence[confidence > 0] * 100)
-    return f"{words} % confidence interval of that median" if words else ""
+    if not words:
+        return " (one launch allows no interval)."
+    return f"; {mark} = {words} % confidence interval of that median."
 
 
 def _span(numbers: pd.Series[Any]) -> str:

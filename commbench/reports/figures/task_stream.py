@@ -27,11 +27,9 @@ VECTORS_UP_TO = 4000
 """The maximum bars that a vector file has as vectors; more are rasterized to keep it small."""
 
 LABELS = {
-    "compute": "compute",
-    "deserialize": "deserialize",
-    "disk": "disk (spill)",
+    "compute": "compute", "deserialize": "deserialize", "disk": "disk (spill)",
     "transfer": "receive (the lane below a worker's threads)",
-}
+}  # fmt: skip
 
 
 @style.styled
@@ -59,9 +57,9 @@ def plot(run: Run) -> Figure | None:
         + (f" Only the first {MAX_WORKERS} of {most} workers are shown." * (most > MAX_WORKERS))
         + style.not_shown(run, groups, {stream.case.id for stream in streams}),
         [
-            Patch(color=style.ACTIVITIES[action], label=words)
-            for action, words in LABELS.items()
-            if action in actions
+            Patch(color=style.ACTIVITIES[each], label=LABELS[each])
+            for each in LABELS
+            if each in actions
         ],
     )
     for part, (name, block), each in zip(parts, blocks.items(), heights, strict=True):

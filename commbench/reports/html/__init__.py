@@ -25,9 +25,6 @@ from commbench.reports.sections.differences import resolution
 
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
-_MORE_FIGURES = "More figures"
-"""The title of the section of figures that no section names; it precedes the failures."""
-_MORE_FIGURES_POSITION = 85
 
 
 @dataclass
@@ -64,11 +61,10 @@ def render(run: Run) -> str:
 def _parts(run: Run) -> Iterator[Part]:
     drawings = {each.name: each for each in drawn(run)}
     sections = parts.sections()
-    others = drawings.keys() - {name for section in sections for name in section.figures}
-    rest = Section(
-        title=_MORE_FIGURES, position=_MORE_FIGURES_POSITION, tables=lambda _run: (),
-        figures=tuple(name for name in drawings if name in others),
-    )  # fmt: skip
+    named = {name for section in sections for name in section.figures}
+    others = tuple(name for name in drawings if name not in named)
+    # Figures that no section names precede the failures.
+    rest = Section(title="More figures", position=85, tables=lambda _run: (), figures=others)
     n_named = Counter({"warnings": 1})
     for section in sorted([*sections, rest], key=lambda section: section.position):
         name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")

@@ -92,9 +92,10 @@ def test_numbers_of_launches_in_words(counts, words):
 
 
 def test_levels_in_words():
-    assert style.interval(pd.Series([0.96875])) == "97 % confidence interval of that median"
-    assert style.interval(pd.Series([0.5, 0.0, 0.96875])).startswith("50 to 97 %")
-    assert style.interval(pd.Series([0.0])) == ""
+    median = "% confidence interval of that median."
+    assert style.interval("line", pd.Series([0.96875])) == f"; line = 97 {median}"
+    assert style.interval("band", pd.Series([0.5, 0.0, 0.96875])) == f"; band = 50 to 97 {median}"
+    assert style.interval("line", pd.Series([0.0])) == " (one launch allows no interval)."
 
 
 @pytest.mark.parametrize(
