@@ -1,12 +1,9 @@
 import itertools
-import json
 
 import builders
 import pytest
 from builders import end, sample, transfer, wire
 from shown import titled, titles
-
-from commbench.reports import json as json_report
 
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
@@ -116,22 +113,3 @@ def test_many_slow_links_have_four_warnings(recorded):
     assert ["as long as ordinary" in text for text in warnings] == [True, True, True, False]
     assert warnings[3].count("from") == 6
     assert warnings[3].endswith("are slow, too, and 6 others")
-
-
-def test_json_has_the_block_size_and_the_slow_pairs(slow):
-    report = json.loads(json_report.render(slow))
-    sizes = {(row["layer"], row["message_bytes"], row["payload_bytes"]) for row in report["cases"]}
-    assert sizes == {
-        ("alone", MIB, MIB), ("alone", 16 * MIB, 16 * MIB),
-        ("together", MIB, 6 * MIB), ("together", 16 * MIB, 96 * MIB),
-    }  # fmt: skip
-    assert [(row["channel"], row["src"], row["dst"]) for row in report["slow_pairs"]] == [
-        ("alone", "2", "0"), ("together", "2", "0")
-    ]  # fmt: skip
-    assert report["slow_pairs"][0]["slowdown"] == pytest.approx(8, rel=1e-3)
-
-
-def test_cpu_time_is_per_byte_of_payload(slow):
-    costs = slow.costs.set_index(["layer", "payload_bytes"])["cpu_s_per_GB"]
-    assert costs["alone", 16 * MIB] == pytest.approx(0.5 / (16 * MIB / 1e9))
-    assert costs["together", 96 * MIB] == pytest.approx(0.5 / (96 * MIB / 1e9))
