@@ -30,6 +30,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-default-apps", "--disable-extensions", "--window-size=1280,1000",
 )  # fmt: skip
+WHITE = "rgb(255, 255, 255)"
 MAX_OPEN_S, MAX_BYTES = 3.0, 10_000_000
 NASTY = "</script><script>document.title = 'taken over'</script><img src=x onerror='alert(1)'>"
 
@@ -47,11 +48,17 @@ def driver(tmp_path_factory):
     for flag in (*FLAGS, *["--no-sandbox"] * (os.geteuid() == 0), f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options, Service(str(programs["chromedriver"])))
-    try:
+    with webdriver.Chrome(options, Service(str(programs["chromedriver"]))) as browser:
         yield browser
-    finally:
-        browser.quit()
+
+
+@pytest.fixture
+def window(driver):
+    """Return the browser, whose window and media are as before when the test has ended."""
+    yield driver
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.set_window_size(1280, 1000)
 
 
 class Opened:
@@ -104,6 +111,9 @@ class Opened:
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
 
+    def background(self, selector):
+        return self.run(f"getComputedStyle(document.querySelector('{selector}')).backgroundColor")
+
     def media(self, kind="", scheme="light"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         setting = {"media": kind, "features": features}
@@ -142,18 +152,18 @@ def odd(recorded, written):
 
 
 @pytest.fixture(params=["reference", "odd"])
-def opened(request, driver):
-    return Opened(driver, request.getfixturevalue(request.param))
+def opened(request, window):
+    return Opened(window, request.getfixturevalue(request.param))
 
 
 @pytest.fixture
-def page(driver, reference):
-    return Opened(driver, reference)
+def page(window, reference):
+    return Opened(window, reference)
 
 
 @pytest.fixture
-def odd_page(driver, odd):
-    return Opened(driver, odd)
+def odd_page(window, odd):
+    return Opened(window, odd)
 
 
 def test_a_page_is_drawn_without_an_error_or_a_request(opened):
@@ -275,18 +285,15 @@ def test_arrow_keys_show_the_tips_of_pairs(odd_page):
 
 def test_a_tip_is_within_the_window(odd_page):
     odd_page.driver.set_window_size(500, 700)
-    try:
-        for cell in odd_page.cells((0, 1), (1, 4), (4, 3)):
-            odd_page.run("arguments[0].scrollIntoView({block: 'end', inline: 'end'})", cell)
-            ActionChains(odd_page.driver).move_to_element(cell).perform()
-            box = odd_page.run(
-                "(({left, top, right, bottom}) => [left, top, innerWidth - right, "
-                "innerHeight - bottom])(document.querySelector('.tip').getBoundingClientRect())"
-            )
-            assert odd_page.tip()
-            assert min(box) >= 0
-    finally:
-        odd_page.driver.set_window_size(1280, 1000)
+    for cell in odd_page.cells((0, 1), (1, 4), (4, 3)):
+        odd_page.run("arguments[0].scrollIntoView({block: 'end', inline: 'end'})", cell)
+        ActionChains(odd_page.driver).move_to_element(cell).perform()
+        box = odd_page.run(
+            "(({left, top, right, bottom}) => [left, top, innerWidth - right, "
+            "innerHeight - bottom])(document.querySelector('.tip').getBoundingClientRect())"
+        )
+        assert odd_page.tip()
+        assert min(box) >= 0
 
 
 CONTRASTS = """(() => {
@@ -317,26 +324,18 @@ CONTRASTS = """(() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_a_contrast_of_4_5(scheme, opened):
     opened.media(scheme=scheme)
-    try:
-        assert opened.run(CONTRASTS) == []
-        page, card = (
-            opened.run(f"getComputedStyle(document.querySelector('{what}')).backgroundColor")
-            for what in ("body", "figure")
-        )
-    finally:
-        opened.media()
-    assert (page == "rgb(255, 255, 255)") == (scheme == "light")
-    assert card == "rgb(255, 255, 255)"
+    assert opened.run(CONTRASTS) == []
+    page, card = map(opened.background, ("body", "figure"))
+    assert (page == WHITE) == (scheme == "light")
+    assert card == WHITE
 
 
 def test_a_printed_page_is_white_and_without_navigation(opened):
     opened.media("print", "dark")
-    try:
-        assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert opened.run("getComputedStyle(document.querySelector('nav')).display") == "none"
-        assert opened.run(CONTRASTS) == []
-    finally:
-        opened.media()
+    assert opened.background("body") == WHITE
+    assert opened.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert opened.run(CONTRASTS) == []
+    opened.media()
     printed = opened.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
 
@@ -344,10 +343,7 @@ def test_a_printed_page_is_white_and_without_navigation(opened):
 def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
-        assert opened.run("document.documentElement.scrollWidth") <= 400
-    finally:
-        opened.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert opened.run("document.documentElement.scrollWidth") <= 400
 
 
 def test_elements_have_names_for_assistive_software(opened):

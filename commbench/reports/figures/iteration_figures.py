@@ -234,8 +234,8 @@ def _plot_typical_iterations(
         heights, title, caption + style.not_shown(run, groups, shown),
         legends[0] if n_stacks == 1 else (),
     )  # fmt: skip
-    rows_of_panels = itertools.product(blocks, zip(stacks.items(), legends, strict=True))
-    for part, (name, ((words, parts), legend)) in zip(subfigures, rows_of_panels, strict=True):
+    panel_rows = itertools.product(blocks, zip(stacks.items(), legends, strict=True))
+    for part, (name, ((words, parts), legend)) in zip(subfigures, panel_rows, strict=True):
         block = blocks[name]
         launches = style.launches(
             run.summaries[run.summaries.case_id.isin([case.id for case, _ in block])]
