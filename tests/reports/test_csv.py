@@ -4,7 +4,7 @@ import json
 import math
 
 import builders
-from builders import launches, message, sample
+from builders import launches, sample
 
 from commbench.reports import csv
 
@@ -33,13 +33,6 @@ def test_rows_have_parameters_and_cluster(recorded):
     assert [row["n_workers"] for row in rows] == ["2", "3"]
     assert {row["device"] for row in rows} == {"cpu"}
     assert [row["case_id"] for row in rows] == [case.id for case in cases]
-
-
-def test_each_message_size_has_a_csv_row(recorded):
-    case = builders.case(workload="pingpong")
-    text = csv.render(recorded([case], [message(case, 1e-6, size) for size in (1, 1 << 40)]))
-    rows = list(reader.DictReader(io.StringIO(text)))
-    assert [row["payload_bytes"] for row in rows] == ["1", str(1 << 40)]
 
 
 def test_an_empty_run_has_a_header_only(recorded):

@@ -89,10 +89,12 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("plot", "name"), EVERY)
-def test_no_text_is_misplaced(plot, name):
+def test_no_text_is_misplaced_and_the_launches_are_stated(plot, name):
     figure = drawn(plot, name)
     assert figure.get_figwidth() * 100 == 900
     assert misplaced(figure) == []
+    stated = r"launch \d" if plot is task_stream.plot else r"\d launch(es)? each"
+    assert re.search(stated, " ".join(texts(figure)))
 
 
 @pytest.mark.parametrize(("plot", "name"), EVERY)
@@ -124,12 +126,6 @@ def test_saving_twice_gives_the_same_svg_without_a_date(plot, name):
     one, other = (style.encoded(plot(made_up_run(name)), "svg") for _ in range(2))
     assert one == other
     assert b"<dc:date>" not in one
-
-
-@pytest.mark.parametrize(("plot", "name"), EVERY)
-def test_the_number_of_launches_is_stated(plot, name):
-    stated = r"launch \d" if plot is task_stream.plot else r"\d launch(es)? each"
-    assert re.search(stated, " ".join(texts(drawn(plot, name))))
 
 
 FAILED = workload("ucx", launches=1, failing=1)

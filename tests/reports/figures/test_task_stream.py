@@ -35,13 +35,16 @@ def _bars(axes, action):
     return sorted((x0, x1, y0, y1) for x0, y0, x1, y1 in boxes)
 
 
-def test_bars_are_tasks_in_seconds_since_the_start():
-    records = [_sample(), _task(0.5, 1.0), _task(1.25, 1.5), end(CASE)]
-    (axes,) = task_stream.plot(in_memory([CASE], records)).axes
+@pytest.mark.parametrize("ends", [[], [end(CASE)]], ids=["in progress", "ended"])
+def test_bars_are_tasks_in_seconds_since_the_start(ends):
+    tasks = [_task(*span) for span in ((0.5, 1.0), (1.25, 1.5), (-1, 0.25), (-2, -1))]
+    idle = _task(0, 1, worker="1", iteration=1)
+    (axes,) = task_stream.plot(in_memory([CASE], [_sample(), *tasks, idle, *ends])).axes
     spans = [bar[:2] for bar in _bars(axes, "compute")]
-    np.testing.assert_allclose(spans, [(0.5, 1.0), (1.25, 1.5)])
+    np.testing.assert_allclose(spans, [(0, 0.25), (0.5, 1.0), (1.25, 1.5)])
     assert axes.get_xlabel() == "time since the iteration's start (s)"
     assert axes.get_xlim()[0] == 0
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
 
 
 def test_threads_have_lanes_above_the_transfers():
@@ -85,12 +88,6 @@ def test_the_first_iteration_of_the_first_good_launch_is_drawn():
     np.testing.assert_allclose([bar[:2] for bar in _bars(axes, "compute")], [(0.25, 0.75)])
 
 
-def test_bars_are_clipped_at_the_start_of_the_iteration():
-    records = [_sample(), end(CASE), _task(-1, 0.5), _task(-2, -1)]
-    (axes,) = task_stream.plot(in_memory([CASE], records)).axes
-    np.testing.assert_allclose([bar[:2] for bar in _bars(axes, "compute")], [(0, 0.5)])
-
-
 def test_panels_share_one_time_axis():
     run = together(workload("tcp"), workload("ucx", seconds=3))
     fast, slow = task_stream.plot(run).axes
@@ -107,20 +104,6 @@ def test_32_workers_are_shown_at_most():
     assert "Only the first 32 of 40 workers are shown." in caption(figure)
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names[:2] == ["0", "2"]
-
-
-def test_an_idle_worker_has_an_empty_row():
-    records = [
-        _sample(), end(CASE), _task(0, 1),
-        _task(0, 1, worker="1", iteration=1),
-    ]  # fmt: skip
-    (axes,) = task_stream.plot(in_memory([CASE], records)).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
-
-
-def test_a_run_in_progress_can_be_drawn():
-    figure = task_stream.plot(in_memory([CASE], [_sample(), _task(0, 1)]))
-    assert len(figure.axes) == 1
 
 
 def test_unknown_actions_are_not_drawn():
