@@ -57,6 +57,18 @@ _SLOW_PARTS = {
 """The advice for each kind of ``stats.slow_pairs``."""
 
 
+class Disturbance(str):
+    """The text of a warning about what may have changed the times, and a short ``statement``."""
+
+    statement: str
+
+    def __new__(cls, beginning: str, rest: str, statement: str = "") -> Disturbance:
+        """Return the text of a warning; without a statement, that is its beginning."""
+        made = super().__new__(cls, beginning + rest)
+        made.statement = statement or beginning
+        return made
+
+
 def find(run: Run) -> list[str]:
     """Return the warnings about a run, what is wrong with its transports first."""
     texts = [text for text in run.pair_transports["contradiction"].unique() if text]
@@ -67,16 +79,16 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for warnings in (
-        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, _slow_pairs,
+        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, slow_pairs,
         _untimed, _coverage,
     ):  # fmt: skip
         texts += warnings(run)
     return texts + disturbances(run)
 
 
-def disturbances(run: Run) -> list[str]:
+def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
-    texts = list[str]()
+    texts = list[Disturbance]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _frequency_scaling,
@@ -194,12 +206,13 @@ def _launches(run: Run) -> Iterator[str]:
         n_launches = int(summaries["n_launches"][weak].min())
         yield (
             f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
-            "the median (6 do): the intervals shown hold it with the probability that stands "
-            "beside them, and a backend that has no better one is not called faster or slower"
+            "the median (6 do): the intervals shown hold it with the probability that belongs "
+            "to them, and a backend that has no better one is not called faster or slower"
         )
 
 
-def _slow_pairs(run: Run) -> Iterator[str]:
+def slow_pairs(run: Run) -> Iterator[str]:
+    """Yield what slow pairs of workers have in common, the slowest first, and where to look."""
     for (case_id, channel), rows in run.slow_pairs.groupby(["case_id", "channel"], sort=False):
         where = run.case_names[case_id] + ("" if channel == "gather" else f", {channel}")
         where += ": transfers"
@@ -242,29 +255,31 @@ def _coverage(run: Run) -> Iterator[str]:
             )
 
 
-def _other_load(run: Run) -> Iterator[str]:
+def _other_load(run: Run) -> Iterator[Disturbance]:
     use = _core_use(run)
     others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
     if text := _disturbed(use, others, cores.MAX_OTHERS, run):
-        yield (
-            f"other processes used the cores in {text}: the samples of these launches are slow for "
-            "a reason that is no backend's; end what else runs, and measure again"
+        yield Disturbance(
+            f"other processes used the cores in {text}",
+            ": the samples of these launches are slow for a reason that is no backend's; end what "
+            "else runs, and measure again",
         )
     known = run.manifest.environment
     loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
     if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
-        yield (
-            f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began: others "
-            "were using the cores; end what else runs, and measure again"
+        yield Disturbance(
+            f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began",
+            ": others were using the cores; end what else runs, and measure again",
         )
 
 
-def _stolen_time(run: Run) -> Iterator[str]:
+def _stolen_time(run: Run) -> Iterator[Disturbance]:
     use = _core_use(run)
     if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, run):
-        yield (
-            f"the hypervisor gave the cores to other machines in {text}: no process here shows "
-            "that; compare only what was measured in turns, or take a machine of your own"
+        yield Disturbance(
+            f"the hypervisor gave the cores to other machines in {text}",
+            ": no process here shows that; compare only what was measured in turns, or take a "
+            "machine of your own",
         )
 
 
@@ -289,7 +304,7 @@ def _disturbed(use: pd.DataFrame, taken_s: pd.Series[float], limit: float, run: 
     )
 
 
-def _unstable_samples(run: Run) -> Iterator[str]:
+def _unstable_samples(run: Run) -> Iterator[Disturbance]:
     spreads = stats.spreads(run)
     for column, what, remedy in (
         ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
@@ -305,46 +320,49 @@ def _unstable_samples(run: Run) -> Iterator[str]:
             where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
             unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
-            yield (
-                f"{what} spread {', '.join(unstable)}: a standard deviation, from quartiles, of "
-                f"over {MAX_SPREAD:.0%} is unstable; {remedy}"
+            yield Disturbance(
+                f"{what} spread {', '.join(unstable)}",
+                f": a standard deviation, from quartiles, of over {MAX_SPREAD:.0%} is unstable; "
+                f"{remedy}",
+                f"{what} spread {unstable[0]}" + f" ({len(unstable)} cases)" * (len(unstable) > 1),
             )
 
 
-def _drift(run: Run) -> Iterator[str]:
+def _drift(run: Run) -> Iterator[Disturbance]:
     for row in stats.drifts(run).itertuples():
         if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
-            yield (
+            yield Disturbance(
                 f"{run.case_names[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
-                f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches "
-                f"(p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
-                "median is of no one state, so measure again"
+                f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches",
+                f" (p = {row.p_value:.1g}): the machine changed meanwhile, by heat or load; its "
+                "median is of no one state, so measure again",
             )
 
 
-def _spilling(run: Run) -> Iterator[str]:
+def _spilling(run: Run) -> Iterator[Disturbance]:
     spills = stats.counted(run.spills, run)
     for case_id, rows in spills.groupby("case_id", sort=False):
         n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
-        yield (
+        yield Disturbance(
             f"{run.case_names[case_id]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} "
-            f"to disk in {n_iterations} measured iterations, as their memory was full: the times "
-            "are the disk's, too; take less data or more memory"
+            f"to disk in {n_iterations} measured iterations",
+            ", as their memory was full: the times are the disk's, too; take less data or more "
+            "memory",
         )
 
 
-def _compression(run: Run) -> Iterator[str]:
+def _compression(run: Run) -> Iterator[Disturbance]:
     settings = run.settings
     on = settings[(settings["name"] == COMPRESSION) & (settings["value"] != "none")]
     for (case_id, value), _ in on.groupby(["case_id", "value"], sort=False):
-        yield (
-            f"{run.case_names[case_id]}: workers compressed their messages with {value}: times and "
-            "bytes on the wire are the compressor's as much as the link's; to measure the link: "
-            "DASK_DISTRIBUTED__COMM__COMPRESSION=False"
+        yield Disturbance(
+            f"{run.case_names[case_id]}: workers compressed their messages with {value}",
+            ": times and bytes on the wire are the compressor's as much as the link's; to measure "
+            "the link: DASK_DISTRIBUTED__COMM__COMPRESSION=False",
         )
 
 
-def _clock_steps(run: Run) -> Iterator[str]:
+def _clock_steps(run: Run) -> Iterator[Disturbance]:
     step_s = recorded(run.manifest.environment, "clock.step_s")
     if not step_s:
         return
@@ -355,14 +373,14 @@ def _clock_steps(run: Run) -> Iterator[str]:
     source = recorded(run.manifest.environment, "cpu.clock_source")
     remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")
     for case_id, short in rows[timed_s < MIN_CLOCK_STEPS * step_s].groupby("case_id", sort=False):
-        yield (
+        yield Disturbance(
             f"{run.case_names[case_id]}: {format_seconds(short['median_s'].min())} is less than "
-            f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each), which blur it "
-            f"by more than 1 %; {remedy}"
+            f"{MIN_CLOCK_STEPS} steps of the clock ({format_seconds(step_s)} each)",
+            f", which blur it by more than 1 %; {remedy}",
         )
 
 
-def _oversubscription(run: Run) -> Iterator[str]:
+def _oversubscription(run: Run) -> Iterator[Disturbance]:
     n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
     if not n_cores:
         return
@@ -384,11 +402,12 @@ def _oversubscription(run: Run) -> Iterator[str]:
     if polling:
         worst = max(polling, key=polling.__getitem__)
         backends = ", ".join(dict.fromkeys(local[case_id].backend for case_id in polling))
-        yield (
+        yield Disturbance(
             f"{backends}: event loops poll: an idle cluster uses {idle['idle_cores'][worst]:.2g} "
-            f"of {n_cores:g} cores, on which {polling[worst]} processes take turns. Times contain "
-            "the kernel's time slices, which are milliseconds; measure a progress mode that "
-            "sleeps, as ucx:shm+thread-future, or take more cores"
+            f"of {n_cores:g} cores",
+            f", on which {polling[worst]} processes take turns. Times contain the kernel's time "
+            "slices, which are milliseconds; measure a progress mode that sleeps, as "
+            "ucx:shm+thread-future, or take more cores",
         )
     if crowded:
         who = (
@@ -396,10 +415,11 @@ def _oversubscription(run: Run) -> Iterator[str]:
             if len(crowded) == 1
             else f"{len(crowded)} of {len(run.case_names)} cases"
         )
-        yield (
+        yield Disturbance(
             f"{who}: up to {max(crowded.values())} busy threads share {n_cores:g} "
-            f"core{'s' if n_cores != 1 else ''}: they take turns, and times contain waits for a "
-            "core; take fewer workers, threads or pairs, or more cores"
+            f"core{'s' if n_cores != 1 else ''}",
+            ": they take turns, and times contain waits for a core; take fewer workers, threads or "
+            "pairs, or more cores",
         )
 
 
@@ -426,14 +446,15 @@ def _may_be_remote(case: Case) -> bool:
         return True
 
 
-def _frequency_scaling(run: Run) -> Iterator[str]:
+def _frequency_scaling(run: Run) -> Iterator[Disturbance]:
     cpu: Mapping[str, Any] = run.manifest.environment.get("cpu") or {}
     governors = {name for name in (cpu.get("governors") or {}).values() if name}
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
     seen += ["turbo is on"] * bool(cpu.get("turbo"))
     if seen:
-        yield (
-            f"{' and '.join(seen)}: cores change their clock with load and heat, and times with "
-            "it; sudo cpupower frequency-set -g performance, and turn turbo off in the BIOS or in "
-            "/sys/devices/system/cpu"
+        yield Disturbance(
+            " and ".join(seen),
+            ": cores change their clock with load and heat, and times with it; sudo cpupower "
+            "frequency-set -g performance, and turn turbo off in the BIOS or in "
+            "/sys/devices/system/cpu",
         )

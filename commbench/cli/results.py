@@ -28,15 +28,18 @@ _ASV = "asv"
 @click.argument("run", type=PATH)
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
+    help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
 )  # fmt: skip
+@click.option("--verbose", "-v", is_flag=True, help="All tables: the format tables.")
 @click.option(
     "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
 )
 @click.option("--racks", type=PATH, help="Which hosts share a rack, from a file.")
-def report(run: Path, form: str, min_transfer: int | None, racks: Path | None) -> None:
+def report(
+    run: Path, form: str, verbose: bool, min_transfer: int | None, racks: Path | None
+) -> None:
     """Report a RUN again: the directory of a run, complete or not."""
-    render = registry.load("report", form)
+    render = registry.load("report", "tables" if verbose else form)
     data = load(run)
     if min_transfer is not None:
         data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))

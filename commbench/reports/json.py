@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, LAYERS
+from commbench.reports.opening import verdicts
 from commbench.reports.sections import message_tables
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def render(run: Run) -> str:
             "environment": manifest.environment,
         },
         "warnings": list(run.warnings),
+        "verdicts": [*verdicts(run)],
         "cases": described,
         "pairs": run.pairs,
         "links": _rows(run.link_bandwidths),

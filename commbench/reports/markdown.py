@@ -5,33 +5,42 @@ from __future__ import annotations
 import re
 
 from commbench.analysis.run import Run
+from commbench.reports.opening import opening
 from commbench.reports.sections import Table, heading, printable, tables
-from commbench.reports.sections.differences import resolution
 
 
 def render(run: Run) -> str:
     """Return the report as GitHub-flavoured Markdown."""
     parts = [f"# {_escape(heading(run))}"]
-    if text := resolution(run):
-        parts.append(_escape(text))
+    for part in opening(run):
+        if isinstance(part, str):
+            parts.append("  \n".join(map(_line, part.splitlines())))
+        else:
+            parts.append(_section(part, level=0))
     if run.warnings:
         parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in run.warnings))
     parts += [_section(table) for table in tables(run)]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(table: Table) -> str:
+def _section(table: Table, level: int = 2) -> str:
     rules = [
         ":--" if number == 0 or name in table.text_columns else "--:"
         for number, name in enumerate(table.columns)
     ]
     lines = [_row(table.titles), "| " + " | ".join(rules) + " |", *map(_row, table.rows)]
     note = [_escape(table.note)] if table.note else []
-    return "\n\n".join([f"## {_escape(table.title)}", "\n".join(lines), *note])
+    title = [f"{'#' * level} {_escape(table.title)}".strip()] if table.title else []
+    return "\n\n".join([*title, "\n".join(lines), *note])
 
 
 def _row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(_escape(cell, "<br>") for cell in cells) + " |"
+
+
+def _line(text: str) -> str:
+    # Otherwise it could begin a heading, a list or a quotation.
+    return re.sub(r"^([#>+-]|\d+(?=[.)]))", r"\\\1", _escape(text))
 
 
 def _escape(text: str, end: str = " ") -> str:

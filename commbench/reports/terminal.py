@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from commbench.analysis.run import Run
+from commbench.reports.opening import next_steps, opening
 from commbench.reports.sections import Table, heading, printable, tables
 from commbench.reports.sections.differences import resolution
 
@@ -26,12 +27,18 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 
 
 def render(run: Run) -> str:
-    """Return the report for the terminal at standard output, or for 80 columns without one."""
+    """Return the opening for the terminal at standard output, or for 80 columns without one."""
+    parts = list(opening(run))
+    return page(heading(run), (), [*parts, next_steps(run)]) if parts else render_all(run)
+
+
+def render_all(run: Run) -> str:
+    """Return the report with all tables, for the same width."""
     return page("\n".join(filter(None, (heading(run), resolution(run)))), run.warnings, tables(run))
 
 
-def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
-    """Return a title, warnings and tables as text for a terminal."""
+def page(title: str, warnings: Iterable[str], parts: Iterable[str | Table]) -> str:
+    """Return a title, warnings, paragraphs and tables as text for a terminal."""
     out = io.StringIO()
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     console = Console(
@@ -44,9 +51,12 @@ def page(title: str, warnings: Iterable[str], tables: Iterable[Table]) -> str:
     console.print(Text(printable(title), style="bold"))
     for warning in warnings:
         console.print(Text(printable(f"⚠ {warning}"), style="yellow"))
-    for table in tables:
+    for part in parts:
         console.print()
-        _print(console, table)
+        if isinstance(part, str):
+            console.print(Text(printable(part)))
+        else:
+            _print(console, part)
     return out.getvalue()
 
 
@@ -65,7 +75,8 @@ def _print(console: Console, table: Table) -> None:
         )
     for row in rows:
         grid.add_row(*map(Text, row))
-    console.print(Text(printable(table.title), style="bold"))
+    if table.title:
+        console.print(Text(printable(table.title), style="bold"))
     width, console.width = console.width, max(console.width, needed)
     # Otherwise Rich crops cells without a mark: 12.3 GB would become 12.
     console.print(grid, crop=False)

@@ -75,13 +75,14 @@ def test_the_launcher_meets_its_contract(installed, tmp_path):
 
 
 def run(tmp_path, cases):
-    """Return the printed report of one short launch of each case over ws."""
+    """Return the directory and all tables of one short launch of each case over ws."""
     suite = tmp_path / "suite.toml"
     suite.write_text(f'backends = ["ws"]\nlaunches = 1\niterations = 1\nwarmups = 0\n{cases}')
     output = ("--output", tmp_path / "results")
     result = processes.invoke("run", suite, *output, figures=["transfer-sizes"])
     assert result.exit_code == 0, result.output
-    return result.stdout
+    path = Path(result.stdout.splitlines()[-1])
+    return path, processes.invoke("report", "-v", path).stdout
 
 
 def test_every_plug_in_is_listed(installed):
@@ -91,9 +92,8 @@ def test_every_plug_in_is_listed(installed):
 
 def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installed, tmp_path):
     params = "params = { size = 1500 }\ncluster = { launcher = 'nannies' }"
-    report = run(tmp_path, f"[[case]]\nworkload = 'rechunk'\n{params}\n")
+    path, report = run(tmp_path, f"[[case]]\nworkload = 'rechunk'\n{params}\n")
     assert "Bytes that each worker fetched" in report
-    path = Path(report.splitlines()[-1])
     assert (path / "figures/transfer-sizes.svg").exists()
     assert "rechunk over ws:" in processes.invoke("report", path, "--format", "brief").stdout
 
@@ -101,11 +101,10 @@ def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installe
 @pytest.mark.slow
 def test_reports_have_the_layers_of_workloads_of_messages_and_fetches(installed, tmp_path):
     strided = "workload = 'strided'\nparams = { sizes = [65536] }"
-    report = run(tmp_path, f"[[case]]\nworkload = 'bytes'\n[[case]]\n{strided}\n")
+    path, report = run(tmp_path, f"[[case]]\nworkload = 'bytes'\n[[case]]\n{strided}\n")
     assert "bytes, comm layer: latency" in report
     assert "strided, one pair at a time" in report
     assert "strided, all pairs at once" in report
-    path = report.splitlines()[-1]
     cases = json.loads(processes.invoke("report", path, "--format", "json").stdout)["cases"]
     sizes = [case["message_bytes"] for case in cases if case["workload"] == "bytes"]
     assert sizes == [1, 1024, 1 << 20]

@@ -17,8 +17,8 @@ LOWER_CASE = " ".join(TEXT.split()).lower()
 NAMES = {"size", "backend", "backends", "block", "src → dst", "src→dst", "process", "case", "what",
          "value", "launch", "message", "tcp", "ucx"}  # fmt: skip
 """Columns that name what the row, or the backend whose numbers the column contains, is."""
-EMPTY = ("warnings", "slow_pairs", "published")
-"""Sections of JSON that are empty for a run without problems and without a published figure."""
+EMPTY = ("warnings", "verdicts", "slow_pairs", "published")
+"""Sections of JSON that are texts, or empty without problems and without a published figure."""
 
 
 def keys_of(section):

@@ -65,7 +65,7 @@ def test_the_report_has_the_placement_and_the_class_of_each_link(exchanged):
     locations = {row["worker"]: row["cpus"] for row in report["places"]}
     assert locations == dict(zip("012", CPUS, strict=True))
     assert [row["cpus"] for row in report["cases"][0]["cluster"]["placement"]] == CPUS
-    assert f"worker 1: CPUs {CPUS[1]}" in ended.said
+    assert f"worker 1: CPUs {CPUS[1]}" in processes.invoke("report", "-v", ended.run).stdout
     assert {pair["link"] for pair in report["pairs"]} <= {"same NUMA", "cross-socket", "same host"}
     assert "unknown" not in {link["link"] for link in report["links"]}
 

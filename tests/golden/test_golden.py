@@ -27,7 +27,7 @@ from commbench.reports.figures import style
 _EXPECTED = Path(__file__).with_name("expected")
 _REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 _RUNS = [*GENERATED, *sorted(path.name for path in _REFERENCE.iterdir() if path.is_dir())]
-_FORMATS = ("json", "csv", "pyperf", "terminal", "markdown", "html", "osu", "junit")
+_FORMATS = ("json", "csv", "pyperf", "terminal", "tables", "markdown", "html", "osu", "junit")
 _MAX_BYTES = 1_000_000
 """What is larger is written down as a hash."""
 _DIGITS = 6

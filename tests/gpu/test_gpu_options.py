@@ -204,6 +204,6 @@ def test_the_report_has_the_memory_resource(recorded):
         builders.sample(case, 1.0), builders.end(case),
         builders.setting(case, GPU_MEMORY, "RMM 26.10 PoolMemoryResource; CuPy by rmm"),
     ]  # fmt: skip
-    text = " ".join(registry.load("report", "terminal")(recorded([case], records)).split())
+    text = " ".join(registry.load("report", "tables")(recorded([case], records)).split())
     assert "GPU memory RMM 26.10 PoolMemoryResource; CuPy by rmm" in text
     assert "gpu, RMM pool 1GB" in text

@@ -15,6 +15,7 @@ from commbench.model import ClusterSpec
 from commbench.reports import figures, html
 from commbench.reports.figures.iteration_figures import plot_times
 from commbench.reports.html import pair_matrix
+from commbench.reports.opening import opening
 from commbench.reports.sections import heading, sections
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -70,8 +71,12 @@ def words(element):
 
 
 def data_tables(page):
-    """Return the tables of numbers by their captions."""
-    tables = [table for table in page.iter("table") if table.get("class") == "data"]
+    """Return the tables of numbers by their captions, without those of the summary."""
+    tables = [
+        table
+        for table in page.iter("table")
+        if table.get("class") == "data" and not table.get("id").startswith("opening")
+    ]
     assert all(table[0].tag == "caption" for table in tables)
     return {words(table[0]): table for table in tables}
 
@@ -253,16 +258,20 @@ def check_structure(page):
         if element.tag == "img":
             assert element.get("alt")
     titles = [words(title) for title in page.iter("h2")]
-    assert titles[0] == "Warnings"
+    assert titles[0] in ("Summary", "Warnings")
     assert titles[-1] == "Provenance"
     assert "Failures" not in titles or titles[-2] == "Failures"
 
 
-def test_warnings_come_first(full, page):
+def test_the_verdict_and_the_warnings_come_first(full, page):
     assert html.render(full).startswith("<!DOCTYPE html>")
-    first = next(element for element in page.iter("section"))
-    assert [words(item) for item in first.iter("li")] == [text.strip() for text in full.warnings]
-    assert words(next(page.iter("li"))) == f"Warnings ({len(full.warnings)})"
+    verdict = next(element for element in page.iter("p") if element.get("class") == "verdict")
+    assert words(verdict) == next(opening(full))
+    summary, warnings, *_ = page.iter("section")
+    assert summary.get("id") == "opening"
+    assert [words(item) for item in warnings.iter("li")] == [text.strip() for text in full.warnings]
+    links = [words(item) for item in page.iter("li")]
+    assert links[:2] == ["Summary", f"Warnings ({len(full.warnings)})"]
 
 
 def pair_cells(content):

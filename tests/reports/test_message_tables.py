@@ -67,7 +67,7 @@ def test_one_layer_has_no_table_by_layer(recorded, times):
 def test_every_number_is_on_the_terminal(recorded, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     run = content(recorded, TIMES, (1, 8 << 20))
-    text = terminal.render(run)
+    text = terminal.render_all(run)
     (table,) = tables_by_layer(run)
     for cell in itertools.chain(*table.rows):
         assert all(line in text for line in cell.split("\n"))

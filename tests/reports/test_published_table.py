@@ -85,7 +85,7 @@ def test_the_published_table_fits_the_page(figure, reproduced, monkeypatch):
     run = reproduced(figure, *merges("tcp", "mpi", "ucx:polling"), 0.01)
     for columns in (80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
-        text = terminal.render(run)
+        text = terminal.render_all(run)
         assert max(map(len, text.splitlines())) <= columns
         for value in published.published_figure(figure).values:
             assert value.text in text

@@ -26,12 +26,12 @@ def install(installed):
     return lambda **given: installed("section", {"mine": Section(**fields | given)})
 
 
-@pytest.mark.parametrize("report", [terminal, markdown, html])
+@pytest.mark.parametrize("report", [terminal.render_all, markdown.render, html.render])
 def test_sections_are_ordered_by_position(install, run, report):
     install()
     titles = [section.title for section in sections()]
     assert titles[titles.index("Fetches") - 1] == "Time per iteration"
-    text = report.render(run)
+    text = report(run)
     assert text.rindex("time per iteration") < text.rindex("Fetches") < text.rindex("Provenance")
     assert "17" in text
 
@@ -48,11 +48,11 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("report", [terminal, markdown, html])
+@pytest.mark.parametrize("report", [terminal.render_all, markdown.render, html.render])
 @pytest.mark.parametrize(("error", "tables"), BROKEN.items())
 def test_a_section_that_fails_is_replaced_by_the_error(install, run, report, error, tables):
     install(tables=tables)
-    text = " ".join(report.render(run).split())
+    text = " ".join(report(run).split())
     assert "this section could not be made:" in text
     assert error in text
     assert "Provenance" in text
@@ -81,7 +81,7 @@ def test_sections_with_the_same_title_have_different_ids(install, run):
 )
 def test_a_section_that_can_t_be_loaded_is_named(installed, run, section, error):
     installed("section", {"mine": section})
-    text = " ".join(terminal.render(run).split())
+    text = " ".join(terminal.render_all(run).split())
     assert text.index("Provenance") < text.index("mine problem")
     assert error in text
 
@@ -92,7 +92,7 @@ def test_unreadable_records_end_the_report(install, run):
 
     install(tables=unreadable)
     with pytest.raises(ResultsError):
-        terminal.render(run)
+        terminal.render_all(run)
     install(page_matrices=unreadable, tables=lambda _: [])
     with pytest.raises(ResultsError):
         html.render(run)

@@ -59,7 +59,7 @@ def wide(recorded):
 def rendered(content, columns=80):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
-        return terminal.render(content)
+        return terminal.render_all(content)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from commbench.analysis.run import Run
 from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn
 from commbench.reports.html import pair_matrix
+from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
-from commbench.reports.sections.differences import resolution
 
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -45,7 +45,7 @@ def render(run: Run) -> str:
     digest = hashlib.sha256(script.encode()).digest()
     return _template().render(
         heading=heading(run),
-        resolution=resolution(run),
+        opening=list(opening(run)),
         warnings=run.warnings,
         sections=list(_parts(run)),
         run=run.manifest.id,

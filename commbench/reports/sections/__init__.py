@@ -71,6 +71,8 @@ class Section:
         Returns the matrices of pairs of the HTML page, which precede the tables.
     figures
         The names of the figures of the HTML page.
+    opening
+        Returns lines and tables for the report's opening, which has about 35 lines in all.
     """
 
     title: str
@@ -79,6 +81,7 @@ class Section:
     page_tables: Callable[[Run], Iterable[Table]] | None = None
     page_matrices: Callable[[Run], Iterable[Any]] = lambda _run: ()
     figures: tuple[str, ...] = ()
+    opening: Callable[[Run], Iterable[str | Table]] = lambda _run: ()
 
 
 def sections() -> list[Section]:

@@ -55,10 +55,8 @@ def resolution(run: Run) -> str:
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
     ratios = f"of {most.detectable:.3g}× and more" * alike
-    return (
-        f"This run finds ratios {ratios or f'from {_finds(least)} to {_finds(most)}'}, with a "
-        "probability of 90 %. Smaller ones may stay inconclusive."
-    )
+    ratios = ratios or f"from {_finds(least)} to {_finds(most)}"
+    return f"This run finds ratios {ratios} with a probability of 90 %."
 
 
 def _finds(c: Comparison) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commbench import stats
@@ -25,6 +26,9 @@ from commbench.reports.sections import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_MAX_SIZES = 8
+"""The maximum sizes of messages in the opening."""
 
 
 def tables_by_size(run: Run) -> Iterator[Table]:
@@ -118,8 +122,30 @@ def _format_rate(rate: float) -> str:
     return "—" if math.isnan(rate) else f"{rate:,.0f}"
 
 
+def opening_by_size(run: Run) -> Iterator[Table]:
+    """Yield the first table, mostly of latency, of the layer closest to Dask's users."""
+    if len({*run.case_labels.values()}) > 1:
+        return
+    by_layer = {table.title.partition(":")[0]: table for table in reversed([*tables_by_size(run)])}
+    for table in [*by_layer.values()][:1]:
+        step = -(-len(table.rows) // _MAX_SIZES)
+        # The largest size is always shown.
+        yield replace(table, rows=table.rows[::-step][::-1], note="")
+
+
+def all_to_all_opening(run: Run) -> Iterator[Table]:
+    """Yield the times of one task without their explanation."""
+    if len({*run.case_labels.values()}) == 1:
+        for table in all_to_all_tables(run):
+            yield replace(table, rows=table.rows[-_MAX_SIZES:], note="")
+
+
 BY_SIZE = Section(
-    title="By message size", position=50, tables=tables_by_size, figures=("message-size",)
+    title="By message size",
+    position=50,
+    tables=tables_by_size,
+    figures=("message-size",),
+    opening=opening_by_size,
 )
 
 
@@ -236,4 +262,6 @@ def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
     ]
 
 
-ALL_TO_ALL = Section(title="All-to-all", position=60, tables=all_to_all_tables)
+ALL_TO_ALL = Section(
+    title="All-to-all", position=60, tables=all_to_all_tables, opening=all_to_all_opening
+)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from commbench.reports.html import pair_matrix
 
+_MAX_OPENING = 6
+"""The maximum backends of which the opening shows the transports."""
 _MAX_PAIRS = 24
 """The maximum rows of a table of pairs that can't be sorted."""
 _MAX_PAIRS_ON_PAGE = 250
@@ -197,8 +199,24 @@ def _transport_table(run: Run) -> Table:
     )
 
 
+def opening(run: Run) -> Iterator[str]:
+    """Yield which transports the backends really used, and what is wrong with them."""
+    used = run.pair_transports.drop_duplicates(["backend", "transport"])
+    order = [*dict.fromkeys(case.backend for case in run.suite.cases)]
+    texts = {
+        str(backend): " and ".join(str(name) or "unknown" for name in rows["transport"])
+        + " ✗" * bool((rows["contradiction"] != "").any())
+        for backend, rows in used.groupby("backend", sort=False, observed=True)
+    }
+    if texts:
+        ways = [f"{name} over {texts[name]}" for name in order if name in texts]
+        wrong = [text for text in used["contradiction"].unique() if text]
+        yield f"Which way the bytes went: {some(ways, _MAX_OPENING)}"
+        yield from (f"⚠ {text}" for text in wrong)
+
+
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
-    page_matrices=_matrices, figures=("pair-bandwidth",),
+    page_matrices=_matrices, figures=("pair-bandwidth",), opening=opening,
 )  # fmt: skip

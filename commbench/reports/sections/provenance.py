@@ -11,6 +11,8 @@ from commbench.model.units import format_bytes
 from commbench.reports.sections import REST, Section, Table, labels, quantities, some
 from commbench.stats.selection import in_suite_order
 
+_MAX_FAILURES = 3
+"""The maximum failures in the opening."""
 _MAX_BINDINGS = 16
 """The maximum workers whose placement is shown."""
 _MAX_LOCATIONS = 24
@@ -107,5 +109,13 @@ def failure_tables(run: Run) -> Iterator[Table]:
         )
 
 
+def failures_opening(run: Run) -> Iterator[str]:
+    """Yield a line for each of the first failures."""
+    for row in run.failures.head(_MAX_FAILURES).itertuples():
+        yield f"✗ {run.case_names[row.case_id]}, launch {row.launch} ({row.stage}): {row.message}"
+    if (n_more := len(run.failures) - _MAX_FAILURES) > 0:
+        yield f"✗ {n_more} more failures"
+
+
 PROVENANCE = Section(title="Provenance", position=100, tables=tables)
-FAILURES = Section(title="Failures", position=90, tables=failure_tables)
+FAILURES = Section(title="Failures", position=90, tables=failure_tables, opening=failures_opening)

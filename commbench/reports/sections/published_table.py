@@ -100,5 +100,9 @@ def _meaning(comparisons: list[PublishedComparison]) -> str:
 
 
 SECTION = Section(
-    title="Compared with the published figure", position=10, tables=tables, figures=("published",)
+    title="Compared with the published figure",
+    position=10,
+    tables=tables,
+    figures=("published",),
+    opening=tables,
 )
