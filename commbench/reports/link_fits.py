@@ -14,6 +14,8 @@ from commbench.reports.sections import Table, number, percent
 from commbench.stats.link_model import LinkModel
 
 _MAX_PAIRS = 24
+_MAX_MISFIT = 1.2
+"""The misfit from which the table says that a line fits badly."""
 _CHANNELS = {
     "alone": "fetches with no other under way (all-to-all, one pair at a time)",
     "gather": "fetches of running computations, concurrent with other fetches and tasks",
@@ -95,6 +97,12 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
         f"α: latency; β: bandwidth; n½ = αβ: the size that is half latency; {interval}; error: "
         f"|predicted / measured - 1| of transfers of one {first.parts}, predicted from the others. "
         f"Sizes {smallest} to {largest}; a prediction outside them has a *."
+        + "".join(
+            f" {_name(model)}: a line fits badly, at {format_message_size(model.misfit_bytes)} "
+            f"transfers take {model.misfit:.2f} times the predicted time."
+            for model in fitted
+            if not 1 / _MAX_MISFIT < model.misfit < _MAX_MISFIT
+        )
     )
 
 

@@ -46,7 +46,9 @@ class LinkModel:
     If there is no fit, ``reason`` says why, and α, β and all that follows from them are nan.
     ``n`` transfers were used, ``n_untimed`` had no duration; they are of ``n_parts`` launches or
     iterations (``parts``). ``error_median`` and ``error_p90`` are quantiles of
-    |predicted / measured - 1|, from cross-validation.
+    |predicted / measured - 1|, from cross-validation. ``misfit`` is the median of measured /
+    predicted of the size at which it is farthest from 1, and ``misfit_bytes`` that size: a protocol
+    that changes with the size (eager, rendezvous) is no straight line.
     """
 
     case_id: str
@@ -73,6 +75,8 @@ class LinkModel:
     confidence: float = 0.0
     error_median: float = float("nan")
     error_p90: float = float("nan")
+    misfit: float = float("nan")
+    misfit_bytes: int = 0
 
     @property
     def half_bytes(self) -> float:
@@ -144,6 +148,7 @@ def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
         beta_Bps=float(1 / seconds_per_byte),
         error_median=float(np.median(errors)) if len(errors) else float("nan"),
         error_p90=float(np.quantile(errors, 0.9)) if len(errors) else float("nan"),
+        **_misfit(nbytes, np.log(seconds / (alpha_s + nbytes * seconds_per_byte))),
     )
 
 
@@ -198,6 +203,15 @@ def _cross_validation_errors(
         alpha_s, seconds_per_byte = np.median(np.delete(fits, number, axis=0), axis=0)
         predicted = alpha_s + nbytes[member] * seconds_per_byte
         yield np.abs(predicted / seconds[member] - 1)
+
+
+def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the misfit of transfers whose times are exp(`rest`) times those predicted."""
+    # Serialized sizes differ by some bytes.
+    table = pd.DataFrame({"nbytes": nbytes, "rest": rest, "octave": np.log2(nbytes).round()})
+    medians = table.groupby("octave").median()
+    worst = medians.loc[medians["rest"].abs().idxmax()]
+    return {"misfit": float(np.exp(worst["rest"])), "misfit_bytes": int(worst["nbytes"])}
 
 
 def _interval(fits: Any) -> dict[str, float]:

@@ -1,6 +1,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import builders
 import numpy as np
@@ -52,6 +53,20 @@ def test_latency_and_bandwidth_are_fitted_within_noise_and_intervals(alpha, beta
     assert (model.parts, model.n_parts, model.confidence) == ("launch", 6, 0.96875)
     assert model.predict_s(2 * MIB) == pytest.approx(alpha + 2 * MIB / beta, rel=0.05)
     assert model.half_bytes == pytest.approx(model.alpha_s * model.beta_Bps)
+
+
+def test_the_size_at_which_a_line_fits_worst_is_named(recorded):
+    straight = pair(recorded, sweep() + ends())
+    assert straight.misfit == pytest.approx(1, abs=0.05)
+    records = [
+        replace(each, stop_s=each.stop_s + 0.6 * (each.stop_s - each.start_s))
+        if each.nbytes == MIB
+        else each
+        for each in sweep()
+    ]
+    bent = pair(recorded, records + ends())
+    assert bent.misfit_bytes == MIB
+    assert 1.4 < bent.misfit < 1.7
 
 
 def test_the_error_is_of_launches_that_were_left_out(recorded):
