@@ -58,7 +58,7 @@ def verdicts(run: Run) -> Iterator[str]:
     Tasks with several sizes of messages have one for the smallest and one for the largest, those of
     the layer closest to Dask's users first.
     """
-    table = run.summaries[(run.summaries["n_samples"] > 0) & (run.summaries["layer"] != "memcpy")]
+    table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")
     compared = {

@@ -106,6 +106,12 @@ def test_a_section_that_fails_is_named_and_the_rest_is_shown(recorded, installed
     assert "What to do next" in text
 
 
+def test_a_backend_of_which_no_launch_ended_well_has_no_verdict(recorded):
+    tcp, mpi = (builders.case(backend) for backend in ("tcp", "mpi"))
+    records = [*launches(tcp, SAME), sample(mpi, 0.1), builders.end(mpi, ok=False)]
+    assert [*opening.verdicts(recorded([tcp, mpi], records))] == ["merge: tcp takes 1.00 s."]
+
+
 def test_failures_are_in_the_opening(recorded):
     case = builders.case()
     records = [*launches(case, SAME), *(builders.failure(case, launch=n) for n in range(4))]

@@ -63,6 +63,9 @@ def measure_worker(
         If fetched data are wrong.
     """
     spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
+    if workload.layers != ("worker",):
+        # UCX and MPI, which other layers have started in this process, don't survive a fork.
+        spec = replace(spec, launcher_options={**spec.launcher_options, "start": "spawn"})
     with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
         conditions.validate_gpus(launch, cluster, emit)
         client, case = cluster.client, launch.case

@@ -3,8 +3,9 @@
 import asyncio
 from types import SimpleNamespace
 
+import processes
 import pytest
-from launching import ping_pong, select
+from launching import ping_pong, require, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import fetches
@@ -96,3 +97,17 @@ def test_a_launch_fetches_between_two_workers(tmp_path):
         assert {(s.layer, s.verified, s.tool) for s in samples} == {("worker", True, "")}
         assert 4 <= len([s for s in samples if not s.warmup]) <= n
         assert all(0 < s.seconds < 60 and s.cpu_seconds > 0 for s in samples)
+
+
+@pytest.mark.parametrize("backend", ["mpi", pytest.param("ucx:shm", marks=pytest.mark.slow)])
+def test_workers_start_after_a_layer_in_the_process_of_the_launch(backend, tmp_path):
+    require(backend)
+    with processes.command_line(tmp_path) as commbench:
+        ended = commbench.run(
+            "pingpong", "--backends", backend, "--layers", "comm,worker", "--sizes", "1",
+            "--launches", "1", "--iterations", "4", "--warmups", "1",
+        )  # fmt: skip
+    assert ended.status == 0, ended.said
+    assert {sample["layer"] for sample in processes.records(ended.run, "Sample")} >= {
+        "comm", "worker",
+    }  # fmt: skip
