@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import threading
@@ -31,6 +32,9 @@ processes on other hosts.
 """
 
 _LOG_TAIL_LINES = 12
+_MAX_CAUSES = 3
+_EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
+"""The last line of a traceback."""
 _NOTICE_SECONDS = 1.0
 _GONE_SECONDS = 10.0
 # linux/prctl.h
@@ -215,9 +219,14 @@ def describe_exit(status: int) -> str:
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of `log` for an error message, or "" if there are none."""
+    """Return the last lines of `log` for an error message, or "" if there are none.
+
+    Exceptions that caused the last one precede them.
+    """
     try:
-        lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return f"; its last words ({log}):\n  " + "\n  ".join(lines) if lines else ""
+    causes = [line for line in lines[:-_LOG_TAIL_LINES] if _EXCEPTION.match(line)]
+    shown = [*causes[-_MAX_CAUSES:], *lines[-_LOG_TAIL_LINES:]]
+    return f"; its last words ({log}):\n  " + "\n  ".join(shown) if shown else ""
