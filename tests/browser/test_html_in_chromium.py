@@ -232,7 +232,8 @@ def test_keys_sort_a_table(page):
 
 def test_unknown_numbers_are_sorted_last(page):
     page.run(
-        "(() => { const cell = document.querySelectorAll('.data tbody tr')[1].cells[1];"
+        "(() => { const rows = document.querySelectorAll('section:not(#opening) .data tbody tr');"
+        "const cell = rows[1].cells[1];"
         "cell.dataset.value = ''; cell.textContent = '—'; })()"
     )
     table = page.table("time per iteration")
@@ -344,6 +345,13 @@ def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     assert opened.run("document.documentElement.scrollWidth") <= 400
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_verdict_is_above_the_fold(width, opened):
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    assert opened.run("document.querySelector('.verdict').getBoundingClientRect().bottom") < 800
 
 
 def test_elements_have_names_for_assistive_software(opened):

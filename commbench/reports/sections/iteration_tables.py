@@ -81,11 +81,11 @@ def time_opening(run: Run) -> Iterator[Table]:
             {
                 "backend": group.backend,
                 "time per iteration": map(median_time, group.itertuples()),
-                "": (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
+                "bar": (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
                 "interval": [_DASH if c is None else verdict_cells(c)[1] for c in pairs],
             },
-            text_columns={""},
+            text_columns={"bar"},
         )
 
 
