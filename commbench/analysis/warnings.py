@@ -41,6 +41,8 @@ LOCAL = "local"
 COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
 _TICK_S = 0.004
+_MAX_TICKS = 10
+"""Longer waits are multiples of the tick by chance."""
 _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _POLLS = 0.5
@@ -67,6 +69,10 @@ class Disturbance(str):
         made = super().__new__(cls, beginning + rest)
         made.statement = statement or beginning
         return made
+
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+        """Return the arguments that make a copy."""
+        return str(self), "", self.statement
 
 
 def find(run: Run) -> list[str]:
@@ -157,7 +163,7 @@ def _modes(run: Run) -> Iterator[str]:
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
         n_low = round(row.low_mode_share * row.n_launches)
         ticks = row.high_mode_s / _TICK_S
-        is_tick = round(ticks) >= 1 and abs(ticks - round(ticks)) <= _NEAR_TICK
+        is_tick = 1 <= round(ticks) <= _MAX_TICKS and abs(ticks - round(ticks)) <= _NEAR_TICK
         yield (
             f"{run.case_names[case_id]}{where}: launches split into two modes, {n_low} of "
             f"{row.n_launches} at {format_seconds(row.low_mode_s)} and the others at "

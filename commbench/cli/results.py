@@ -39,6 +39,8 @@ def report(
     run: Path, form: str, verbose: bool, min_transfer: int | None, racks: Path | None
 ) -> None:
     """Report a RUN again: the directory of a run, complete or not."""
+    if verbose and form not in ("terminal", "tables"):
+        raise click.UsageError(f"--verbose is for the terminal; --format {form} has all tables")
     render = registry.load("report", "tables" if verbose else form)
     data = load(run)
     if min_transfer is not None:

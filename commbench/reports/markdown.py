@@ -30,7 +30,8 @@ def _section(table: Table, level: int = 2) -> str:
     ]
     lines = [_row(table.titles), "| " + " | ".join(rules) + " |", *map(_row, table.rows)]
     note = [_escape(table.note)] if table.note else []
-    title = [f"{'#' * level} {_escape(table.title)}".strip()] if table.title else []
+    heading = f"{'#' * level} {_escape(table.title)}" if level else _line(table.title)
+    title = [heading] if table.title else []
     return "\n\n".join([*title, "\n".join(lines), *note])
 
 

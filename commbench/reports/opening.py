@@ -5,11 +5,9 @@ Each section contributes its ``opening``. All tables follow on request.
 
 from __future__ import annotations
 
-import math
-import re
 import shlex
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import combinations, groupby
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
@@ -17,9 +15,11 @@ from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections import CHANNELS, Table, guarded, sections
 from commbench.reports.sections.differences import resolution
+from commbench.reports.sections.message_tables import block_bytes
 
-_MAX_VERDICTS = 6
-_MAX_DISTURBANCES = 4
+_MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
+"""The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
+NEXT = "What to do next"
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0}
 """The options that fix the design of a run, and the number of their values."""
 
@@ -29,11 +29,14 @@ def opening(run: Run) -> Iterator[str | Table]:
 
     Each line of a paragraph is a statement.
     """
-    found = [*warnings.slow_pairs(run), *verdicts(run)]
-    if not found:
+    sentences = list(verdicts(run))
+    if not sentences:
         return
-    more = f"{len(found) - _MAX_VERDICTS} more verdicts are in the tables of differences."
-    yield _paragraph([*found[:_MAX_VERDICTS], *[more] * (len(found) > _MAX_VERDICTS)])
+    if len(sentences) > _MAX_VERDICTS:
+        rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
+        sentences = [*sentences[:_MAX_VERDICTS], rest]
+    slow = list(warnings.slow_pairs(run))[:_MAX_SLOW]
+    yield _paragraph([*sentences, *slow] if run.comparisons else [*slow, *sentences])
     for section in sections():
         parts: list[str | Table] = []
         problems: list[Table] = []
@@ -43,7 +46,7 @@ def opening(run: Run) -> Iterator[str | Table]:
             several = list(group)
             yield from several if is_table else [_paragraph(map(str, several))]
         yield from problems
-    if text := _paragraph(_trust(run)):
+    if text := _paragraph(_trust(run, slow)):
         yield text
 
 
@@ -53,7 +56,7 @@ def _paragraph(lines: Iterable[str]) -> str:
 
 
 def verdicts(run: Run) -> Iterator[str]:
-    """Yield a sentence per task and layer: which backend is fastest, and by how much.
+    """Yield a sentence per task and layer: which backends to use, and how much slower others are.
 
     Tasks with several sizes of messages have one for the smallest and one for the largest, those of
     the layer closest to Dask's users first.
@@ -61,83 +64,105 @@ def verdicts(run: Run) -> Iterator[str]:
     table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")
-    compared = {
-        (c.baseline_id, c.candidate_id, c.layer, c.payload_bytes): c for c in run.comparisons
-    }
+    wrong = run.pair_transports["contradiction"] != ""
+    doubtful = set(run.pair_transports["case_id"][wrong].astype("str"))
     tasks = table["case_id"].map(run.case_labels)
     for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
-        sizes = sorted({rows["payload_bytes"].min(), rows["payload_bytes"].max()})
-        for size in sizes:
+        n_cases = rows["case_id"].nunique()
+        sizes = rows.groupby("payload_bytes")["case_id"].nunique()
+        shared = sizes.index[sizes == n_cases] if (sizes == n_cases).any() else sizes.index
+        for size in sorted({shared.min(), shared.max()}):
             group = rows[rows["payload_bytes"] == size].sort_values("median_s", kind="stable")
             what = str(task)
-            if layer != "workload":
-                words = "" if layer in CHANNELS else " layer"
-                what += f", {layer}{words}, {format_message_size(int(size))}"
-            first, *others = group.itertuples()
-            if not others:
-                yield f"{what}: {first.backend} takes {format_seconds(first.median_s)}."
+            if layer in CHANNELS:
+                what += f", {layer}, {format_message_size(block_bytes(run, group)[0])}"
+            elif layer != "workload":
+                what += f", {layer} layer, {format_message_size(int(size))}"
+            names = dict(zip(group["case_id"], group["backend"], strict=True))
+            if len(names) == 1:
+                (row,) = group.itertuples()
+                yield f"{what}: {row.backend} takes {format_seconds(row.median_s)}."
                 continue
-            relations = []
-            for other in others:
-                key = first.case_id, other.case_id, layer, size
-                backwards = other.case_id, first.case_id, layer, size
-                relations.append(
-                    (other.backend, *_relation(compared.get(key), compared.get(backwards)))
-                )
-            yield f"{what}: {_sentence(first.backend, relations)}."
+            compared = {
+                (c.baseline_id, c.candidate_id): c
+                for c in run.comparisons
+                if (c.layer, c.payload_bytes) == (layer, size)
+            }
+            yield f"{what}: {_sentence(names, compared, doubtful)}."
 
 
-def _relation(comparison: Comparison | None, backwards: Comparison | None) -> tuple[str, float]:
-    """Return the verdict on a slower backend, and its time as a multiple of the faster one's."""
-    if comparison is not None:
-        return comparison.verdict, comparison.ratio
-    if backwards is not None:
-        verdict = {"faster": "slower", "slower": "faster"}.get(backwards.verdict, backwards.verdict)
-        return verdict, 1 / backwards.ratio
-    return "inconclusive", float("nan")
+def _sentence(
+    names: Mapping[str, str],
+    compared: Mapping[tuple[str, str], Comparison],
+    doubtful: Collection[str] = (),
+) -> str:
+    """Return which of the cases to use, and how much longer others take.
+
+    Parameters
+    ----------
+    names
+        The cases' names by their ids, the lowest median first.
+    compared
+        The comparisons of pairs of cases.
+    doubtful
+        The cases whose bytes went another way than they should.
+    """
+    ratios = {}
+    for (baseline, candidate), c in compared.items():
+        if c.verdict == "slower":
+            ratios[baseline, candidate] = c.ratio
+        elif c.verdict == "faster":
+            ratios[candidate, baseline] = 1 / c.ratio
+    unequal = any(c.verdict == "unequal" for c in compared.values())
+    beaten = {slow for _, slow in ratios}
+    use = [
+        case
+        for case in names
+        if case not in beaten and all((case, slow) in ratios for slow in beaten)
+    ]
+    if unequal or (beaten and not use):
+        parts = ["not all moved the same bytes"] * unequal + [
+            f"{names[slow]} takes {ratio:.2f}× as long as {names[fast]}"
+            for (fast, slow), ratio in ratios.items()
+        ]
+        return "; ".join(parts)
+    same = all(
+        any(pair in compared and compared[pair].verdict == "same" for pair in ((a, b), (b, a)))
+        for a, b in combinations(use, 2)
+    )
+    if not beaten:
+        listed = _listed(names.values())
+        return f"{listed} are the same" if same else f"no difference is shown between {listed}"
+    kind = "the same" if same else "no difference shown"
+    first, *rest = (f"{ratios[use[0], slow]:.2f}×" for slow in names if slow in beaten)
+    slow = [names[case] for case in names if case in beaten]
+    best = _listed((names[case] + " ✗" * (case in doubtful) for case in use), "or")
+    text = f"use {best}{f' ({kind})' * (len(use) > 1)}; "
+    text += ", ".join(
+        [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
+    )
+    left = [names[case] for case in names if case not in beaten and case not in use]
+    return f"{text} as long" + f"; not distinguished: {_listed(left)}" * bool(left)
 
 
-def _sentence(fastest: str, others: Iterable[tuple[str, str, float]]) -> str:
-    by_verdict: dict[str, list[str]] = {}
-    for backend, verdict, ratio in others:
-        text = f"{backend} {ratio:.2f}×" if verdict == "slower" else backend
-        by_verdict.setdefault(verdict if verdict != "faster" else "inconclusive", []).append(text)
-    same, slower = by_verdict.get("same", []), by_verdict.get("slower", [])
-    unclear, unequal = by_verdict.get("inconclusive", []), by_verdict.get("unequal", [])
-    best = [fastest, *same]
-    if not slower and not unclear and not unequal:
-        return f"{_listed(best)} are the same"
-    if not slower and not unequal:
-        return f"no difference is shown between {_listed([*best, *unclear])}"
-    parts = []
-    if slower:
-        kind = "not told apart" if unclear else "the same" if same else ""
-        parts.append(f"use {_listed([*best, *unclear], 'or')}" + f" ({kind})" * bool(kind))
-        first, *rest = slower
-        parts.append(f"{', '.join([first.replace(' ', ' takes ', 1), *rest])} as long")
-    elif unclear or same:
-        parts.append(f"no difference is shown between {_listed([*best, *unclear])}")
-    if unequal:
-        parts.append(f"{_listed(unequal)} moved other bytes than {fastest} and can't be compared")
-    return "; ".join(parts)
+def _listed(names: Iterable[str], last: str = "and") -> str:
+    several = list(names)
+    return f" {last} ".join(filter(None, [", ".join(several[:-1]), *several[-1:]]))
 
 
-def _listed(names: list[str], last: str = "and") -> str:
-    return f" {last} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _trust(run: Run) -> Iterator[str]:
+def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
-    copies = [c for c in run.comparisons if c.layer == "memcpy" and c.ratio > 0]
+    copies = [c for c in run.comparisons if c.layer == "memcpy"]
     if copies:
-        worst = max(copies, key=lambda c: abs(math.log(c.ratio)))
-        yield (
-            "Control: memory copies, the same for all backends, differ by up to "
-            f"{max(worst.ratio, 1 / worst.ratio):.2f}× "
-            f"({format_message_size(worst.payload_bytes)}): so may other times"
+        differ = [c for c in copies if c.verdict in ("faster", "slower")]
+        worst = max((max(c.ratio, 1 / c.ratio) for c in differ), default=1.0)
+        yield "Control: memory copies are the same for all backends, and " + (
+            f"{len(differ)} of {len(copies)} comparisons find a difference, up to {worst:.2f}×"
+            if differ
+            else f"{len(copies)} comparisons find no difference"
         )
     disturbances = warnings.disturbances(run)
-    known = {*disturbances, *warnings.slow_pairs(run), *run.pair_transports["contradiction"]}
+    known = {*disturbances, *shown, *run.pair_transports["contradiction"]}
     yield from (f"⚠ {text}" for text in run.warnings if text not in known)
     yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
     if (n_more := len(disturbances) - _MAX_DISTURBANCES) > 0:
@@ -146,34 +171,41 @@ def _trust(run: Run) -> Iterator[str]:
 
 def next_steps(run: Run) -> str:
     """Return what to do next, a command per line."""
-    return "\n".join(["What to do next", *(f"  {what}: {how}" for what, how in _steps(run))])
+    return "\n".join([NEXT, *(f"  {what}: {how}" for what, how in _steps(run))])
 
 
 def _steps(run: Run) -> Iterator[tuple[str, str]]:
+    path = shlex.quote(str(run.path))
+    again = _with_budget(run.manifest.command) if not run.manifest.stopping else ""
     if len(run.ends) < sum(case.launches for case in run.suite.cases):
-        yield "measure the rest", f"commbench run --resume {run.path}"
-    elif run.manifest.command and any(c.verdict == "inconclusive" for c in run.comparisons):
-        yield "settle what is open", _with_budget(run.manifest.command)
+        yield "measure the rest", f"commbench run --resume {path}"
+    elif again and any(c.verdict == "inconclusive" for c in run.comparisons):
+        yield "settle what is open", again
     if (page := run.path / "report.html").exists():
         yield "figures", str(page)
-    yield "all tables", f"commbench report -v {run.path}"
+    yield "all tables", f"commbench report -v {path}"
 
 
 def _with_budget(command: str) -> str:
-    """Return a command that repeats a run for as long as it takes.
+    """Return a command that repeats a run for as long as it takes; empty if it made no run.
 
     Examples
     --------
     >>> _with_budget("commbench run merge --launches 6 --backends tcp,mpi --budget=2m")
     'commbench run merge --backends tcp,mpi --rigorous'
     """
-    words, kept = iter(shlex.split(command)), []
-    for word in words:
-        n_values = _DESIGN.get(word)
-        if n_values is None and re.match("(--[a-z]+)=", word) and word.split("=")[0] in _DESIGN:
-            continue
-        if n_values is None:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    if words[:2] != ["commbench", "run"]:
+        return ""
+    rest, kept = iter(words), []
+    for word in rest:
+        name, _, value = word.partition("=")
+        if name not in _DESIGN:
             kept.append(word)
-        for _ in range(n_values or 0):
-            next(words, None)
+        elif not value:
+            for _ in range(_DESIGN[name]):
+                next(rest, None)
     return shlex.join([*kept, "--rigorous"])

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from commbench.analysis.run import Run
-from commbench.reports.opening import next_steps, opening
+from commbench.reports.opening import NEXT, next_steps, opening
 from commbench.reports.sections import Table, heading, printable, tables
 from commbench.reports.sections.differences import resolution
 
@@ -54,7 +54,8 @@ def page(title: str, warnings: Iterable[str], parts: Iterable[str | Table]) -> s
     for part in parts:
         console.print()
         if isinstance(part, str):
-            console.print(Text(printable(part)))
+            # A command must stay on its line to be copied.
+            console.print(Text(printable(part)), soft_wrap=part.startswith(NEXT))
         else:
             _print(console, part)
     return out.getvalue()

@@ -265,3 +265,12 @@ def test_output_that_cannot_be_made_is_status_1(tmp_path, never_launched):
     assert f"{tmp_path}/file/results" in result.stderr
     assert "--output" in result.stderr
     assert result.exit_code == 1
+
+
+def test_all_tables_of_a_run_are_printed_on_request(good):
+    assert "Provenance" not in invoke("report", good[1]).stdout
+    for arguments in (("-v",), ("--format", "tables")):
+        assert "Provenance" in invoke("report", good[1], *arguments).stdout
+    result = invoke("report", good[1], "-v", "--format", "json")
+    assert result.exit_code == 2
+    assert "--format json has all tables" in " ".join(result.output.split())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.model import Case, ClusterSpec
+from commbench.model import Case, ClusterSpec, Comparison
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.sections import (
     Quantity,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
+_NEAR = 0.8
+"""The share of the largest increase from which the second one is named, too."""
 _BAR = 16
 _DASH = "—"
 
@@ -185,61 +187,62 @@ def profile_tables(run: Run) -> Iterator[Table]:
 
 
 def profile_opening(run: Run) -> Iterator[Table]:
-    """Yield a table per workload of where a task thread's time went; its title says the cause."""
+    """Yield a table per workload of where a task thread's time went, titled by the difference."""
     profiles = run.worker_profiles[run.worker_profiles["compute_s"].notna()]
     if not 0 < profiles["case_id"].nunique() <= _MAX_OPENING:
         return
     costs = run.costs.set_index("case_id")
-    different = {
-        frozenset((c.baseline_id, c.candidate_id))
-        for c in run.comparisons
-        if c.verdict in ("faster", "slower")
-    }
     # The little time on a core between tasks has no column.
     profiles = profiles.assign(compute_s=profiles["compute_s"] + profiles["other_cpu_s"])
+    parts = [f"{name}_s" for name in _DOING]
     for _, rows in profiles.groupby(profiles["case_id"].map(run.case_labels), sort=False):
-        means = rows.groupby("case_id", sort=False)[[f"{name}_s" for name in _DOING]].mean()
-        means = means.reindex([case.id for case in run.suite.cases if case.id in means.index])
+        launches = rows.groupby(["case_id", "launch"], sort=False)[parts].mean()
+        medians = launches.groupby("case_id", sort=False).median().set_axis([*_DOING], axis=1)
+        medians = medians.reindex([case.id for case in run.suite.cases if case.id in medians.index])
         yield Table.from_columns(
-            _cause(means.set_axis([*_DOING], axis=1), costs["backend"], different),
+            _difference(medians, run.comparisons) or "Where the time goes",
             {
-                "ms of a task thread": costs["backend"][means.index],
+                "ms of a task thread": costs["backend"][medians.index],
                 **{
-                    _TASKS[name].replace("\n", " "): quantities(_milliseconds, means[f"{name}_s"])
+                    _TASKS[name].replace("\n", " "): map(number, 1000 * medians[name])
                     for name in _DOING
                 },
-                "idle cores": map(number, costs["idle_cores"][means.index]),
+                "idle cores": map(number, costs["idle_cores"][medians.index]),
             },
         )
 
 
-def _cause(
-    means: pd.DataFrame, backends: pd.Series[str], different: Collection[frozenset[str]]
-) -> str:
-    """Return what threads do for longer in the slowest case than in the fastest.
+def _difference(medians: pd.DataFrame, comparisons: Sequence[Comparison]) -> str:
+    """Return what threads do for longer over the slowest backend than over the fastest.
 
-    If these are not in `different`, return what threads do for most of the time.
+    Parameters
+    ----------
+    medians
+        Seconds by case id (rows) and part (columns).
+    comparisons
+        Those of backends; if no difference is significant, the result is empty.
     """
-    total_s = means.sum(axis=1)
-    fastest, slowest = total_s.idxmin(), total_s.idxmax()
-    if frozenset((fastest, slowest)) not in different:
-        share = means.loc[fastest] / total_s[fastest]
-        return (
-            f"Where the time goes: over {backends[fastest]} threads {_DOING[str(share.idxmax())]} "
-            f"for {share.max():.0%} of it"
-        )
-    more_s = means.loc[slowest] - means.loc[fastest]
+    pairs = {}
+    for c in comparisons:
+        if {c.baseline_id, c.candidate_id} <= {*medians.index}:
+            if c.verdict == "slower":
+                pairs[c.ratio] = (c.candidate_id, c.candidate, c.baseline_id, c.baseline)
+            elif c.verdict == "faster":
+                pairs[1 / c.ratio] = (c.baseline_id, c.baseline, c.candidate_id, c.candidate)
+    if not pairs:
+        return ""
+    slow_id, slow, fast_id, fast = pairs[max(pairs)]
+    more_s = (medians.loc[slow_id] - medians.loc[fast_id]).sort_values(ascending=False)
     # While some threads wait, others have nothing to do.
     causes_s = more_s.drop("idle")
-    part = "idle" if causes_s.max() < more_s["idle"] / 2 else str(causes_s.idxmax())
-    return (
-        f"Why: of {format_seconds(more_s.sum())} more over {backends[slowest]} than "
-        f"{backends[fastest]}, threads {_DOING[part]} for {format_seconds(more_s[part])}"
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.3g}"
+    if causes_s.iloc[0] < more_s["idle"] / 2:
+        causes_s = more_s
+    named = [
+        f"{_DOING[str(part)]} {format_seconds(seconds)} longer"
+        for part, seconds in causes_s.head(2).items()
+        if seconds > max(0.0, _NEAR * causes_s.iloc[0])
+    ]
+    return f"Why {slow} is slower than {fast}: threads {' and '.join(named)}" if named else ""
 
 
 def _percent(share: float) -> str:
