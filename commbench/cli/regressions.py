@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench import load
-from commbench.cli.results import FORM, PATH
+from commbench.cli.results import FORM, PATH, RUN
 from commbench.errors import IncomparableError, UsageError
 from commbench.harness.options import SHARE
 from commbench.store import files
@@ -27,8 +27,8 @@ _MIN_EFFECT = click.option(
 
 
 @click.command()
-@click.argument("baseline", metavar="RUN_A", type=PATH)
-@click.argument("candidate", metavar="RUN_B", type=PATH)
+@click.argument("baseline", metavar="RUN_A", type=RUN)
+@click.argument("candidate", metavar="RUN_B", type=RUN)
 @_MIN_EFFECT
 @click.option(
     "--control", metavar="BACKEND",
@@ -167,7 +167,7 @@ def _validate_same_cases(old: Run, new: Run) -> None:
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option("--reference", type=PATH, help="The file of references to compare with.")
 @click.option("--junit", type=PATH, help="Also write the result to this file, as JUnit XML.")
 @click.option(

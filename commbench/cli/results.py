@@ -15,6 +15,23 @@ from commbench.model import registry
 from commbench.store import files
 
 PATH = click.Path(path_type=Path)
+LATEST = "latest"
+
+
+class _RunPath(click.Path):
+    """The directory of a run, or ``latest``: that of the newest one in ``results/``."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == LATEST and not Path(LATEST).exists():
+            made = [path.parent for path in Path("results").glob("*/run.json")]
+            if not made:
+                self.fail("there is no run in results/ yet; name a run's directory", param, ctx)
+            # Names begin with the time of the start.
+            value = max(made, key=lambda path: path.name)
+        return super().convert(value, param, ctx)
+
+
+RUN = _RunPath(path_type=Path)
 FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
     show_default=True,
@@ -25,7 +42,7 @@ _ASV = "asv"
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
     help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
@@ -38,7 +55,7 @@ _ASV = "asv"
 def report(
     run: Path, form: str, verbose: bool, min_transfer: int | None, racks: Path | None
 ) -> None:
-    """Report a RUN again: the directory of a run, complete or not."""
+    """Report a RUN again: the directory of a run, complete or not, or ``latest``."""
     if verbose and form not in ("terminal", "tables"):
         raise click.UsageError(f"--verbose is for the terminal; --format {form} has all tables")
     render = registry.load("report", "tables" if verbose else form)
@@ -56,7 +73,7 @@ def report(
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @click.option(
     "--to", "form", required=True, metavar="FORMAT",
     help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
@@ -118,7 +135,7 @@ def _to_asv(
 
 
 @click.command()
-@click.argument("run", type=PATH)
+@click.argument("run", type=RUN)
 @FORM
 @click.option(
     "--predict", type=BYTES, metavar="SIZE", help="Predict the time of a transfer of this size."

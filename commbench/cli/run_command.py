@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import load
-from commbench.cli.results import PATH
+from commbench.cli.results import RUN
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
@@ -40,7 +40,7 @@ class _RunGroup(click.Group):
     invoke_without_command=True,
     subcommand_metavar="WORKLOAD|SUITE.toml [OPTIONS]",
 )
-@click.option("--resume", type=PATH, help="Go on with an interrupted run.")
+@click.option("--resume", type=RUN, help="Go on with an interrupted run.")
 @click.pass_context
 def run(ctx: click.Context, resume: Path | None) -> None:
     """Measure a workload or a suite and report; `run WORKLOAD --help` shows its options."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import builders
@@ -274,3 +276,14 @@ def test_all_tables_of_a_run_are_printed_on_request(good):
     result = invoke("report", good[1], "-v", "--format", "json")
     assert result.exit_code == 2
     assert "--format json has all tables" in " ".join(result.output.split())
+
+
+def test_latest_is_the_newest_run_in_results(good, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("report", "latest")
+    assert result.exit_code == 2
+    assert "there is no run in results/ yet" in result.output
+    results = tmp_path / "results"
+    for name in ("20260101-000000-merge", "20260102-000000-merge"):
+        shutil.copytree(good[1], results / name, ignore=shutil.ignore_patterns("figures", "logs"))
+    assert str(Path("results/20260102-000000-merge")) in invoke("report", "latest").stdout
