@@ -31,7 +31,7 @@ def clusters(n_workers, n_clusters, recorded):
 
 
 def judged(run, noise, slowdown, cause=LINK):
-    """Return the shares of clusters with anything named falsely, and with all of `cause` named."""
+    """Return shares of clusters: a fast pair is named, a slow one for another cause, all of it."""
     cases = run.suite.cases
     n_clusters, n_workers = len(cases), cases[0].cluster.n_workers
     pairs = list(itertools.permutations(map(str, range(n_workers)), 2))
@@ -46,10 +46,11 @@ def judged(run, noise, slowdown, cause=LINK):
     ]
     run.pairs = pd.DataFrame(rows, columns=COLUMNS)
     slow = stats.slow_pairs(run)
-    right = (slow["cause"] == cause) & (slowdown > 1)
-    return slow["case_id"][~right].nunique() / n_clusters, slow["case_id"][
-        right
-    ].nunique() / n_clusters
+    pairs = zip(slow["src"], slow["dst"], strict=True)
+    is_slow = np.array([slowdown > 1 and PARTS[cause](*pair) for pair in pairs], dtype=bool)
+    is_right = (slow["cause"] == cause).to_numpy()
+    kinds = (~is_slow, is_slow & ~is_right, is_slow & is_right)
+    return tuple(slow["case_id"][kind].nunique() / n_clusters for kind in kinds)
 
 
 @pytest.mark.slow
@@ -58,33 +59,35 @@ def judged(run, noise, slowdown, cause=LINK):
 def test_false_and_missed_slow_pairs(n_workers, n_clusters, noise, recorded):
     run = clusters(n_workers, n_clusters, recorded)
     for slowdown in (1.0, 1.7, 2.6, 5.0, 10.0):
-        accused, both = judged(run, noise, slowdown)
+        accused, misnamed, both = judged(run, noise, slowdown)
         print(
             f"{n_workers * (n_workers - 1)} pairs, noise {noise:.0%}, {slowdown:g} times slower: "
-            f"{accused:.1%} with a fast pair named, {both:.1%} with the slow link"
+            f"{accused:.1%} with a fast pair named, {both:.1%} with the slow link, "
+            f"{misnamed:.1%} with a part of it as another cause"
         )
         # Two standard deviations of a share above and below.
         slack = 2 * np.sqrt(0.05 * 0.95 / n_clusters)
         assert accused <= 0.05 + slack
         if slowdown >= 5 and noise <= 0.2:
             assert both >= 0.95 - slack
+            assert misnamed <= 0.05 + slack
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.35, 0.5, 1.0])
 @pytest.mark.parametrize("n_workers", [3, 4])
 def test_false_slow_pairs_of_wide_noise(n_workers, noise, recorded):
-    accused, _ = judged(clusters(n_workers, 400, recorded), noise, 1.0)
+    accused, _, _ = judged(clusters(n_workers, 400, recorded), noise, 1.0)
     print(f"{n_workers * (n_workers - 1)} equal pairs, noise {noise:.0%}: {accused:.1%} accused")
     assert accused <= 0.2
 
 
 def test_false_and_missed_slow_pairs_of_three_noisy_workers(recorded):
     run = clusters(3, 400, recorded)
-    accused, both = judged(run, 0.2, 5.0)
-    assert accused <= 0.05
+    accused, misnamed, both = judged(run, 0.2, 5.0)
+    assert accused + misnamed <= 0.05
     assert both >= 0.95
-    accused, _ = judged(run, 0.2, 1.0)
+    accused, _, _ = judged(run, 0.2, 1.0)
     assert accused <= 0.05
 
 
@@ -95,17 +98,17 @@ def test_false_and_missed_slow_pairs_of_three_noisy_workers(recorded):
 def test_named_and_missed_slow_workers(n_workers, n_clusters, noise, cause, recorded):
     run = clusters(n_workers, n_clusters, recorded)
     for slowdown in (2.0, 3.0, 5.0, 10.0):
-        false, named = judged(run, noise, slowdown, cause)
+        accused, misnamed, named = judged(run, noise, slowdown, cause)
         print(
             f"{n_workers} workers, noise {noise:.0%}, {slowdown:g} times slower {cause}: "
-            f"named in {named:.1%}, something else in {false:.1%}"
+            f"named in {named:.1%}, a fast pair in {accused:.1%}, another cause in {misnamed:.1%}"
         )
         if slowdown >= 5 and noise <= 0.15:
             assert named >= 0.95
-            assert false <= 0.05
+            assert max(accused, misnamed) <= 0.05
 
 
 def test_a_slow_worker_of_four_is_named(recorded):
-    false, named = judged(clusters(4, 200, recorded), 0.1, 5.0, WORKER)
+    accused, misnamed, named = judged(clusters(4, 200, recorded), 0.1, 5.0, WORKER)
     assert named >= 0.95
-    assert false <= 0.05
+    assert max(accused, misnamed) <= 0.05
