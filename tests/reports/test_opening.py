@@ -17,7 +17,7 @@ from commbench.reports.sections import Section, Table, iteration_tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/20261123-merge-4-backends"
 SAME = [1.0, 1.01, 1.02, 0.99, 1.0, 1.01, 0.98, 1.0]
-NOISY = [1.0, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
+NOISY = [1.003, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
 
 
 def run_of(recorded, medians, **given):
