@@ -14,7 +14,7 @@ from commbench.analysis.run import Run
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections import CHANNELS, Table, guarded, sections
-from commbench.reports.sections.differences import resolution
+from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.message_tables import block_bytes
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
@@ -107,12 +107,7 @@ def _sentence(
     doubtful
         The cases whose bytes went another way than they should.
     """
-    ratios = {}
-    for (baseline, candidate), c in compared.items():
-        if c.verdict == "slower":
-            ratios[baseline, candidate] = c.ratio
-        elif c.verdict == "faster":
-            ratios[candidate, baseline] = 1 / c.ratio
+    ratios = slowdowns(compared.values())
     unequal = any(c.verdict == "unequal" for c in compared.values())
     beaten = {slow for _, slow in ratios}
     use = [

@@ -79,12 +79,17 @@ VERDICTS = {
 def comparisons(ratios, verdict=""):
     """Return comparisons of A, B and C, of which each key's first beats the second by a ratio."""
     return {
-        (first, second): SimpleNamespace(verdict="slower", ratio=ratios[first + second])
-        if first + second in ratios
-        else SimpleNamespace(verdict="faster", ratio=1 / ratios[second + first])
-        if second + first in ratios
-        else SimpleNamespace(verdict=verdict or "inconclusive", ratio=1.0)
+        (first, second): SimpleNamespace(
+            baseline_id=first, candidate_id=second, verdict=said, ratio=ratio
+        )
         for first, second in itertools.combinations("ABC", 2)
+        for said, ratio in [
+            ("slower", ratios[first + second])
+            if first + second in ratios
+            else ("faster", 1 / ratios[second + first])
+            if second + first in ratios
+            else (verdict or "inconclusive", 1.0)
+        ]
     }
 
 
@@ -112,10 +117,8 @@ def differing(parts, verdict="slower"):
     medians = pd.DataFrame(
         {part: parts.get(part, (0.1, 0.1)) for part in iteration_tables._DOING}, index=["a", "b"]
     )
-    comparison = SimpleNamespace(
-        baseline_id="a", candidate_id="b", baseline="A", candidate="B", ratio=2.0, verdict=verdict
-    )
-    return iteration_tables._difference(medians, [comparison])
+    comparison = SimpleNamespace(baseline_id="a", candidate_id="b", ratio=2.0, verdict=verdict)
+    return iteration_tables._difference(medians, {"a": "A", "b": "B"}, [comparison])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
@@ -80,6 +80,17 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
         * any(c.verdict == "unequal" for c in group)
     )
+
+
+def slowdowns(comparisons: Iterable[Comparison]) -> dict[tuple[str, str], float]:
+    """Return the ratios that are significant, by the ids of the faster and the slower case."""
+    ratios = {}
+    for c in comparisons:
+        if c.verdict == "slower":
+            ratios[c.baseline_id, c.candidate_id] = c.ratio
+        elif c.verdict == "faster":
+            ratios[c.candidate_id, c.baseline_id] = 1 / c.ratio
+    return ratios
 
 
 def ratio(comparison: Comparison) -> str:

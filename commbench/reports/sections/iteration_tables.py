@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
@@ -21,7 +21,7 @@ from commbench.reports.sections import (
     range_ends,
     warmup,
 )
-from commbench.reports.sections.differences import ratio, verdict_cells
+from commbench.reports.sections.differences import ratio, slowdowns, verdict_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
         medians = launches.groupby("case_id", sort=False).median().set_axis([*_DOING], axis=1)
         medians = medians.reindex([case.id for case in run.suite.cases if case.id in medians.index])
         yield Table.from_columns(
-            _difference(medians, run.comparisons) or "Where the time goes",
+            _difference(medians, costs["backend"], run.comparisons) or "Where the time goes",
             {
                 "ms of a task thread": costs["backend"][medians.index],
                 **{
@@ -212,26 +212,26 @@ def profile_opening(run: Run) -> Iterator[Table]:
         )
 
 
-def _difference(medians: pd.DataFrame, comparisons: Sequence[Comparison]) -> str:
+def _difference(
+    medians: pd.DataFrame, backends: Mapping[str, str], comparisons: Sequence[Comparison]
+) -> str:
     """Return what threads do for longer over the slowest backend than over the fastest.
 
     Parameters
     ----------
     medians
         Seconds by case id (rows) and part (columns).
+    backends
+        Names of backends by case id.
     comparisons
         Those of backends; if no difference is significant, the result is empty.
     """
-    pairs = {}
-    for c in comparisons:
-        if {c.baseline_id, c.candidate_id} <= {*medians.index}:
-            if c.verdict == "slower":
-                pairs[c.ratio] = (c.candidate_id, c.candidate, c.baseline_id, c.baseline)
-            elif c.verdict == "faster":
-                pairs[1 / c.ratio] = (c.baseline_id, c.baseline, c.candidate_id, c.candidate)
-    if not pairs:
+    ratios = slowdowns(
+        c for c in comparisons if {c.baseline_id, c.candidate_id} <= {*medians.index}
+    )
+    if not ratios:
         return ""
-    slow_id, slow, fast_id, fast = pairs[max(pairs)]
+    fast_id, slow_id = max(ratios, key=ratios.__getitem__)
     more_s = (medians.loc[slow_id] - medians.loc[fast_id]).sort_values(ascending=False)
     # While some threads wait, others have nothing to do.
     causes_s = more_s.drop("idle")
@@ -242,6 +242,7 @@ def _difference(medians: pd.DataFrame, comparisons: Sequence[Comparison]) -> str
         for part, seconds in causes_s.head(2).items()
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]
+    slow, fast = backends[slow_id], backends[fast_id]
     return f"Why {slow} is slower than {fast}: threads {' and '.join(named)}" if named else ""
 
 
