@@ -73,7 +73,7 @@ class ClusterSpec:
     process of the cluster, after the settings of the backend. ``hosts`` are those of the
     launcher, the scheduler's first. ``scheduler`` is the address or the file of a running
     scheduler. ``placement`` has the binding of each worker, in the order of their names; if it
-    is empty, workers are not bound; ``cpus_per_worker`` gives each CPUs of its own. RMM
+    is empty, workers are not bound; ``cpus_per_worker`` binds each to that number. RMM
     allocates the memory of workers on GPUs: from a pool with the initial size ``rmm_pool``
     (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or as
     managed memory. ``memory_limit`` is that of each worker (bytes or a share of its host's

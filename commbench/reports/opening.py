@@ -156,7 +156,7 @@ def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
             if differ
             else f"{len(copies)} comparisons find no difference"
         )
-    disturbances = warnings.disturbances(run)
+    disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     known = {*disturbances, *shown, *run.pair_transports["contradiction"]}
     yield from (f"⚠ {text}" for text in run.warnings if text not in known)
     yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
