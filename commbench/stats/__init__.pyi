@@ -1,6 +1,7 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
 from .comparison import MIN_EFFECT, MIN_LAUNCHES, between, comparisons, least_launches, regressions
+from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
 from .pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths
@@ -13,10 +14,10 @@ from .published import (
     reproduced,
 )
 from .selection import case_labels, counted
-from .sequential import CONFIDENCE, N_LOOKS, ended_by, imprecise, look, next_block, undecided
+from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
 from .stability import drifts, spreads
 from .stragglers import slow_pairs
-from .summary import costs, idle_cores, launch_medians, median_interval, summaries
+from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [

@@ -28,9 +28,10 @@ import numpy as np
 from commbench.errors import UsageError
 from commbench.model import Case, Comparison
 from commbench.stats import inference
+from commbench.stats.inference import CONFIDENCE
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
-from commbench.stats.sequential import CONFIDENCE, significance
+from commbench.stats.sequential import significance
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

@@ -1,4 +1,4 @@
-"""Rank tests of the launches' medians, and the ratios and intervals that belong to them."""
+"""Rank tests and intervals of the launches' medians and of their ratios."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import scipy
 
 Array = np.ndarray[Any, Any]
 
+CONFIDENCE = 0.95
 N_SIMULATED = 4000
 _MOST_EXACT = 20
 POWER = 0.9
@@ -18,6 +19,32 @@ POWER = 0.9
 
 MANN_WHITNEY = "Mann-Whitney"
 SIGNED_RANK = "Wilcoxon signed-rank"
+
+
+def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]:
+    """Return the order statistics that are a confidence interval of the median of `n` values.
+
+    Returns
+    -------
+    (k, level)
+        The interval from the k-th smallest to the k-th largest value (k from 1) contains the
+        median of any distribution with probability `level`. It is the narrowest that reaches
+        `confidence`, or else the widest.
+
+    Notes
+    -----
+    ``level = 1 - 2 P(B < k)`` with B binomial (n, 1/2); see H. A. David and H. N. Nagaraja,
+    Order Statistics, 3rd ed., section 7.1.
+
+    Examples
+    --------
+    >>> median_interval(6), median_interval(3)
+    ((1, 0.96875), (1, 0.75))
+    """
+    k = 1
+    while k + 1 <= n // 2 and 1 - 2 * scipy.special.bdtr(k, n, 0.5) >= confidence:
+        k += 1
+    return k, max(0.0, float(1 - 2 * scipy.special.bdtr(k - 1, n, 0.5)))
 
 
 def p_value(test: str, baseline: Array, candidate: Array) -> float:

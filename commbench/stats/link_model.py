@@ -24,9 +24,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
-from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

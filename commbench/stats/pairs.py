@@ -10,6 +10,7 @@ import pandas as pd
 
 from commbench.machine.topology import rank
 from commbench.stats import grouping
+from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order, timed
 from commbench.store import tables
@@ -37,6 +38,8 @@ class PairBandwidths:
     table
         One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
         quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        ``low_Bps`` and ``high_Bps``, the interval of the launches' medians, with its ``confidence``
+        (0 and nan for a single launch);
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
         transfers had no positive duration and are in no bandwidth. ``link`` is the class of the
@@ -106,14 +109,17 @@ def _measured(
         The size and the times of each transfer.
     """
     first = grouping.starts(pair)
+    # The pair of each launch with transfers of that pair.
+    launches = pair[grouping.starts(window)]
     busy_s = grouping.union_lengths(start_s, stop_s, window)
-    busy_s = np.add.reduceat(busy_s, grouping.starts(pair[grouping.starts(window)]))
+    busy_s = np.add.reduceat(busy_s, grouping.starts(launches))
     seconds = stop_s - start_s
     timed = seconds > 0
     seconds[~timed] = 0
     single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the spelling of the unit
     np.divide(nbytes, seconds, out=single_Bps, where=timed)
     q25, q50, q75 = grouping.quantiles(single_Bps, pair, [0.25, 0.5, 0.75])
+    (medians,) = grouping.quantiles(single_Bps, window, [0.5])
     n = np.diff(first, append=len(nbytes))
     timed_bytes = np.add.reduceat(nbytes * timed, first)
     total_s = np.add.reduceat(seconds, first)
@@ -126,11 +132,28 @@ def _measured(
         "q25_Bps": q25,
         "q50_Bps": q50,
         "q75_Bps": q75,
+        **_intervals(medians, launches),
         "mean_Bps": timed_bytes / total_s,
         "busy_Bps": timed_bytes / busy_s,
         "concurrency": total_s / busy_s,
         "n_untimed": n - np.add.reduceat(timed, first, dtype=int),
     }, single_Bps
+
+
+def _intervals(medians_Bps: _Array, pair: _Array) -> dict[str, _Array]:  # noqa: N803
+    """Return the ``median_interval`` of each pair's launches, which have these medians."""
+    first = grouping.starts(pair)
+    ordered = grouping.sorted_within(medians_Bps, pair)
+    n_launches = np.add.reduceat(~np.isnan(medians_Bps), first, dtype=int)
+    distinct, which = np.unique(n_launches, return_inverse=True)
+    ranks, levels = np.array([median_interval(int(n)) for n in distinct]).reshape(-1, 2).T
+    k, confidence = ranks[which].astype(int), levels[which]
+    limits = {"low_Bps": first + k - 1, "high_Bps": first + n_launches - k}
+    known = confidence > 0
+    return {
+        name: np.where(known, ordered[np.where(known, rank, first)], np.nan)
+        for name, rank in limits.items()
+    } | {"confidence": confidence}
 
 
 def counting(run: Run) -> _Array:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commbench.stats.inference import CONFIDENCE
 from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
     from commbench.model import Comparison
 
-CONFIDENCE = 0.95
 N_LOOKS = 5
 _BOUNDARY = 2.040
 """The constant for five looks and a two-sided level of 5 %: C. Jennison and B. W. Turnbull, Group

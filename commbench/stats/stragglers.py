@@ -39,9 +39,9 @@ import pandas as pd
 import scipy
 
 from commbench.stats import grouping
+from commbench.stats.inference import median_interval
 from commbench.stats.pairs import counting
 from commbench.stats.selection import in_suite_order
-from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

@@ -13,42 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from commbench.model import Summary
+from commbench.stats.inference import median_interval
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
-from commbench.stats.sequential import CONFIDENCE
 from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-
-
-def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]:
-    """Return the order statistics that are a confidence interval of the median of `n` values.
-
-    Returns
-    -------
-    (k, level)
-        The interval from the k-th smallest to the k-th largest value (k from 1) contains the
-        median of any distribution with probability `level`. It is the narrowest that reaches
-        `confidence`, or else the widest.
-
-    Notes
-    -----
-    ``level = 1 - 2 P(B < k)`` with B binomial (n, 1/2); see H. A. David and H. N. Nagaraja,
-    Order Statistics, 3rd ed., section 7.1.
-
-    Examples
-    --------
-    >>> median_interval(6), median_interval(3)
-    ((1, 0.96875), (1, 0.75))
-    """
-    k = 1
-    while k + 1 <= n // 2 and 1 - 2 * scipy.special.bdtr(k, n, 0.5) >= confidence:
-        k += 1
-    return k, max(0.0, float(1 - 2 * scipy.special.bdtr(k - 1, n, 0.5)))
 
 
 def launches_interval(medians: Sequence[float]) -> tuple[float, float, float]:

@@ -24,8 +24,8 @@ from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
+from commbench.stats.inference import median_interval
 from commbench.stats.selection import GROUP, describe_settings, good_launches
-from commbench.stats.summary import median_interval
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
+from commbench.stats.summary import launches_interval
 
 MB = 1_000_000
 CASE = builders.case(n_workers=3)
@@ -63,10 +64,16 @@ def test_pairs_agree_with_their_definitions(entries):
         quantiles = (row.q25_Bps, row.q50_Bps, row.q75_Bps)
         derived = (*quantiles, row.mean_Bps, row.busy_Bps, row.concurrency)
         if not timed:
-            assert all(map(math.isnan, derived))
+            assert all(map(math.isnan, (*derived, row.low_Bps, row.high_Bps)))
             continue
         bandwidths = [entry["nbytes"] / (stop - entry["start"]) for entry, stop in timed]
         assert quantiles == pytest.approx(np.quantile(bandwidths, [0.25, 0.5, 0.75]), rel=1e-9)
+        by_launch = defaultdict(list)
+        for (entry, _), bandwidth in zip(timed, bandwidths, strict=True):
+            by_launch[entry["launch"]].append(bandwidth)
+        low, high, level = launches_interval([np.median(group) for group in by_launch.values()])
+        limits = (row.low_Bps, row.high_Bps, row.confidence)
+        assert limits == pytest.approx((low, high, level), rel=1e-9, nan_ok=True)
         nbytes = sum(entry["nbytes"] for entry, _ in timed)
         total = sum(stop - entry["start"] for entry, stop in timed)
         busy = sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from commbench.model.units import format_bytes
 from commbench.reports.sections import (
     CHANNELS,
     REST,
+    Quantity,
     Section,
     Table,
     labels,
@@ -31,6 +33,8 @@ _MAX_OPENING = 6
 """The maximum backends of which the opening shows the transports."""
 _MAX_PAIRS = 24
 """The maximum rows of a table of pairs that can't be sorted."""
+_OVERLAP = 1.05
+"""The average number of fetches under way from which the table shows it."""
 _MAX_PAIRS_ON_PAGE = 250
 """The maximum rows of a sortable table, which still prints on a few pages."""
 
@@ -131,6 +135,7 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
     which, source = _channel(run, channel)
+    overlap = bool((shown["concurrency"] >= _OVERLAP).any())
     return Table.from_columns(
         f"Bandwidth per pair of workers{which}",
         {
@@ -140,14 +145,33 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
             "n": quantities(str, shown.n),
             "bytes": quantities(format_bytes, shown.bytes),
             **_quartiles(shown),
+            **_interval(shown),
             "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
-            "at\nonce": quantities("{:.1f}".format, shown.concurrency),
+            **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
         },
-        f"{source}: one fetch, from request to deserialized data. busy: "
-        "Σ bytes over the time in which the pair had a fetch under way; at once: how many, on "
-        "average." + cut,
+        f"{source}: one fetch, from request to deserialized data. "
+        + "Interval: over the launches' medians. " * bool(_interval(shown))
+        + "busy: Σ bytes over the time in which the pair had a fetch under way"
+        + "; at once: how many, on average" * overlap
+        + "."
+        + cut,
         {"src → dst", "link"},
     )
+
+
+def _interval(pairs: pd.DataFrame) -> dict[str, Iterable[str]]:
+    """Return the column of the intervals of medians, if a pair has one."""
+    levels = pairs["confidence"][pairs["confidence"] > 0]
+    if levels.empty:
+        return {}
+    names = dict.fromkeys(f"{level:.0%}" for level in (levels.min(), levels.max()))
+    limits = zip(pairs.low_Bps / 1e9, pairs.high_Bps / 1e9, strict=True)
+    return {
+        f"{' to '.join(names)}\ninterval": [
+            "—" if math.isnan(low) else Quantity(f"{number(low)}…{number(high)}", low)
+            for low, high in limits
+        ]
+    }
 
 
 def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
