@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from commbench.backends.base import Backend
+from commbench.errors import UsageError
 from commbench.model import registry
 
 
 def parse(name: str) -> Backend:
     """Return the backend of that name, for example ``tcp``, ``ucx`` or ``ucx:tcp+nvlink``.
+
+    With ``@`` and a text at its end, it is a twin: the same backend under another name.
 
     Raises
     ------
@@ -18,8 +21,16 @@ def parse(name: str) -> Backend:
     --------
     >>> parse("ucx:shm+tcp").name
     'ucx:tcp+shm'
+    >>> parse("tcp@again").name
+    'tcp@again'
     """
-    head, colon, options = name.strip().partition(":")
+    original, at, twin = name.strip().partition("@")
+    if at and not twin.isalnum():
+        raise UsageError(
+            f"{name!r} names no twin: after @ come letters and digits, as in {original}@2"
+        )
+    head, colon, options = original.partition(":")
     factory = registry.load("backend", head)
     backend: Backend = factory(tuple(options.split("+")) if colon else ())
+    backend.twin = twin
     return backend

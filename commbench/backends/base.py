@@ -66,6 +66,8 @@ class Backend(ABC):
     """
     in_mpi_ranks: ClassVar[bool] = True
     """Whether it is compatible with the libraries that MPI loads into each rank."""
+    twin: str = ""
+    """The text that distinguishes this backend from another one with the same settings."""
     before_cuda: ClassVar[str] = ""
     """A function for processes with GPUs to call before CUDA is used, as ``module:function``."""
 
@@ -75,7 +77,8 @@ class Backend(ABC):
     @property
     def name(self) -> str:
         """The name that users give, for example ``ucx:shm``."""
-        return f"{self.head}:{'+'.join(self.options)}" if self.options else self.head
+        options, twin = ":" * bool(self.options) + "+".join(self.options), "@" * bool(self.twin)
+        return f"{self.head}{options}{twin}{self.twin}"
 
     @abstractmethod
     def unavailable(self, device: str) -> Unavailability | None:

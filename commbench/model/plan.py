@@ -216,6 +216,12 @@ class Case:
     timeout_s: float = 300.0
 
     @property
+    def twin_of(self) -> str:
+        """The backend that this one is a twin of, a control with the same settings, or ""."""
+        original, at, _ = self.backend.partition("@")
+        return original * bool(at)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The variables and the configuration of Dask that the case sets."""
         return {**self.cluster.env, **self.cluster.dask_config}

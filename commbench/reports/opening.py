@@ -61,7 +61,9 @@ def verdicts(run: Run) -> Iterator[str]:
     Tasks with several sizes of messages have one for the smallest and one for the largest, those of
     the layer closest to Dask's users first.
     """
+    twins = {case.id for case in run.suite.cases if case.twin_of}
     table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
+    table = table[~table["case_id"].isin(twins)]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")
     wrong = run.pair_transports["contradiction"] != ""
@@ -147,15 +149,26 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 
 def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
-    copies = [c for c in run.comparisons if c.layer == "memcpy"]
-    if copies:
-        differ = [c for c in copies if c.verdict in ("faster", "slower")]
+    twins = {case.id: case for case in run.suite.cases if case.twin_of}
+    names = " and ".join(f"{case.twin_of} and {case.backend}" for case in twins.values())
+    controls = {
+        "memory copies are the same for all backends": [
+            c for c in run.comparisons if c.layer == "memcpy" and c.candidate_id not in twins
+        ],
+        f"{names} are the same backend": [c for c in run.comparisons if c.candidate_id in twins],
+    }
+    for what, compared in controls.items():
+        differ = [c for c in compared if c.verdict in ("faster", "slower")]
         worst = max((max(c.ratio, 1 / c.ratio) for c in differ), default=1.0)
-        yield "Control: memory copies are the same for all backends, and " + (
-            f"{len(differ)} of {len(copies)} comparisons find a difference, up to {worst:.2f}×"
+        shown = (
+            f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
             if differ
-            else f"{len(copies)} comparisons find no difference"
+            else f"{len(compared)} comparisons find no difference"
+            if len(compared) > 1
+            else "no difference is found"
         )
+        if compared:
+            yield f"Control: {what}, and {shown}"
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     known = {*disturbances, *shown, *run.pair_transports["contradiction"]}
     yield from (f"⚠ {text}" for text in run.warnings if text not in known)

@@ -106,7 +106,9 @@ def make_side(
 def comparisons(run: Run) -> list[Comparison]:
     """Compare the backends of every task, layer and size with each other.
 
-    The baseline of a pair is the backend that comes first in the suite.
+    The baseline of a pair is the backend that comes first in the suite. A twin is compared with
+    its original only. If they differ, other differences of the task, layer and size that are no
+    larger are ``inconclusive``.
     """
     rule, alpha = run.manifest.stopping, significance(run)
     min_effect = MIN_EFFECT if rule is None else rule.detect
@@ -118,10 +120,32 @@ def comparisons(run: Run) -> list[Comparison]:
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        results += compare_pairs(
-            list(combinations(group, 2)), min_effect, alike=alike, paired=paired, alpha=alpha
-        )
+        pairs = [pair for pair in combinations(group, 2) if _is_of_interest(*pair)]
+        found = compare_pairs(pairs, min_effect, alike=alike, paired=paired, alpha=alpha)
+        results += _without_contradicted(found, [bool(two.case.twin_of) for _, two in pairs])
     return results
+
+
+def _is_of_interest(one: Side, two: Side) -> bool:
+    twins = [side.case for side in (one, two) if side.case.twin_of]
+    return not twins or two.case.twin_of == one.case.backend
+
+
+def _without_contradicted(
+    found: Sequence[Comparison], are_controls: Sequence[bool]
+) -> list[Comparison]:
+    """Return the comparisons; none has a smaller difference than one between twins."""
+
+    def size(comparison: Comparison) -> float:
+        differs = comparison.verdict in ("faster", "slower")
+        return abs(math.log(comparison.ratio)) if differs else 0.0
+
+    controls = [size(each) for each, control in zip(found, are_controls, strict=True) if control]
+    limit = max(controls, default=0.0)
+    return [
+        each if control or not 0 < size(each) <= limit else replace(each, verdict="inconclusive")
+        for each, control in zip(found, are_controls, strict=True)
+    ]
 
 
 def _task(side: Side) -> tuple[str | int, ...]:

@@ -289,3 +289,15 @@ def test_asking_for_availability_imports_neither_ucx_nor_mpi():
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["tcp@", "tcp@2@3", "tcp@a b", "@2"])
+def test_a_twin_without_a_name_is_refused(name):
+    with pytest.raises(UsageError):
+        parse(name)
+
+
+def test_a_twin_has_the_settings_of_its_original():
+    one, two = parse("ucx:shm"), parse("ucx:shm@2")
+    assert (two.name, two.protocol) == ("ucx:shm@2", "ucx")
+    assert two.environment("cpu", SCRATCH) == one.environment("cpu", SCRATCH)

@@ -145,6 +145,18 @@ def test_an_open_comparison_has_no_why():
     assert differing({"queue": (0.1, 0.5)}, "inconclusive") == ""
 
 
+def test_twins_are_a_control_and_no_choice(recorded):
+    cases = [builders.case(backend) for backend in ("tcp", "tcp@2", "mpi")]
+    records = [
+        sample(case, seconds, launch=launch)
+        for case in cases
+        for launch, seconds in enumerate(SAME)
+    ]
+    verdict, *rest = opening.opening(recorded(cases, builders.ended(records)))
+    assert verdict.startswith("merge: tcp and mpi are the same.")
+    assert "Control: tcp and tcp@2 are the same backend, and no difference is found" in rest[-1]
+
+
 def test_copies_of_memory_are_a_control(recorded):
     cases = [builders.case(backend, workload="pingpong") for backend in ("tcp", "mpi")]
 
@@ -164,7 +176,7 @@ def test_copies_of_memory_are_a_control(recorded):
             if line.startswith("Control")
         )
 
-    assert control(1.0).endswith("1 comparisons find no difference")
+    assert control(1.0).endswith("no difference is found")
     assert control(1.5).endswith("1 of 1 comparisons find a difference, up to 1.50×")
 
 

@@ -282,3 +282,22 @@ def test_120_pairs_are_compared_within_20_seconds(recorded_and_ended):
     print(f"{len(result)} pairs in {time.process_time() - began:.1f} s of CPU time")
     assert len(result) == 120
     assert time.process_time() - began < 20
+
+
+def test_a_twin_is_compared_with_its_original_only(recorded):
+    cases = [builders.case(name) for name in ("tcp", "ucx", "tcp@2", "ucx@2")]
+    run = recorded(cases, builders.ended(samples(cases, lambda _, launch: STEADY[launch])))
+    compared = [(c.candidate, c.baseline) for c in run.comparisons]
+    assert compared == [("ucx", "tcp"), ("tcp@2", "tcp"), ("ucx@2", "ucx")]
+
+
+@pytest.mark.parametrize(("twin", "expected"), [(1.0, "slower"), (1.3, "slower"), (2.0, "open")])
+def test_a_smaller_difference_than_that_of_twins_gives_no_verdict(recorded, twin, expected):
+    cases = [builders.case(name) for name in ("tcp", "ucx", "tcp@2")]
+    factors = (1.0, 1.5, twin)
+    run = recorded(cases, builders.ended(samples(cases, lambda i, n: factors[i] * STEADY[n])))
+    verdicts = {c.candidate: c.verdict for c in run.comparisons}
+    assert verdicts == {
+        "ucx": "inconclusive" if expected == "open" else expected,
+        "tcp@2": "same" if twin == 1 else "slower",
+    }

@@ -41,17 +41,7 @@ import dask.array as da
 import numpy as np
 
 import commbench
-from commbench.backends.tcp import TcpBackend
 from commbench.workloads.pingpong import PingPong
-
-
-class Twin(TcpBackend):
-    """tcp under other names."""
-    head = "twin"
-
-    def __init__(self, options=()):
-        super().__init__()
-        self.options = tuple(options)
 
 
 class TwoModes(PingPong):
@@ -121,7 +111,6 @@ def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
     """Run the command line with the plug-ins above, in another process."""
     plugged = processes.plug_in(
         folder / "plugged", "truth_plugin", PLUG_IN,
-        backends={"twin": "Twin"},
         workloads={"two-modes": "TwoModes", "known": "Known"},
     )  # fmt: skip
     path = os.pathsep.join([str(plugged), os.environ.get("PYTHONPATH", "")])
@@ -136,7 +125,7 @@ def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
 def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure tcp under two names, through merge."""
     result = run(
-        folder, "merge", "--backends", "twin:a,twin:b", "--workers", 2, "--rows", 250_000,
+        folder, "merge", "--backends", "tcp,tcp@2", "--workers", 2, "--rows", 250_000,
         "--budget", "90s", "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
