@@ -63,6 +63,14 @@ def transfer(
     )  # fmt: skip
 
 
+def round_trip(
+    case: Case, seconds: float, *, src: str = "0", dst: str = "1", **given: Any
+) -> Record:
+    """Return the time of an empty request."""
+    fields = {"launch": 0, "iteration": 0} | given
+    return model.RoundTrip(case_id=case.id, src=src, dst=dst, seconds=seconds, **fields)
+
+
 def wire(case: Case, nbytes: int, *, src: str = "0", dst: str = "1", **given: Any) -> Record:
     """Return what one worker wrote to another."""
     fields = {"launch": 0, "iteration": 0, "n_messages": 2} | given
@@ -304,6 +312,7 @@ def every_kind(case: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
         sample(case, 1.5), region(case, "train"), transfer(case, 0.0, 0.5), wire(case, 7),
+        round_trip(case, 1e-4),
         log_count(case, n_started=1), task(case, 0.0, 0.25), transport(case), address(case),
         place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),
         setting(case, "a", "b"), thread_time(case), failure(case), end(case),

@@ -69,6 +69,7 @@ class Run:
     samples: pd.DataFrame = _frame(model.Sample)
     regions: pd.DataFrame = _frame(model.Region)
     transfers: pd.DataFrame = _frame(model.TransferRecord)
+    round_trips: pd.DataFrame = _frame(model.RoundTrip)
     wire: pd.DataFrame = _frame(model.WireBytes)
     log_counts: pd.DataFrame = _frame(model.LogCount)
     tasks: pd.DataFrame = _frame(model.TaskRecord)

@@ -89,6 +89,21 @@ class TransferRecord(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundTrip(_IterationRecord):
+    """The time from an empty request of ``dst`` until the answer of ``src``, with nothing else.
+
+    The request is Dask's ``echo`` on the connection of the fetches.
+    """
+
+    table: ClassVar = "round_trips"
+    in_parts: ClassVar = True
+
+    src: str
+    dst: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class WireBytes(_IterationRecord):
     """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration."""
 
@@ -334,7 +349,7 @@ class LaunchEnd(_LaunchRecord):
 
 
 Record = (
-    Sample | Region | TransferRecord | WireBytes | LogCount | TaskRecord | TransportUsed
-    | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse | Spill | Setting
-    | ThreadTime | Activity | Failure | LaunchEnd
+    Sample | Region | TransferRecord | RoundTrip | WireBytes | LogCount | TaskRecord
+    | TransportUsed | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse
+    | Spill | Setting | ThreadTime | Activity | Failure | LaunchEnd
 )  # fmt: skip

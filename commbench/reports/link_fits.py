@@ -53,6 +53,7 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
     columns: dict[str, Iterable[str]] = {
         "link": map(_name, models),
         "α": [format_seconds(model.alpha_s) for model in models],
+        **_round_trips(models),
         "α\n±": [_within(m.alpha_low_s, m.alpha_s, m.alpha_high_s) for m in models],
         "β\nGB/s": [number(model.beta_Bps / 1e9) for model in models],
         "β\n±": [_within(m.beta_low_Bps, m.beta_Bps, m.beta_high_Bps) for m in models],
@@ -65,6 +66,13 @@ def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: s
             _prediction(model, predict) for model in models
         ]
     return Table.from_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
+
+
+def _round_trips(models: Sequence[LinkModel]) -> dict[str, Iterable[str]]:
+    """Return the column of round trips, if they were measured."""
+    if all(math.isnan(model.round_trip_s) for model in models):
+        return {}
+    return {"round\ntrip": [format_seconds(model.round_trip_s) for model in models]}
 
 
 def _name(model: LinkModel) -> str:
@@ -91,10 +99,13 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
         if first.confidence
         else "±: one launch gives no interval"
     )
+    trip = "round trip: of an empty request, and the rest of α is Dask's fixed cost of a fetch; "
+    trip *= bool(_round_trips(fitted))
     smallest = format_message_size(min(model.smallest_bytes for model in fitted))
     largest = format_message_size(max(model.largest_bytes for model in fitted))
     return (
-        f"α: latency; β: bandwidth; n½ = αβ: the size that is half latency; {interval}; error: "
+        f"α: the time of a fetch of no bytes; {trip}β: bandwidth; n½ = αβ: the size that is half "
+        f"latency; {interval}; error: "
         f"|predicted / measured - 1| of transfers of one {first.parts}, predicted from the others. "
         f"Sizes {smallest} to {largest}; a prediction outside them has a *."
         + "".join(

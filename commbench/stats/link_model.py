@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from commbench.model import FETCHES
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
@@ -48,7 +49,10 @@ class LinkModel:
     iterations (``parts``). ``error_median`` and ``error_p90`` are quantiles of
     |predicted / measured - 1|, from cross-validation. ``misfit`` is the median of measured /
     predicted of the size at which it is farthest from 1, and ``misfit_bytes`` that size: a protocol
-    that changes with the size (eager, rendezvous) is no straight line.
+    that changes with the size (eager, rendezvous) is no straight line. ``round_trip_s`` is that of
+    an empty request between the same workers, the median over launches of medians; the rest of α
+    is what a fetch of Dask costs by itself. It is nan where it was not measured, and for fetches
+    with others under way.
     """
 
     case_id: str
@@ -77,6 +81,7 @@ class LinkModel:
     error_p90: float = float("nan")
     misfit: float = float("nan")
     misfit_bytes: int = 0
+    round_trip_s: float = float("nan")
 
     @property
     def half_bytes(self) -> float:
@@ -99,25 +104,36 @@ def link_models(run: Run) -> list[LinkModel]:
     log = counted(run.transfers, run)
     log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
     log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
+    trips = counted(run.round_trips, run)
+    trips = trips.assign(link=link_classes(trips, run))
     models = []
-    for _, channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
-        for _, group in channel.groupby("link", sort=False, observed=True):
-            models.append(_model(group, src="", dst=""))
+    for (case_id, name), channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
+        # Requests of other pairs would have to wait for each other.
+        mine = trips[(trips["case_id"] == case_id) & (name == FETCHES[0])]
+        for link, group in channel.groupby("link", sort=False, observed=True):
+            trip_s = _round_trip_s(mine[mine["link"] == link])
+            models.append(_model(group, src="", dst="", round_trip_s=trip_s))
         for (src, dst, _), group in channel.groupby(
             ["src", "dst", "link"], sort=False, observed=True
         ):
-            models.append(_model(group, src=src, dst=dst))
+            trip_s = _round_trip_s(mine[(mine["src"] == src) & (mine["dst"] == dst)])
+            models.append(_model(group, src=src, dst=dst, round_trip_s=trip_s))
     return models
 
 
-def _model(log: pd.DataFrame, *, src: str, dst: str) -> LinkModel:
+def _round_trip_s(trips: pd.DataFrame) -> float:
+    return float(trips.groupby("launch")["seconds"].median().median())
+
+
+def _model(log: pd.DataFrame, *, src: str, dst: str, round_trip_s: float) -> LinkModel:
     first = log.iloc[0]
     usable = log[(log["seconds"] > 0) & (log["nbytes"] > 0)]
     parts = "launch" if len(usable["launch"].unique()) > 1 else "iteration"
     nbytes, seconds = usable["nbytes"].to_numpy(float), usable["seconds"].to_numpy()
     known: dict[str, Any] = {
         **{name: first[name] for name in ("case_id", "workload", "backend", "channel", "link")},
-        "src": src, "dst": dst, "n_pairs": len(log[["src", "dst"]].drop_duplicates()),
+        "src": src, "dst": dst, "round_trip_s": round_trip_s,
+        "n_pairs": len(log[["src", "dst"]].drop_duplicates()),
         "n": len(usable), "n_untimed": len(log) - len(usable), "parts": parts,
         "smallest_bytes": int(nbytes.min()) if len(usable) else 0,
         "largest_bytes": int(nbytes.max()) if len(usable) else 0,

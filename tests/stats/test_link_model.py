@@ -2,6 +2,7 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from math import nan
 
 import builders
 import numpy as np
@@ -168,6 +169,22 @@ def test_each_channel_pair_and_link_class_has_a_model(recorded):
             expected = (0.1, 1e7)
         assert (model.alpha_s, model.beta_Bps) == pytest.approx(expected, rel=0.1)
         assert model.n_pairs == (1 if model.src else 4 if slow else 2)
+
+
+def test_round_trips_are_those_of_the_pair_and_not_of_fetches_together(recorded):
+    trips = [
+        builders.round_trip(
+            CASE, seconds * (1 + launch) * (100 if iteration < 0 else 1), src=src, dst=dst,
+            launch=launch, iteration=iteration,
+        )
+        for src, dst, seconds in (("0", "1", 1e-4), ("1", "0", 9.0))
+        for launch in range(3)
+        for iteration in range(-1, 2)
+    ]  # fmt: skip
+    records = sweep(launches=3) + sweep(launches=3, channel="together")
+    models = stats.link_models(recorded([CASE], [*records, *trips, *ends(3)]))
+    seconds = {model.channel: model.round_trip_s for model in models if model.src}
+    assert seconds == {"alone": pytest.approx(2e-4), "together": pytest.approx(nan, nan_ok=True)}
 
 
 def test_warm_ups_and_failed_launches_are_ignored(recorded):

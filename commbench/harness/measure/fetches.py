@@ -30,7 +30,7 @@ from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu
-from commbench.model import Launch, LogCount, TransferRecord
+from commbench.model import Launch, LogCount, RoundTrip, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -183,6 +183,7 @@ def measure_fetches(
             for size in workload.sizes:
                 exchange.alone(size, emit)
                 exchange.together(size, emit)
+            exchange.echo(emit)
             exchange.count(emit)
             for sent in traffic.wire_bytes(launch, iteration, cluster):
                 emit(sent)
@@ -255,6 +256,18 @@ class _Exchange:
                 )
             )  # fmt: skip
 
+    def echo(self, emit: Emit) -> None:
+        """Measure an empty request of each pair, one pair after another."""
+        for receiver in self._shuffled(self._members):
+            others = [member for member in self._members if member != receiver]
+            answers = self._run([receiver], echo, [other.address for other in others])
+            emit(
+                Batch.from_columns(
+                    RoundTrip, **self._common, src=[other.name for other in others],
+                    dst=receiver.name, seconds=answers[receiver.address],
+                )
+            )  # fmt: skip
+
     def count(self, emit: Emit) -> None:
         """Emit the number of fetches of each worker, by outcome."""
         for member in self._members:
@@ -270,13 +283,14 @@ class _Exchange:
     def _shuffled(self, members: Sequence[_Member]) -> list[_Member]:
         return self._order.sample(members, len(members))
 
-    def _run(self, receivers: Sequence[_Member], ask: Any, *arguments: Any) -> None:
+    def _run(self, receivers: Sequence[_Member], ask: Any, *arguments: Any) -> dict[str, Any]:
         addresses = [member.address for member in receivers]
         try:
-            self._cluster.client.run(ask, *arguments, workers=addresses)
+            answers: dict[str, Any] = self._cluster.client.run(ask, *arguments, workers=addresses)
         except (OSError, KeyError) as error:
             names = ", ".join(member.name for member in receivers)
             raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
+        return answers
 
     def _verify(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
@@ -363,6 +377,17 @@ async def at_once(
     others = (*owners[index + 1 :], *owners[:index])
     await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
     await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
+
+
+async def echo(addresses: Sequence[str], dask_worker: Any) -> list[float]:
+    """Return the seconds until each of the workers answers an empty request; runs on a worker."""
+    seconds = []
+    for address in addresses:
+        rpc = dask_worker.rpc(address)
+        began = time.perf_counter()
+        await rpc.echo(data=None)
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def verify_fetched(dask_worker: Any) -> str:

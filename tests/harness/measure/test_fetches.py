@@ -16,6 +16,7 @@ from commbench.model import (
     IdleCost,
     LogCount,
     NetworkCounter,
+    RoundTrip,
     Sample,
     TransferRecord,
     TransportUsed,
@@ -93,6 +94,14 @@ def test_every_pair_fetches_every_size_once_alone_and_once_together(exchange, it
         assert 2 * sum(SIZES) <= nbytes[pair] < 1.01 * 2 * sum(SIZES)
     counters = {c.interface: c.nbytes for c in select(exchange, NetworkCounter, iteration)}
     assert counters["lo"] >= 2 * 2 * sum(SIZES)
+
+
+@pytest.mark.parametrize("iteration", [-1, 0, 1])
+def test_an_empty_request_of_every_pair_is_faster_than_its_fetches(exchange, iteration):
+    trips = {(t.src, t.dst): t.seconds for t in select(exchange, RoundTrip, iteration)}
+    assert sorted(trips) == PAIRS
+    slowest = max(t.stop_s - t.start_s for t in select(exchange, TransferRecord, iteration))
+    assert 0 < min(trips.values()) < slowest
 
 
 def test_no_other_fetch_is_under_way_while_one_is_alone(exchange):
