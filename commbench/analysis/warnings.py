@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from commbench import stats
 from commbench.errors import CommbenchError
 from commbench.machine import cores
@@ -22,8 +24,6 @@ from commbench.model.units import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 MAX_STOLEN = 0.02
@@ -261,10 +261,30 @@ def _coverage(run: Run) -> Iterator[str]:
             )
 
 
+def undisturbed(run: Run) -> tuple[Run, list[str]]:
+    """Return the run without the launches that others disturbed, and the names of these.
+
+    Launches are left out in which other processes or the hypervisor took more of the cores' time
+    than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay if too few for a verdict
+    would be left.
+    """
+    use, ends = _core_use(run), run.ends.astype({"ok": bool})
+    above = (use["others"] > cores.MAX_OTHERS) | (use["stolen"] > MAX_STOLEN)
+    disturbed = {*zip(use["case_id"][above], use["launch"][above], strict=True)}
+    keys = pd.Series([*zip(ends["case_id"], ends["launch"], strict=True)], ends.index, object)
+    left_out = keys.isin(disturbed) & ends["ok"]
+    n_left = (ends["ok"] & ~left_out).groupby(ends["case_id"]).transform("sum")
+    left_out &= n_left >= stats.MIN_LAUNCHES
+    names = [
+        f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
+        for case_id, launches in ends[left_out].groupby("case_id", sort=False)["launch"]
+    ]
+    return run.replace(ends=ends.assign(ok=ends["ok"] & ~left_out)), names
+
+
 def _other_load(run: Run) -> Iterator[Disturbance]:
     use = _core_use(run)
-    others = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
-    if text := _disturbed(use, others, cores.MAX_OTHERS, run):
+    if text := _disturbed(use, "others", cores.MAX_OTHERS, run):
         yield Disturbance(
             f"other processes used the cores in {text}",
             ": the samples of these launches are slow for a reason that is no backend's; end what "
@@ -280,8 +300,7 @@ def _other_load(run: Run) -> Iterator[Disturbance]:
 
 
 def _stolen_time(run: Run) -> Iterator[Disturbance]:
-    use = _core_use(run)
-    if text := _disturbed(use, use["stolen_cpu_seconds"], MAX_STOLEN, run):
+    if text := _disturbed(_core_use(run), "stolen", MAX_STOLEN, run):
         yield Disturbance(
             f"the hypervisor gave the cores to other machines in {text}",
             ": no process here shows that; compare only what was measured in turns, or take a "
@@ -290,12 +309,16 @@ def _stolen_time(run: Run) -> Iterator[Disturbance]:
 
 
 def _core_use(run: Run) -> pd.DataFrame:
-    return run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
+    """Return the shares of the cores' time that others and the hypervisor took, by launch."""
+    use = run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
+    total_s = use["n_cores"] * use["seconds"]
+    others_s = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
+    return use.assign(others=others_s / total_s, stolen=use["stolen_cpu_seconds"] / total_s)
 
 
-def _disturbed(use: pd.DataFrame, taken_s: pd.Series[float], limit: float, run: Run) -> str:
+def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
     """Describe the launches that lost more than `limit` of the cores' time, if there are any."""
-    use = use.assign(share=taken_s / (use["n_cores"] * use["seconds"]))
+    use = use.assign(share=use[share])
     # The most disturbed host of a launch counts.
     use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
     above = use[use["share"] > limit]

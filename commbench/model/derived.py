@@ -62,9 +62,11 @@ class Comparison:
     the smaller number of launches of the two. A true ratio of ``detectable`` has a verdict with a
     probability of 90 %; it is infinite if no ratio has. By two one-sided tests, the times differ by
     a factor of at most 1 + ``margin``. The bytes are those that an iteration moved between workers,
-    nan where they are not counted. The verdict is ``faster``, ``slower``, ``same``,
-    ``inconclusive`` or ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases
-    of the same workload and backend.
+    nan where they are not counted. The medians of two sessions with the same
+    software differ by more than the factor ``sessions_ratio`` with a probability of 5 %; it is nan
+    without a history. The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or
+    ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases of the same workload
+    and backend.
     """
 
     workload: str
@@ -90,3 +92,4 @@ class Comparison:
     baseline_moved_bytes: float
     candidate_moved_bytes: float
     verdict: str
+    sessions_ratio: float = float("nan")

@@ -24,6 +24,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 
 from commbench.errors import UsageError
 from commbench.model import Case, Comparison
@@ -40,6 +41,8 @@ MIN_EFFECT = 0.05
 """The smallest relative difference that matters: changes of other settings cause more."""
 EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
+MIN_SESSIONS = 3
+"""The fewest sessions of a history that show how much sessions differ."""
 MIN_LAUNCHES = 6
 """The fewest values that have a distribution-free 95 % interval of the median."""
 
@@ -191,6 +194,7 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
 def between(
     baseline: Run, candidate: Run, same: Mapping[str, str],
     min_effect: float = MIN_EFFECT, *, interleaved: bool = False, control: str = "",
+    history: Sequence[Run] = (),
 ) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.
 
@@ -203,18 +207,58 @@ def between(
     control
         A backend that did not change between the runs. If it is given, multiples of its times are
         compared, so that a change of the whole machine cancels.
+    history
+        Runs of other sessions. A difference that two of them may have is ``inconclusive``.
     """
     olds, news = (
         relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
     )
-    candidates = {(side.case.id, side.layer, side.payload_bytes): side for side in news}
+    candidates = {_key(side): side for side in news}
     pairs = [
         (side, candidates[key])
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
-    return compare_pairs(pairs, min_effect, paired=paired)
+    compared = compare_pairs(pairs, min_effect, paired=paired)
+    usual = _ratios_of_sessions(history, control)
+    return [
+        _after_sessions(each, usual.get(_key(one), math.nan))
+        for each, (one, _) in zip(compared, pairs, strict=True)
+    ]
+
+
+def _key(side: Side) -> tuple[str, str, int]:
+    return side.case.id, side.layer, side.payload_bytes
+
+
+def _ratios_of_sessions(history: Sequence[Run], control: str) -> dict[tuple[str, str, int], float]:
+    """Return the ratio that the medians of two sessions exceed with 5 %, per case, layer and size.
+
+    It is that of Student's t for the standard deviation of the sessions' log medians, times √2 for
+    a difference of two. Fewer than ``MIN_SESSIONS`` give none.
+    """
+    logs: dict[tuple[str, str, int], list[float]] = {}
+    for run in history:
+        for side in relative_to(control, sides(run)) if control else sides(run):
+            if side.median_s > 0:
+                logs.setdefault(_key(side), []).append(math.log(side.median_s))
+    return {
+        key: math.exp(
+            scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+            * math.sqrt(2) * float(np.std(values, ddof=1))
+        )
+        for key, values in logs.items()
+        if len(values) >= MIN_SESSIONS
+    }  # fmt: skip
+
+
+def _after_sessions(comparison: Comparison, usual: float) -> Comparison:
+    """Return the comparison, ``inconclusive`` if its ratio is `usual` between sessions."""
+    decided = comparison.verdict in ("faster", "slower")
+    within = decided and 1 / usual <= comparison.ratio <= usual
+    verdict = "inconclusive" if within else comparison.verdict
+    return replace(comparison, sessions_ratio=usual, verdict=verdict)
 
 
 def compare_pairs(

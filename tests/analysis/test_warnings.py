@@ -19,6 +19,7 @@ from builders import (
     wire,
 )
 
+from commbench.analysis import warnings
 from commbench.analysis.warnings import COMPRESSION
 from commbench.model import ClusterSpec, IdleCost
 
@@ -339,3 +340,19 @@ def test_processes_that_poll_on_fewer_cores_are_named(idle_cores, n_cores, warns
     warning = warned(records, cases=[case], environment={"cpu": cpu})
     expected = "ucx: event loops poll: an idle cluster uses 1.9 of 2 cores"
     assert warning.startswith(expected) == warns
+
+
+@pytest.mark.parametrize(("n", "n_left"), [(8, 6), (7, 7)])
+def test_disturbed_launches_are_left_out_if_enough_for_a_verdict_remain(recorded, n, n_left):
+    shares = ({"others": 0.11}, {"stolen": 0.03}, *[{"others": 0.1, "stolen": 0.02}] * n)[:n]
+    records = [sample(CASE, 1.0, launch=launch) for launch in range(n)]
+    records += [core_use(CASE, launch=launch, **share) for launch, share in enumerate(shares)]
+    run, names = warnings.undisturbed(recorded([CASE], builders.ended(records)))
+    (row,) = run.summaries.itertuples()
+    assert row.n_launches == n_left
+    assert names == ["merge over tcp 0, 1"] * (n > n_left)
+
+
+def test_a_run_without_core_use_has_no_disturbed_launches(recorded):
+    run, names = warnings.undisturbed(recorded([CASE], builders.ended([sample(CASE, 1.0)])))
+    assert (len(run.samples), names) == (1, [])

@@ -265,6 +265,50 @@ def test_equal_work_is_no_warning(recorded):
     assert not any("unequal work" in text for text in warnings.find(run))
 
 
+def session(recorded, factor, *backends):
+    """Return a run of ``STEADY`` launches, all slowed down by the day."""
+    cases = [builders.case(name) for name in backends or ("tcp",)]
+    return recorded(cases, builders.ended(samples(cases, lambda _, n: factor * STEADY[n])))
+
+
+def compared(old, new, factors, recorded, **given):
+    same = {case.id: case.id for case in old.suite.cases}
+    history = [session(recorded, factor, *(case.backend for case in old.suite.cases))
+               for factor in factors]  # fmt: skip
+    return stats.between(old, new, same, history=history, **given)
+
+
+@pytest.mark.parametrize(
+    ("factors", "verdict"),
+    [
+        ((), "slower"),
+        ((0.9, 1.1), "slower"),
+        ((1.0, 1.0, 1.0), "slower"),
+        ((0.99, 1.0, 1.01), "slower"),
+        ((0.9, 1.0, 1.1), "inconclusive"),
+    ],
+)
+def test_a_difference_as_between_other_sessions_is_no_verdict(recorded, factors, verdict):
+    old, new = (session(recorded, factor) for factor in (1.0, 1.2))
+    (result,) = compared(old, new, factors, recorded)
+    assert result.verdict == verdict
+    assert math.isnan(result.sessions_ratio) == (len(factors) < 3)
+
+
+def test_the_limit_of_sessions_is_that_of_student_for_a_difference(recorded):
+    old = session(recorded, 1.0)
+    (result,) = compared(old, old, (0.9, 1.0, 1.1), recorded)
+    deviation = np.std(np.log([0.9, 1.0, 1.1]), ddof=1)
+    # The 97.5 % quantile of Student's t for two degrees of freedom.
+    assert result.sessions_ratio == pytest.approx(math.exp(4.30265 * 2**0.5 * deviation), rel=1e-4)
+
+
+def test_a_control_cancels_what_differs_between_sessions(recorded):
+    old = session(recorded, 1.0, "tcp", "ucx")
+    (result,) = compared(old, old, (0.5, 1.0, 2.0), recorded, control="tcp")
+    assert (result.candidate, result.sessions_ratio) == ("ucx", pytest.approx(1))
+
+
 @pytest.mark.slow
 def test_120_pairs_are_compared_within_20_seconds(recorded_and_ended):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx", "ucx:shm", "mpi")]
