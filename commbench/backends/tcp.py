@@ -9,7 +9,7 @@ from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from commbench.backends.endpoints import Endpoints
+    from commbench.backends.endpoints import Endpoints, Tool
 
 
 class TcpBackend(Backend):
@@ -20,7 +20,10 @@ class TcpBackend(Backend):
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         if options:
-            raise UsageError(f"backend tcp takes no options, got {'+'.join(options)!r}; write tcp")
+            given = "+".join(options)
+            raise UsageError(
+                f"backend {self.head} takes no options, got {given!r}; write {self.head}"
+            )
         super().__init__()
 
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
@@ -31,10 +34,12 @@ class TcpBackend(Backend):
         del device, scratch
         return {}
 
-    def unavailable_layer(self, layer: str, mode: str) -> None:
+    def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:
         """Return None: the layers only need Python's standard library."""
+        del layer, mode
+        return None
 
-    def endpoints(self, layer: str) -> Endpoints:  # noqa: D102
+    def endpoints(self, layer: str) -> Endpoints | Tool:  # noqa: D102
         from commbench.backends import tcp_endpoints
 
         return tcp_endpoints.BLOCKING_TCP if layer == "raw" else tcp_endpoints.TCP_STREAMS

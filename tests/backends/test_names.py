@@ -78,6 +78,7 @@ def test_parsing_gives_back_the_name(name):
         ("ucx:shm+", r"unknown transport '' in backend 'ucx:shm\+'"),
         ("ucx:shm,ib", "unknown transport 'shm,ib'"),
         ("tcp:shm", "backend tcp takes no options, got 'shm'; write tcp"),
+        ("tls:shm", "backend tls takes no options, got 'shm'; write tls"),
         ("fake:nothing", "unknown fault 'nothing'; known: crash"),
     ],
 )
@@ -102,7 +103,8 @@ def test_every_backend_has_the_types_of_the_protocol(name):
     for device in ("cpu", "gpu"):
         variables = backend.environment(device, SCRATCH)
         assert all(type(text) is str for pair in variables.items() for text in pair)
-    assert dict(backend.dask_config()) == {}
+    if name != "tls" or importlib.util.find_spec("cryptography"):
+        assert all(key.startswith("distributed.") for key in backend.dask_config())
 
 
 SETTINGS = {

@@ -99,7 +99,7 @@ def test_tcp_passes_and_its_transport_is_returned():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ucx", "ucx:shm", "mpi"])
+@pytest.mark.parametrize("name", ["tls", "ucx", "ucx:shm", "mpi"])
 def test_each_other_backend_of_commbench_passes(name):
     launching.require(name)
     assert all(check_backend(name))

@@ -62,6 +62,7 @@ _KNOWN = {
     "tcp": Style("#0072B2", "o"), "ucx": Style("#D55E00", "s"), "ucx:shm": Style("#E69F00", "^"),
     "ucx:tcp": Style("#56B4E9", "D"), "ucx:nvlink": Style("#009E73", "v"),
     "ucx:ib": Style("#CC79A7", "P"), "mpi": Style("#222222", "X"),
+    "tls": Style("#004466", "H"),
 }  # fmt: skip
 _SPARE = [  # for backends of other names
     Style("#332288", "<"), Style("#882255", ">"), Style("#999933", "p"), Style("#8C8C8C", "h"),

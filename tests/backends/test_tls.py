@@ -1,0 +1,41 @@
+"""tls encrypts what tcp does not."""
+
+import importlib.util
+from pathlib import Path
+
+import processes
+import pytest
+
+from commbench import load
+from commbench.backends import parse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    pytest.importorskip("cryptography")
+    given = ("--rows", 20_000, "--launches", 1, "--iterations", 1, "--output")
+    result = processes.invoke(
+        "run", "merge", "--backends", "tls", *given, tmp_path_factory.mktemp("results"), figures=()
+    )
+    assert result.exit_code == 0, result.output
+    return load(result.stdout.splitlines()[-1])
+
+
+def test_workers_talk_by_tls_and_its_cipher_is_the_evidence(run):
+    assert set(run.addresses["address"].str.partition("://")[0]) == {"tls"}
+    assert set(run.transports["transport"]) == {"tls/lo"}
+    assert run.transports["evidence"].str.contains("TLSv1").all()
+    assert run.samples["verified"].all()
+    assert run.wire["nbytes"].sum() > 0
+
+
+def test_the_key_is_in_no_file_of_the_run(run):
+    secret = b"PRIVATE KEY"
+    files = [path for path in Path(run.path).rglob("*") if path.is_file()]
+    assert files
+    assert not any(secret in path.read_bytes() for path in files)
+
+
+def test_without_cryptography_it_is_unavailable(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "cryptography" in parse("tls").unavailable("cpu").remedy
