@@ -259,9 +259,11 @@ async def open_conversation(
 ) -> Conversation:
     """Connect to a peer's ``serve``, at the layer ``comm``, ``coroutine`` or ``raw``."""
     if layer == "comm":
+        from distributed import Security
         from distributed.comm import connect
 
-        return CommConversation(await connect(address), backend, workload, mode)
+        comm = await connect(address, **Security().get_connection_args("worker"))
+        return CommConversation(comm, backend, workload, mode)
     endpoint = await get_endpoints(backend, layer).connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)

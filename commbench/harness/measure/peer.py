@@ -114,9 +114,12 @@ def running(
 async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
     """Serve connections at `layer`, and yield the address."""
     if layer == "comm":
+        from distributed import Security
         from distributed.comm import listen
 
-        async with listen(f"{backend.protocol}://127.0.0.1:0", _comm_answers(backend)) as listener:
+        secrets = Security().get_listen_args("worker")
+        address = f"{backend.protocol}://127.0.0.1:0"
+        async with listen(address, _comm_answers(backend), **secrets) as listener:
             yield listener.contact_address
     else:
         async with get_endpoints(backend, layer).listen(_endpoint_answers) as address:
