@@ -20,6 +20,7 @@ from .model.units import format_bandwidth, format_bytes, format_message_size, fo
 from .reports.figures import figure
 from .reports.figures.style import backend_styles, new_figure, styled
 from .reports.sections import Section, Table
+from .studies.profile import profile
 from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
 from .workloads.device import (
     array_library,
@@ -64,6 +65,7 @@ __all__ = [
     "load",
     "new_figure",
     "persist_input",
+    "profile",
     "published_figure",
     "rebalance",
     "stats",

@@ -83,7 +83,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
         names = {address: str(info["name"]) for address, info in workers.items()}
         client.register_plugin(transfers.TransferLog())
         client.run(simulated.fill, n_entries)
-        null = os.open(os.devnull, os.O_WRONLY)
+        null = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         emit, counting = emitter.Recorder(null, run, "client"), _Counting(client)
         with emit.region() as keep:
             # What Arrow takes once is not what collecting takes.

@@ -88,7 +88,7 @@ def main() -> int:
     os.set_inheritable(descriptor, False)
     scratch = Path(os.environ["COMMBENCH_SCRATCH"])
     name = f"{launch.case.id}-{launch.index}"
-    emit = emitter.Recorder(descriptor, Path(os.environ["COMMBENCH_RUN"]), name)
+    emit = emitter.Recorder(os.fdopen(descriptor, "wb"), Path(os.environ["COMMBENCH_RUN"]), name)
 
     def fail(stage: str, message: str) -> None:
         try:

@@ -79,7 +79,12 @@ def _meter(worker: Any) -> WireMeter:
 
 
 def take(dask_worker: Any) -> list[tuple[str, int, int]]:
-    """Return (peer, bytes, messages) since the last call; runs on a worker."""
+    """Return (peer, bytes, messages) since the last call; runs on a worker.
+
+    Without a meter there are none.
+    """
+    if WireMeter.name not in dask_worker.plugins:
+        return []
     meter = _meter(dask_worker)
     rows = [(peer, nbytes, meter.n_messages[peer]) for peer, nbytes in meter.nbytes.items()]
     meter.nbytes.clear()

@@ -52,7 +52,7 @@ class RunStore:
                 raise ResultsError(
                     f"{path} holds a run already; to go on with it: commbench run --resume {path}"
                 )
-            _write_whole(path / "run.json", json.dumps(dataclasses.asdict(manifest), indent=1))
+            _write_manifest(path, manifest)
         except OSError as error:
             raise _not_made(path, error) from error
         return cls(path, manifest)
@@ -61,6 +61,12 @@ class RunStore:
     def reopen(cls, path: Path) -> RunStore:
         """Return the store of an interrupted run, to continue it."""
         return cls(path, read_manifest(path))
+
+    def update(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        with writing(self.path, self.path / "run.json"):
+            _write_manifest(self.path, manifest)
+        self.manifest = manifest
 
     def append(self, record: Record) -> None:
         """Write `record` and flush the file."""
@@ -119,6 +125,10 @@ def _open_for_append(path: Path) -> IO[str]:
             if written.read() != b"\n":
                 file.write("\n")
     return file
+
+
+def _write_manifest(path: Path, manifest: Manifest) -> None:
+    _write_whole(path / "run.json", json.dumps(dataclasses.asdict(manifest), indent=1))
 
 
 def _write_whole(path: Path, text: str) -> None:

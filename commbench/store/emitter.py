@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from commbench.model import Record
 from commbench.store import records
@@ -33,16 +32,16 @@ class Recorder:
 
     Parameters
     ----------
-    descriptor
-        The file descriptor of the pipe.
+    pipe
+        The file to which small records are written.
     run
         The run's directory.
     name
         The prefix of the names of parts.
     """
 
-    def __init__(self, descriptor: int, run: Path, name: str) -> None:
-        self._pipe = os.fdopen(descriptor, "wb")
+    def __init__(self, pipe: BinaryIO, run: Path, name: str) -> None:
+        self._pipe = pipe
         self._lock = threading.RLock()
         self._run, self._name = run, name
         self._parts = Parts(run, name)

@@ -23,10 +23,8 @@ def recorder(tmp_path):
     """Return a recorder, and the end of the pipe from which its records are read."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
-    with os.fdopen(read_end, "rb", buffering=0) as end:
-        emit = Recorder(write_end, tmp_path, "launch")
-        yield emit, end
-        emit._pipe.close()
+    with os.fdopen(read_end, "rb", buffering=0) as end, os.fdopen(write_end, "wb") as pipe:
+        yield Recorder(pipe, tmp_path, "launch"), end
 
 
 def arrived(end):

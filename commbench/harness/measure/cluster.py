@@ -55,14 +55,14 @@ def measure_cluster(
     with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter(), *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
-        client.run_on_scheduler(_keep_every_task)
+        client.run_on_scheduler(keep_every_task)
         if launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):
             # Drop transfers of the preparation and of the last verification.
-            n_tasks_before = _drain(client)
+            n_tasks_before = drain(client)
             spilled_before = client.run(spill.written)
             sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
             # If the result is wrong, none of these records is written.
@@ -70,8 +70,8 @@ def measure_cluster(
                 for record in chain(
                     [sample],
                     counted,
-                    _collect(launch, iteration, n_tasks_before, cluster),
-                    _spills(launch, iteration, spilled_before, cluster),
+                    collect(launch, iteration, n_tasks_before, cluster),
+                    spills(launch, iteration, spilled_before, cluster),
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
@@ -84,7 +84,7 @@ def measure_cluster(
             emit(record)
         if cluster.preexisting:
             # Otherwise the plugin would add transfers of the verification to Dask's logs.
-            _drain(client)
+            drain(client)
 
 
 def _time_once(
@@ -146,7 +146,7 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
         time.sleep(0.01)
 
 
-def _drain(client: Any) -> int:
+def drain(client: Any) -> int:
     """Clear the logs, and return the number of tasks that the scheduler has seen."""
     client.run(transfers.forget)
     client.run(wire.forget)
@@ -154,33 +154,36 @@ def _drain(client: Any) -> int:
     return n_tasks
 
 
-def _collect(
+def collect(
     launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
 ) -> Iterator[Record | Batch]:
+    """Yield what the workers and the scheduler have logged since ``drain``."""
     client, names = cluster.client, cluster.names
     common = records.keys(launch, iteration)
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, names, **common)
     for columns in _tasks(client, n_tasks_before):
-        workers = [names[address] for address in columns.pop("worker")]
+        # A worker may have left.
+        workers = [names.get(address, address) for address in columns.pop("worker")]
         yield Batch.from_columns(TaskRecord, **common, worker=workers, **columns)
 
 
-def _spills(
+def spills(
     launch: Launch, iteration: int, before: dict[str, tuple[int, int]], cluster: RunningCluster
 ) -> Iterator[Record]:
+    """Yield what workers have spilled since ``spill.written`` returned `before`."""
     for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
-        n_values_before, nbytes_before = before[address]
+        n_values_before, nbytes_before = before.get(address, (0, 0))
         if n_values > n_values_before:
             yield Spill(
-                **records.keys(launch, iteration), worker=cluster.names[address],
+                **records.keys(launch, iteration), worker=cluster.names.get(address, address),
                 n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
             )  # fmt: skip
 
 
-def _keep_every_task(dask_scheduler: Any) -> None:
-    # An iteration may have any number of tasks.
+def keep_every_task(dask_scheduler: Any) -> None:
+    """Make the task stream unbounded, because an iteration may have any number of tasks."""
     stream = dask_scheduler.plugins["task-stream"]
     stream.buffer = deque(stream.buffer)
 

@@ -108,7 +108,8 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
         with contextlib.suppress(Exception):
             client.run_on_scheduler(uninstall)
         raise
-    client.run_on_scheduler(uninstall)
+    if client.status == "running":
+        client.run_on_scheduler(uninstall)
 
 
 def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
@@ -299,7 +300,11 @@ class Profiler:
         time.sleep(IDLE_SECONDS)
         idle_after = self._readings(kernel_first=True)
         common = records.keys(launch, iteration)
+        readings = (self._before, self._after, idle_before, idle_after)
         for name, after in self._after.items():
+            if not all(name in each for each in readings):
+                # A worker has joined or left.
+                continue
             before = self._before[name]
             seconds, roles = _spent(before, after)
             idle_seconds, idle = _spent(idle_before[name], idle_after[name])
@@ -348,7 +353,10 @@ class Profiler:
         return {
             "scheduler": client.run_on_scheduler(function, *args),
             "client": client.sync(here),
-            **{names[address]: row for address, row in client.run(function, *args).items()},
+            **{
+                names.get(address, address): row
+                for address, row in client.run(function, *args).items()
+            },
         }
 
 

@@ -1,0 +1,370 @@
+"""Record what a cluster does for a user's own code: ``with commbench.profile(client) as run:``.
+
+The whole block and its named parts are regions. Each name is a case of the run, and each time that
+a region is entered an iteration. Transfers, wire bytes and tasks belong to the innermost region;
+times of threads and spilled data include those of regions within.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncContextDecorator, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from commbench import backends
+from commbench.analysis.run import Run
+from commbench.errors import LaunchError, UnknownNameError, UsageError
+from commbench.harness import spill, transfers, wire
+from commbench.harness.measure import cluster as timing
+from commbench.harness.measure import plugins, records, traffic
+from commbench.harness.measure.plugins import Profiler
+from commbench.launchers import members
+from commbench.launchers.base import RunningCluster
+from commbench.machine import environment
+from commbench.model import (
+    Case,
+    ClusterSpec,
+    Failure,
+    Launch,
+    LaunchEnd,
+    Manifest,
+    Record,
+    Region,
+    Suite,
+)
+from commbench.store import directory
+from commbench.store.emitter import Recorder
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Backend
+
+_TOOL = "your code"
+"""The ``tool`` of the samples, whose results commbench can't verify."""
+
+
+def profile(client: Any, name: str = "code", *, output: str | Path = "results") -> Context:
+    """Return a context that records what a cluster does for the code in it.
+
+    Parameters
+    ----------
+    client
+        A connected ``distributed.Client``; for an asynchronous one, use ``async with``.
+    name
+        The name of the region that is the whole context.
+    output
+        The folder in which the directory of the run is made.
+
+    Returns
+    -------
+    Context
+        A context manager, also an asynchronous one, with a `ProfiledRun` as its value.
+
+    Raises
+    ------
+    UsageError
+        If the client is not connected, or is asynchronous and the context is not.
+    LaunchError
+        When the context is entered, if a process of the cluster has no commbench, or another
+        commbench is measuring it.
+
+    Examples
+    --------
+    >>> with commbench.profile(client) as run:  # doctest: +SKIP
+    ...     with run.region("load"):
+    ...         frame = dask.dataframe.read_parquet("data").persist()
+    ...         wait(frame)
+    ...     frame.groupby("key").sum().compute()
+    >>> run.transfers  # doctest: +SKIP
+    """
+    if getattr(client, "status", "") != "running":
+        raise UsageError(
+            f"commbench.profile takes a client that is connected, not {client!r}; "
+            "make one with Client(), or await Client(asynchronous=True)"
+        )
+    return Context(_Observer(client, Path(output)).recorded(name), client.asynchronous)
+
+
+class Context(AsyncContextDecorator):
+    """A context manager that can be entered by ``with``, and by ``async with`` in a thread."""
+
+    def __init__(self, context: Any, only_async: bool = False) -> None:
+        self._context, self._only_async = context, only_async
+
+    def __enter__(self) -> Any:
+        """Enter the context."""
+        if self._only_async:
+            raise UsageError("the client is asynchronous, so the context has to be: async with …")
+        return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave the context."""
+        self._context.__exit__(*error)
+
+    async def __aenter__(self) -> Any:
+        """Enter the context without blocking the event loop."""
+        return await asyncio.to_thread(self._context.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """Leave the context without blocking the event loop."""
+        await asyncio.to_thread(self._context.__exit__, kind, error, traceback)
+
+
+class ProfiledRun(Run):
+    """A run that is recorded; its frames have what was recorded when the last region ended."""
+
+    def __init__(self, observer: _Observer, path: Path, manifest: Manifest) -> None:
+        super().__init__(path, manifest)
+        self._observer = observer
+
+    def region(self, name: str) -> Context:
+        """Return a context for a named part of the code; regions may repeat and nest."""
+        return Context(self._observer.region(name), self._observer.client.asynchronous)
+
+    def read_again(self, manifest: Manifest) -> None:
+        """Forget what was read and computed."""
+        observer, path = self._observer, self.path
+        self.__dict__.clear()
+        self.__init__(observer, path, manifest)  # type: ignore[misc]
+
+
+class _UserCluster(RunningCluster):
+    """The cluster of a user's client."""
+
+    preexisting = True
+
+    def __init__(self, client: Any) -> None:
+        self.client = _Blocking(client) if client.asynchronous else client
+        self.update()
+
+    def update(self) -> None:
+        """Ask which workers there are now."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        self.names = {address: str(info["name"]) for address, info in workers.items()}
+        members.locate(self)
+
+    @property
+    def shares_processes(self) -> bool:
+        """Whether workers share a process, and so its connections and threads."""
+        return len(self.pids) + len(self.remote_members) < len(self.names) + 1
+
+    def close(self) -> None:
+        """Leave the cluster as it is."""
+
+
+class _Blocking:
+    """The methods of an asynchronous client, for other threads than that of its event loop."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._client, name)
+        if not callable(attribute):
+            return attribute
+
+        async def result(*args: Any, **kwargs: Any) -> Any:
+            answer = attribute(*args, **kwargs)
+            return await answer if hasattr(answer, "__await__") else answer
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            loop = self._client.loop.asyncio_loop
+            return asyncio.run_coroutine_threadsafe(result(*args, **kwargs), loop).result()
+
+        return call
+
+
+@dataclass
+class _Open:
+    """A region that has begun, and its readings."""
+
+    number: int
+    launch: Launch
+    profiler: Profiler | None
+    spilled: dict[str, tuple[int, int]]
+    started_at_s: float
+    began: float
+    cpu_began: float
+
+
+class _Observer:
+    """Collects the records of regions."""
+
+    def __init__(self, client: Any, output: Path) -> None:
+        self.client, self._output = client, output
+        self._open: list[_Open] = []
+        self._n_regions = 0
+        self._n_tasks_before = 0
+
+    @contextmanager
+    def recorded(self, name: str) -> Iterator[ProfiledRun]:
+        """Make the directory of a run, and record the region `name`."""
+        self._cluster = _UserCluster(self.client)
+        _validate_versions(self._cluster.client)
+        manifest = Manifest(
+            id=directory.new_run_id(name, self._output), suite=Suite(name=name, cases=()),
+            environment=environment.collect(), seed=0,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(sys.argv),
+        )  # fmt: skip
+        self._store = directory.RunStore.create(self._output, manifest)
+        self._run = ProfiledRun(self, self._store.path, manifest)
+        meters = [transfers.TransferLog()]
+        if not self._cluster.shares_processes:
+            meters.append(wire.WireMeter())
+        began = time.perf_counter()
+        try:
+            with (
+                (self._store.path / "samples.jsonl").open("ab") as file,
+                plugins.installed(self._cluster, *meters),
+            ):
+                self._emit = Recorder(file, self._store.path, "profile")
+                client = self._cluster.client
+                # The first call makes the scheduler record its task stream.
+                client.get_task_stream()
+                client.run_on_scheduler(timing.keep_every_task)
+                with self.region(name):
+                    yield self._run
+                self._end(time.perf_counter() - began)
+                self._emit.close()
+        finally:
+            self._store.finish()
+            self._run.read_again(self._store.manifest)
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Record a region."""
+        self._switch()
+        region = self._begin(name)
+        error = ""
+        try:
+            yield
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            raise
+        finally:
+            if self._is_connected:
+                self._finish(region, error)
+            self._open.remove(region)
+            self._run.read_again(self._store.manifest)
+
+    @property
+    def _is_connected(self) -> bool:
+        return bool(self.client.status == "running")
+
+    def _begin(self, name: str) -> _Open:
+        launch = self._launch(name)
+        profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
+        region = _Open(
+            self._n_regions, launch, profiler, self._cluster.client.run(spill.written),
+            time.time(), time.perf_counter(), self._cluster.cpu_seconds(),
+        )  # fmt: skip
+        self._n_regions += 1
+        self._open.append(region)
+        if profiler is not None:
+            profiler.begin()
+        region.started_at_s, region.began = time.time(), time.perf_counter()
+        return region
+
+    def _finish(self, region: _Open, error: str) -> None:
+        seconds = time.perf_counter() - region.began
+        cpu_seconds = self._cluster.cpu_seconds() - region.cpu_began
+        if region.profiler is not None:
+            region.profiler.end()
+        self._switch()
+        parent = self._open[-2].number if len(self._open) > 1 else -1
+        sample = records.sample(
+            region.launch, region.number, "workload", 0, region.started_at_s, seconds,
+            cpu_seconds, verified=False, tool=_TOOL,
+        )  # fmt: skip
+        outline = Region(
+            **records.keys(region.launch, region.number), parent=parent,
+            name=region.launch.case.workload, started_at_s=region.started_at_s, seconds=seconds,
+            error=error,
+        )  # fmt: skip
+        few: list[Record] = [outline, sample]
+        few += timing.spills(region.launch, region.number, region.spilled, self._cluster)
+        if region.profiler is not None:
+            few += region.profiler.records(region.launch, region.number)
+        for record in few:
+            self._emit(record)
+
+    def _switch(self) -> None:
+        """Collect what was logged since the last switch; it belongs to the innermost region."""
+        self._cluster.update()
+        if self._open:
+            region = self._open[-1]
+            with self._emit.region() as keep:
+                for record in timing.collect(
+                    region.launch, region.number, self._n_tasks_before, self._cluster
+                ):
+                    keep(record)
+        self._n_tasks_before = timing.drain(self._cluster.client)
+
+    def _launch(self, name: str) -> Launch:
+        """Return the launch of the case for regions of this name; add it to the run if needed."""
+        suite = self._store.manifest.suite
+        info = self._cluster.client.scheduler_info(n_workers=-1)["workers"]
+        threads = max((int(worker["nthreads"]) for worker in info.values()), default=1)
+        known = {case.workload: case for case in suite.cases}
+        if name not in known:
+            known[name] = Case(
+                workload=name, backend=self.client.scheduler.address.partition("://")[0],
+                cluster=ClusterSpec(
+                    n_workers=len(info), threads_per_worker=threads, launcher="external",
+                    task_placement="dask",
+                ),
+                launches=1, iterations=1, warmups=0,
+            )  # fmt: skip
+            suite = replace(suite, cases=tuple(known.values()))
+            self._store.update(replace(self._store.manifest, suite=suite))
+        return Launch(case=known[name], index=0, block=0, position=0)
+
+    def _end(self, seconds: float) -> None:
+        """Emit the connections of workers, and the ends of all cases."""
+        cases = self._store.manifest.suite.cases
+        if not self._is_connected:
+            self._emit(
+                Failure(
+                    case_id=cases[0].id, launch=0, stage="measure",
+                    message="the client was closed in the code that was profiled: what was logged "
+                    "since the last region ended is lost; close it after commbench.profile",
+                )
+            )  # fmt: skip
+            return
+        backend = _backend(cases[0].backend)
+        for position, case in enumerate(cases):
+            launch = Launch(case=case, index=0, block=0, position=position)
+            if backend is not None and not self._cluster.shares_processes:
+                for record in traffic.links(launch, backend, self._cluster):
+                    self._emit(record)
+            self._emit(
+                LaunchEnd(
+                    **records.keys(launch), block=0, position=position, ok=True, seconds=seconds
+                )
+            )
+
+
+def _validate_versions(client: Any) -> None:
+    versions = client.get_versions(packages=["commbench"])
+    for who, row in {"the scheduler": versions["scheduler"], **versions["workers"]}.items():
+        if not row["packages"].get("commbench"):
+            raise LaunchError(f"{who} has no commbench, which observes it from within; install it")
+
+
+def _backend(protocol: str) -> Backend | None:
+    """Return the backend that knows the transports of a protocol, if there is one."""
+    try:
+        return backends.parse(protocol)
+    except UnknownNameError:
+        return None

@@ -1,0 +1,200 @@
+"""A user's code is recorded, and left as it was."""
+
+import asyncio
+import time
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import commbench
+from commbench.errors import LaunchError, UsageError
+
+QUIET = {"dashboard_address": "127.0.0.1:0"}
+N = 600
+"""The side of an array whose blocks of 300 × 300 have 720 kB."""
+
+
+def compute(client):
+    """Return a sum for which each worker fetches blocks of the other."""
+    x = da.random.default_rng(0).random((N, N), chunks=(300, 300))
+    x = client.persist(x)
+    wait(x)
+    return float(client.compute((x + x.T).sum()).result())
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.chdir(tmp_path_factory.mktemp("local"))
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, **QUIET) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+    patch.undo()
+
+
+def state(client):
+    """Return what a profile may have changed: plugins, the task stream, and logs."""
+
+    def scheduler(dask_scheduler):
+        stream = dask_scheduler.plugins.get("task-stream")
+        return sorted(dask_scheduler.plugins), stream and stream.buffer.maxlen
+
+    def worker(dask_worker):
+        log = dask_worker.transfer_incoming_log
+        return sorted(dask_worker.plugins), log.maxlen, "gather_dep" in vars(dask_worker)
+
+    return client.run_on_scheduler(scheduler), client.run(worker)
+
+
+@pytest.fixture(scope="module")
+def recorded(started, tmp_path_factory):
+    """Return a run of a region that was entered twice, and the cluster's state before and after."""
+    before = state(started)
+    with commbench.profile(started, "job", output=tmp_path_factory.mktemp("runs")) as run:
+        for _ in range(2):
+            with run.region("sum"):
+                total = compute(started)
+    return run, total, before, state(started)
+
+
+def test_the_code_is_a_case_and_so_is_each_name_of_a_region(recorded):
+    run = recorded[0]
+    assert [case.workload for case in run.suite.cases] == ["job", "sum"]
+    assert run.regions[["iteration", "parent", "name"]].values.tolist() == [
+        [1, 0, "sum"], [2, 0, "sum"], [0, -1, "job"],
+    ]  # fmt: skip
+    inner, outer = (run.regions[run.regions["parent"] == parent] for parent in (0, -1))
+    assert inner["seconds"].sum() < outer["seconds"].sum()
+    assert run.summaries.set_index("workload")["n_samples"].to_dict() == {"job": 1, "sum": 2}
+
+
+def test_transfers_and_tasks_belong_to_the_innermost_region(recorded):
+    run = recorded[0]
+    assert set(run.transfers["iteration"]) <= {1, 2}
+    assert run.transfers["nbytes"].sum() > 0
+    assert {1, 2} <= set(run.tasks["iteration"])
+    names = {str(case.workload) for case in run.suite.cases}
+    assert {*run.threads["workload"]} == names
+    coverage = run.coverage.set_index("workload").loc["sum"]
+    assert coverage["n_lost"] == 0
+    assert 0.9 < coverage["coverage"] < 1.1
+
+
+def test_a_saved_run_is_read_again_and_reported(recorded):
+    run = commbench.load(recorded[0].path)
+    assert len(run.transfers) == len(recorded[0].transfers)
+    text = commbench.model.registry.load("report", "tables")(run)
+    assert "sum" in text
+    assert "Bandwidth per pair" in text or "Coverage" in text
+
+
+def test_the_result_and_the_cluster_are_unchanged(recorded, started):
+    _, total, before, after = recorded
+    assert total == compute(started)
+    assert after == before
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_a_region_that_raises_is_kept_and_its_exception_is_unchanged(started, tmp_path, error):
+    before = state(started)
+    profile = commbench.profile(started, output=tmp_path)
+
+    def fail():
+        with profile as run, run.region("bad"):
+            runs.append(run)
+            compute(started)
+            raise error
+
+    runs = []
+    with pytest.raises(type(error)) as raised:
+        fail()
+    (run,) = runs
+    assert raised.value is error
+    assert run.regions["error"].str.startswith(type(error).__name__).all()
+    assert len(run.tasks)
+    assert state(started) == before
+
+
+def test_a_second_profile_at_the_same_time_is_refused(started, tmp_path, monkeypatch):
+    monkeypatch.setattr("commbench.harness.measure.plugins._FREE_SECONDS", 0.2)
+    with (
+        commbench.profile(started, output=tmp_path),
+        pytest.raises(LaunchError, match="another commbench"),
+        commbench.profile(started, output=tmp_path),
+    ):
+        pass
+
+
+def test_a_client_that_is_closed_in_the_region_keeps_what_was_recorded(tmp_path):
+    with LocalCluster(n_workers=1, processes=False, **QUIET) as cluster:
+        client = Client(cluster)
+        with commbench.profile(client, output=tmp_path) as run:
+            with run.region("first"):
+                compute(client)
+            client.close()
+        with Client(cluster) as other:
+            assert "commbench-cleaner" not in other.run_on_scheduler(
+                lambda dask_scheduler: list(dask_scheduler.plugins)
+            )
+    assert set(run.tasks["workload"]) == {"first"}
+    assert run.failures["message"].str.contains("closed").any()
+
+
+def test_no_client_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="a client that is connected"):
+        commbench.profile(None, output=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_threads_share_a_process_and_have_transfers_but_no_wire_bytes(tmp_path):
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, **QUIET) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        compute(client)
+    assert set(run.transfers["backend"]) == {"inproc"}
+    assert run.wire.empty
+    assert run.threads.empty
+
+
+def test_an_asynchronous_client_goes_on_while_it_is_observed(tmp_path):
+    async def main():
+        async with (
+            LocalCluster(n_workers=2, threads_per_worker=1, **QUIET, asynchronous=True) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            with pytest.raises(UsageError, match="async with"), commbench.profile(client):
+                pass
+            async with commbench.profile(client, output=tmp_path) as run, run.region("submit"):
+                x = await client.submit(np.ones, 10**6)
+            return run, x.sum()
+
+    run, total = asyncio.run(main())
+    assert total == 10**6
+    assert set(run.tasks["workload"]) == {"submit"}
+    assert set(run.samples["workload"]) == {"submit", "code"}
+
+
+def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, **QUIET) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=60)
+        with run.region("two"):
+            compute(client)
+        client.retire_workers(workers=[*client.scheduler_info(n_workers=-1)["workers"]][:1])
+        deadline = time.monotonic() + 60
+        while len(client.scheduler_info(n_workers=-1)["workers"]) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        compute(client)
+    assert set(run.tasks["workload"]) == {"two", "code"}
+    assert run.tasks[run.tasks["workload"] == "two"]["worker"].nunique() == 2
