@@ -18,6 +18,7 @@ from commbench.model import registry
 
 _COMMANDS = {
     "run": "run_command:run",
+    "profile": "profile_command:profile",
     "report": "results:report",
     "export": "results:export",
     "model": "results:model",

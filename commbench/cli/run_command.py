@@ -176,7 +176,7 @@ def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
             interrupted = True
     store.finish()
     run = load(store.path)
-    _write_report(store, run)
+    write_report(store, run)
     click.echo(registry.load("report", "terminal")(run), nl=False)
     if interrupted:
         # A second Ctrl-C must not suppress the next lines.
@@ -186,7 +186,7 @@ def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
     return 130 if interrupted else 1 if failed else 0
 
 
-def _write_report(store: RunStore, run: Run) -> None:
+def write_report(store: RunStore, run: Run) -> None:
     """Write the figures, ``report.md`` and ``report.html`` next to the records."""
     from commbench.reports.figures import drawn
 

@@ -8,10 +8,11 @@ times of threads and spilled data include those of regions within.
 from __future__ import annotations
 
 import asyncio
+import runpy
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncContextDecorator, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -90,6 +91,108 @@ def profile(client: Any, name: str = "code", *, output: str | Path = "results") 
             "make one with Client(), or await Client(asynchronous=True)"
         )
     return Context(_Observer(client, Path(output)).recorded(name), client.asynchronous)
+
+
+def profile_script(
+    script: Path, arguments: Sequence[str], output: Path, scheduler: str = ""
+) -> ProfiledRun | None:
+    """Run a script as Python does, and record its first client until it is closed.
+
+    Parameters
+    ----------
+    arguments
+        The arguments of the script.
+    output
+        The folder in which the directory of the run is made.
+    scheduler
+        The address of a scheduler for clients that are given none.
+
+    Returns
+    -------
+    ProfiledRun or None
+        None if the script has connected no client.
+
+    Raises
+    ------
+    BaseException
+        Whatever the script raises, ``SystemExit`` for example, with the run as its ``run``.
+    """
+    import dask
+    from distributed import Client
+
+    watch = _FirstClient(script.stem, output)
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.parent.resolve())
+    with (
+        watch.among(Client),
+        dask.config.set({"scheduler-address": scheduler} if scheduler else {}),
+    ):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except BaseException as error:
+            error.run = watch.run  # type: ignore[attr-defined]
+            raise
+    return watch.run
+
+
+class _FirstClient:
+    """Profiles the first client that connects, until it is closed or its script ends."""
+
+    def __init__(self, name: str, output: Path) -> None:
+        self._name, self._output = name, output
+        self._client: Any = None
+        self._context: Context | None = None
+        self.run: ProfiledRun | None = None
+
+    @contextmanager
+    def among(self, kind: type[Any]) -> Iterator[None]:
+        """Replace the methods with which clients of the class `kind` start and end."""
+        init, start, close, async_close = kind.__init__, kind._start, kind.close, kind._close
+        watch = self
+
+        async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
+            result = await start(client, *args, **kwargs)
+            if watch._client is None:
+                watch._client = client
+                if client.asynchronous:
+                    watch.run = await watch._make(client).__aenter__()
+            return result
+
+        def made(client: Any, *args: Any, **kwargs: Any) -> None:
+            init(client, *args, **kwargs)
+            if client is watch._client and not client.asynchronous:
+                watch.run = watch._make(client).__enter__()
+
+        def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
+            if not client.asynchronous and (context := watch._take(client)):
+                context.__exit__(None, None, None)
+            return close(client, *args, **kwargs)
+
+        async def awaited_close(client: Any, *args: Any, **kwargs: Any) -> Any:
+            if client.asynchronous and (context := watch._take(client)):
+                await context.__aexit__(None, None, None)
+            return await async_close(client, *args, **kwargs)
+
+        kind.__init__, kind._start, kind.close, kind._close = made, started, closed, awaited_close
+        try:
+            yield
+        finally:
+            kind.__init__, kind._start, kind.close, kind._close = init, start, close, async_close
+            if not getattr(self._client, "asynchronous", True) and (
+                context := self._take(self._client)
+            ):
+                context.__exit__(*sys.exc_info())
+
+    def _take(self, client: Any) -> Context | None:
+        """Return the context of `client`, once."""
+        if client is not self._client:
+            return None
+        context, self._context = self._context, None
+        return context
+
+    def _make(self, client: Any) -> Context:
+        self._context = profile(client, self._name, output=self._output)
+        return self._context
 
 
 class Context(AsyncContextDecorator):

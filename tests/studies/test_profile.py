@@ -162,6 +162,20 @@ def test_threads_share_a_process_and_have_transfers_but_no_wire_bytes(tmp_path):
     assert run.threads.empty
 
 
+def test_a_cluster_with_encryption_is_observed_by_the_security_of_its_client(tmp_path):
+    pytest.importorskip("cryptography")
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, security=True, protocol="tls://", **QUIET
+        ) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        compute(client)
+    assert set(run.transports["transport"]) == {"tls/lo"}
+    assert run.wire["nbytes"].sum() > 0
+
+
 def test_an_asynchronous_client_goes_on_while_it_is_observed(tmp_path):
     async def main():
         async with (

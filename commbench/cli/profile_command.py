@@ -1,0 +1,54 @@
+"""``profile``: run a script, and record what its cluster does."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import click
+
+from commbench.cli.results import PATH
+from commbench.errors import UsageError
+from commbench.model import registry
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("script", type=PATH, metavar="SCRIPT.py")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+@click.option("--scheduler-address", default="",
+              help="The scheduler for a Client() that is given no address.")  # fmt: skip
+@click.option("--output", type=PATH, default=Path("results"), show_default=True,
+              help="Parent folder of the run's directory.")  # fmt: skip
+@click.pass_context
+def profile(
+    ctx: click.Context, script: Path, arguments: tuple[str, ...], scheduler_address: str,
+    output: Path,
+) -> None:  # fmt: skip
+    """Run SCRIPT.py as it is, and report what its Dask cluster does.
+
+    The script makes a Client, which is observed until it is closed. The exit status is that of the
+    script.
+    """
+    from commbench.cli.run_command import write_report
+    from commbench.store.directory import RunStore
+    from commbench.studies.profile import profile_script
+
+    if not script.is_file():
+        raise UsageError(f"there is no file {script}; name a Python script")
+    status: int | str | None = 0
+    try:
+        run = profile_script(script, arguments, output, scheduler_address)
+    except SystemExit as error:
+        run, status = error.run, error.code  # type: ignore[attr-defined]
+    except Exception as error:  # noqa: BLE001 - a script may raise anything
+        traceback.print_exc()
+        run, status = error.run, 1  # type: ignore[attr-defined]
+    if run is None:
+        raise UsageError(
+            f"{script} connected no distributed.Client, so there is nothing to report; "
+            "it needs one in its main process, as in: with Client() as client: …"
+        )
+    write_report(RunStore.reopen(run.path), run)
+    click.echo(registry.load("report", "terminal")(run), nl=False)
+    click.echo(run.path)
+    ctx.exit(status if isinstance(status, int) else 0 if status is None else 1)

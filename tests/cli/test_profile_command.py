@@ -1,0 +1,85 @@
+import subprocess
+import sys
+import textwrap
+
+import processes
+import pytest
+
+from commbench import load
+
+MAIN = """
+    import sys
+    from distributed import Client, LocalCluster
+
+    def main():
+        client = Client(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+        print(client.submit(sum, [len(sys.argv), int(sys.argv[-1])]).result(), __name__)
+        {end}
+
+    if __name__ == "__main__":
+        main()
+"""
+ASYNCHRONOUS = """
+    import asyncio
+    from distributed import Client, LocalCluster
+
+    async def main():
+        quiet = {"dashboard_address": "127.0.0.1:0", "asynchronous": True}
+        async with LocalCluster(n_workers=1, **quiet) as cluster:
+            async with Client(cluster, asynchronous=True) as client:
+                print(await client.submit(sum, [1, 2]))
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Return a function that profiles a script, and returns the process and its run."""
+
+    def run(source, *arguments):
+        script = tmp_path / "my_job.py"
+        script.write_text(textwrap.dedent(source))
+        command = [sys.executable, "-m", "commbench.cli", "profile", "my_job.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        last = (done.stdout.splitlines() or [""])[-1]
+        return done, load(tmp_path / last) if last.startswith("results") else None
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("client.close()", 0), ("", 0), ("sys.exit(7)", 7), ("raise ValueError('mine')", 1)],
+)
+def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
+    done, run = run_script(MAIN.replace("{end}", end), "--rows", "5")
+    assert done.stdout.splitlines()[0] == "8 __main__"
+    assert done.returncode == status, done.stderr
+    assert ("ValueError: mine" in done.stderr) == (status == 1)
+    assert set(run.tasks["name"]) == {"sum"}
+    (region,) = run.regions.itertuples()
+    assert region.name == "my_job"
+    assert (run.path / "report.html").exists()
+
+
+def test_an_asynchronous_script_is_observed(run_script):
+    done, run = run_script(ASYNCHRONOUS)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert set(run.tasks["name"]) == {"sum"}
+    assert run.ends["ok"].all()
+
+
+@pytest.mark.parametrize("source", ["print(1)", "from distributed import Client"])
+def test_a_script_without_a_client_is_a_usage_error(run_script, source):
+    done, run = run_script(source)
+    assert done.returncode == 2
+    assert "connected no distributed.Client" in done.stderr
+    assert run is None
+
+
+def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
+    result = processes.invoke("profile", tmp_path / "none.py")
+    assert "there is no file" in processes.usage_error(result)
