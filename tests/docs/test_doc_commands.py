@@ -22,7 +22,7 @@ from commbench.model import registry
 
 PLACEHOLDERS = {
     "WORKLOAD": "merge", "BACKEND": "tcp", "SIZE": "1MiB", "FORMAT": "csv",
-    "SUITE.toml": "suites/smoke.toml",
+    "SUITE.toml": "suites/smoke.toml", "latest": "results/reference/20261123-merge-4-backends",
 }  # fmt: skip
 PROJECT_PATH = re.compile(r"(?:tests|docs|suites|notebooks|results/reference)/[\w./-]*\w")
 FOREIGN_OPTIONS = ("--target",)
