@@ -6,7 +6,6 @@ OPENMPI := .venv-openmpi
 OLDEST := .venv-oldest
 WHEEL := .venv-wheel
 READY := $(VENV)/.ready
-MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-openmpi test-oldest test-wheel test-browser release lint count notebooks soak truth scale asv asv-compare clean
@@ -94,11 +93,14 @@ scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (doc
 	$(BIN)/python tests/scale.py $(ARGS)
 
 asv: $(READY)  ## Record the commit that is checked out in asv's history
-	$(BIN)/python suites/record_commit.py $(ARGS)
+	@git diff --quiet HEAD || { echo "the tree has changes that HEAD lacks, and the times would be HEAD's: commit them"; exit 2; }
+	$(BIN)/commbench run suites/asv/suite.toml --skip-unavailable $(ARGS) || test $$? = 1
+	$(BIN)/commbench export latest --to asv --output results/asv $(EXPORT)
 
 asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv-compare BASE=main
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make asv-compare BASE=main"; exit 2; }
-	$(BIN)/python suites/compare_commits.py $(BASE) --min-effect $(MIN_EFFECT) $(ARGS)
+	$(BIN)/commbench ab --base $(BASE) --install '--constraint constraints.txt --editable .[mpi,ucx]' \
+	  $(ARGS) suites/asv/suite.toml
 
 clean:  ## Remove the environment and caches; results stay
 	rm -rf $(VENV) $(OPENMPI) $(OLDEST) $(WHEEL) dist build/commits && git worktree prune

@@ -1,8 +1,4 @@
-"""The command line.
-
-Exit status: 0 success; 1 a launch failed or results can't be written; 2 usage, an unavailable
-backend or unreadable results; 3 a regression in a comparison or check; 130 interrupted.
-"""
+"""The command line; the README has a table of the exit statuses."""
 
 from __future__ import annotations
 
