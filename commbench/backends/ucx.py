@@ -78,7 +78,7 @@ class UcxBackend(Backend):
         for package in ("ucxx", "distributed_ucxx"):
             if importlib.util.find_spec(package) is None:
                 return Unavailability(
-                    f"the package {package} is not installed", "pip install 'commbench[ucx]'"
+                    f"the package {package} is not installed", installed.install_command("ucx")
                 )
         if "nvlink" in self._transports and not _has_gpus():
             return Unavailability(
@@ -124,7 +124,7 @@ class UcxBackend(Backend):
         if (tools := installed.ucx_tools()) is None or not (tools / TOOL).exists():
             return Unavailability(
                 f"the layer raw of ucx needs {TOOL} of the package libucx",
-                "pip install 'commbench[ucx]', or leave raw out of --layers",
+                f"{installed.install_command('ucx')}, or leave raw out of --layers",
             )
         return None
 

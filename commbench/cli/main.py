@@ -1,8 +1,4 @@
-"""The command line.
-
-Exit status: 0 success; 1 a launch failed or results can't be written; 2 usage, an unavailable
-backend or unreadable results; 3 a regression in a comparison or check; 130 interrupted.
-"""
+"""The command line; the README has a table of the exit statuses."""
 
 from __future__ import annotations
 
@@ -73,13 +69,14 @@ def main() -> None:
 
 @click.command("list")
 def list_() -> None:
-    """List workloads, backends, plots, sections, reports and launchers."""
+    """List workloads, suites, backends, plots, sections, reports and launchers."""
     from commbench.backends import parse
+    from commbench.harness import suite
 
     click.echo("workloads")
     for name in registry.names("workload"):
         click.echo(f"  {name:16} {registry.load('workload', name).summary}")
-    click.echo("backends")
+    click.echo(f"suites\n  {', '.join(suite.shipped())}\nbackends")
     for name in registry.names("backend"):
         problem = parse(name).unavailable("cpu")
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")

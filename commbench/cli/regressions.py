@@ -1,28 +1,38 @@
-"""``compare``, ``ab`` and ``check``: the commands with exit status 3 for a regression."""
+"""``compare``, ``ab`` and ``check``: the commands that end with 3 for a regression."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from commbench import load
-from commbench.cli.results import FORM, PATH, RUN
+from commbench.cli.results import PATH, RUN
 from commbench.errors import IncomparableError, UsageError
 from commbench.harness.options import SHARE
 from commbench.store import files
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
+    from commbench.reports.verdicts import ComparedRuns
     from commbench.studies.ab import Block
 
-REGRESSION = 3
+REGRESSION, UNDECIDED = 3, 4
 _MIN_EFFECT = click.option(
     "--min-effect", type=SHARE,
     help="Ignore differences below this share.  [default: 5%]",
+)  # fmt: skip
+_ON_UNDECIDED = click.option(
+    "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
+    help="Whether a case that the launches don't decide is exit status 0 or 4.  [default: pass, "
+         "but fail if there are too few launches to show any slower case]",
+)  # fmt: skip
+_FORM = click.option(
+    "--format", "form", type=click.Choice(["terminal", "markdown", "junit", "json"]),
+    default="terminal", show_default=True,
 )  # fmt: skip
 
 
@@ -35,11 +45,12 @@ _MIN_EFFECT = click.option(
     help="Compare multiples of this backend's times, so that a change of the machine cancels.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
-@FORM
+@_ON_UNDECIDED
+@_FORM
 @click.pass_context
 def compare(
     ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None,
-    control: str | None, force: bool, form: str,
+    control: str | None, force: bool, on_undecided: str | None, form: str,
 ) -> None:  # fmt: skip
     """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower."""
     from commbench.analysis import comparability
@@ -53,7 +64,8 @@ def compare(
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
-    ctx.exit(_compare_runs(old, new, effect, form, control=control or ""))
+    compared = _compare_runs(old, new, effect, control=control or "", on_undecided=on_undecided)
+    ctx.exit(_show(compared, form))
 
 
 def _validate_min_effect(given: float | None) -> float:
@@ -66,13 +78,12 @@ def _validate_min_effect(given: float | None) -> float:
 
 
 def _compare_runs(
-    old: Run, new: Run, min_effect: float, form: str, *, interleaved: bool = False,
-    control: str = "",
-) -> int:  # fmt: skip
-    """Print the comparison of `new` with `old` and return the exit status."""
+    old: Run, new: Run, min_effect: float, *, interleaved: bool = False, control: str = "",
+    **options: Any,
+) -> ComparedRuns:  # fmt: skip
     from commbench import stats
     from commbench.analysis import comparability
-    from commbench.reports import verdicts
+    from commbench.reports.verdicts import ComparedRuns
 
     match = comparability.match(old.manifest, new.manifest)
     comparisons = stats.between(
@@ -81,18 +92,34 @@ def _compare_runs(
     if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
-    show = verdicts.comparison_json if form == "json" else verdicts.comparison_text
-    click.echo(show(old, new, match, comparisons, control), nl=False)
-    return REGRESSION if stats.regressions(comparisons) else 0
+    return ComparedRuns(
+        baseline=old, candidate=new, match=match, comparisons=comparisons, control=control,
+        **options,
+    )  # fmt: skip
+
+
+def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
+    """Print the comparison and return the exit status; `failed` says whether a launch did."""
+    from commbench.reports import verdicts
+
+    click.echo(verdicts.COMPARISON_FORMATS[form](compared), nl=False)
+    if compared.outcome == "slower":
+        return REGRESSION
+    if failed:
+        return 1
+    return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fails else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED,
-                metavar="WORKLOAD|SUITE.toml [RUN OPTIONS]")  # fmt: skip
-@click.option("--base", required=True, type=PATH, metavar="PYTHON",
-              help="The Python of the environment to compare with.")  # fmt: skip
-@click.option("--head", required=True, type=PATH, metavar="PYTHON",
-              help="The Python of the environment that may have become slower.")  # fmt: skip
+                metavar="WORKLOAD|SUITE [RUN OPTIONS]")  # fmt: skip
+@click.option("--base", required=True, metavar="COMMIT|PYTHON",
+              help="What to compare with: a commit, branch or tag of the repository of the current "
+                   "folder, or the Python of an environment.")  # fmt: skip
+@click.option("--head", default="HEAD", show_default=True, metavar="COMMIT|PYTHON",
+              help="What may have become slower.")  # fmt: skip
+@click.option("--install", default=".", show_default=True, metavar="ARGUMENTS",
+              help="What `pip install` gets, in a worktree of each commit.")  # fmt: skip
 @click.option("--launches", type=click.IntRange(min=1), default=10, show_default=True,
               help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
 @_MIN_EFFECT
@@ -100,13 +127,15 @@ def _compare_runs(
               help="The seed of the data and of the order in each block.")  # fmt: skip
 @click.option("--output", type=PATH, default=Path("results"), show_default=True,
               help="Where the directories of the two runs are made.")  # fmt: skip
-@FORM
+@_ON_UNDECIDED
+@_FORM
 @click.pass_context
 def ab(
-    ctx: click.Context, arguments: tuple[str, ...], base: Path, head: Path, launches: int,
-    min_effect: float | None, seed: int, output: Path, form: str,
+    ctx: click.Context, arguments: tuple[str, ...], base: str, head: str, install: str,
+    launches: int, min_effect: float | None, seed: int, output: Path, on_undecided: str | None,
+    form: str,
 ) -> None:  # fmt: skip
-    """Measure two environments block by block; exit status 3 if HEAD is slower than BASE.
+    """Measure two commits or environments in turns; exit status 3 if HEAD is slower than BASE.
 
     The arguments after the options are those of `commbench run` in each environment.
     """
@@ -114,35 +143,47 @@ def ab(
 
     from commbench.harness import interrupts
     from commbench.studies import ab as experiments
+    from commbench.studies import commits
 
     effect = _validate_min_effect(min_effect)
-    experiment = experiments.Experiment(
-        pythons={"base": base, "head": head},
-        arguments=experiments.validate_arguments(arguments),
-        launches=launches,
-        seed=seed,
-        output=output,
-        command=shlex.join(["commbench", *sys.argv[1:]]),
-    )
+    arguments = experiments.validate_arguments(arguments)
     runs: dict[str, Path] = {}
     failed = False
-    with interrupts.interruptible(), closing(experiments.measure(experiment)) as blocks:
+    with interrupts.interruptible():
         try:
-            for block in blocks:
-                runs[block.side] = block.run
-                failed = failed or not block.ok
-                click.echo(_progress(block, launches), err=True)
+            experiment = experiments.Experiment(
+                environments=commits.environments(
+                    {"base": base, "head": head}, install, _echo_error
+                ),
+                arguments=arguments,
+                launches=launches,
+                seed=seed,
+                output=output,
+                command=shlex.join(["commbench", *sys.argv[1:]]),
+            )
+            with closing(experiments.measure(experiment)) as blocks:
+                for block in blocks:
+                    runs[block.side] = block.run
+                    failed = failed or not block.ok
+                    _echo_error(_progress(block, launches))
         except KeyboardInterrupt:
             interrupts.ignore()
             kept = " and ".join(map(str, runs.values())) or "nothing"
-            click.echo(f"interrupted; what was measured is kept: {kept}", err=True)
+            _echo_error(f"interrupted; what was measured is kept: {kept}")
             ctx.exit(130)
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
-    status = _compare_runs(old, new, effect, form, interleaved=True)
+    compared = _compare_runs(
+        old, new, effect, interleaved=True, on_undecided=on_undecided, sides=("base", "head")
+    )
+    status = _show(compared, form, failed=failed)
     for path in (old.path, new.path):
-        click.echo(path, err=form == "json")
-    ctx.exit(status or (1 if failed else 0))
+        click.echo(path, err=form != "terminal")
+    ctx.exit(status)
+
+
+def _echo_error(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _progress(block: Block, launches: int) -> str:
@@ -172,7 +213,7 @@ def _validate_same_cases(old: Run, new: Run) -> None:
 @click.option("--junit", type=PATH, help="Also write the result to this file, as JUnit XML.")
 @click.option(
     "--write-reference", type=PATH,
-    help="Write a file of references to the values of the run, within 10 %.",
+    help="Write a file of references to the values of the run, with the spread of its launches.",
 )  # fmt: skip
 @click.pass_context
 def check(

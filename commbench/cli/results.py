@@ -32,7 +32,7 @@ class _RunPath(click.Path):
 
 
 RUN = _RunPath(path_type=Path)
-FORM = click.option(
+_FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
     show_default=True,
 )  # fmt: skip
@@ -136,7 +136,7 @@ def _to_asv(
 
 @click.command()
 @click.argument("run", type=RUN)
-@FORM
+@_FORM
 @click.option(
     "--predict", type=BYTES, metavar="SIZE", help="Predict the time of a transfer of this size."
 )

@@ -13,6 +13,7 @@ import click
 
 from commbench import load
 from commbench.cli.results import RUN
+from commbench.errors import UnknownNameError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
@@ -22,23 +23,30 @@ if TYPE_CHECKING:
 
 
 class _RunGroup(click.Group):
-    """The group ``run``, with a command for every workload and suite file."""
+    """The group ``run``, with a command for every workload, shipped suite and suite file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        from commbench.harness import suite
+
         del ctx
-        return registry.names("workload")
+        return [*registry.names("workload"), *suite.shipped()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
+        from commbench.harness import suite
+
         if cmd_name.endswith(".toml"):
-            return _suite_command(Path(cmd_name))
-        return _workload_command(cmd_name)
+            return _suite_command(cmd_name, Path(cmd_name))
+        if cmd_name in registry.names("workload"):
+            return _workload_command(cmd_name)
+        if path := suite.shipped().get(cmd_name):
+            return _suite_command(cmd_name, path)
+        raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 
 
 @click.group(
     cls=_RunGroup,
     invoke_without_command=True,
-    subcommand_metavar="WORKLOAD|SUITE.toml [OPTIONS]",
+    subcommand_metavar="WORKLOAD|SUITE|SUITE.toml [OPTIONS]",
 )
 @click.option("--resume", type=RUN, help="Go on with an interrupted run.")
 @click.pass_context
@@ -76,7 +84,7 @@ def _workload_command(name: str) -> click.Command:
     return click.Command(name, callback=callback, params=params, help=kind.summary)
 
 
-def _suite_command(path: Path) -> click.Command:
+def _suite_command(name: str, path: Path) -> click.Command:
     @click.pass_context
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench.harness import suite
@@ -91,7 +99,7 @@ def _suite_command(path: Path) -> click.Command:
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
     params = [*options.suite_options(), *options.run_options()]
-    return click.Command(str(path), callback=callback, params=params, help=f"Run the suite {path}.")
+    return click.Command(name, callback=callback, params=params, help=f"Run the suite {name}.")
 
 
 def _start(suite: Suite, given: dict[str, Any]) -> int:

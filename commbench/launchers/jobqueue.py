@@ -27,6 +27,7 @@ from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.members import forwarded_env
 from commbench.machine import process
+from commbench.machine.installed import install_command
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class JobLauncher(Launcher):
         if importlib.util.find_spec("dask_jobqueue") is None:
             raise UnavailableError(
                 f"the launcher {self.name}", "the package dask-jobqueue is not installed",
-                "pip install 'commbench[jobqueue]'",
+                install_command("jobqueue"),
             )  # fmt: skip
         known = sorted(self._parameters() - _OURS)
         for key in spec.launcher_options:

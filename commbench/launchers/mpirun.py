@@ -105,7 +105,8 @@ class MpirunLauncher(Launcher):
     ) -> RunningCluster:
         if importlib.util.find_spec("dask_mpi") is None:
             raise LaunchError(
-                "the launcher mpirun needs the package dask-mpi; pip install 'commbench[mpi]'"
+                "the launcher mpirun needs the package dask-mpi; "
+                + installed.install_command("mpi")
             )
         return MpirunCluster(spec, protocol, scratch, preload)
 

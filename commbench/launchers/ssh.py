@@ -28,6 +28,7 @@ from commbench.launchers.base import Launcher, RunningCluster, memory_limit, wor
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.members import forwarded_env, without_paths_in
 from commbench.machine import gpu, process
+from commbench.machine.installed import install_command
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class SshLauncher(Launcher):
         if importlib.util.find_spec("asyncssh") is None:
             raise UnavailableError(
                 "the launcher ssh", "the package asyncssh is not installed",
-                "pip install 'commbench[ssh]'",
+                install_command("ssh"),
             )  # fmt: skip
         if len(spec.hosts) < 2:
             raise UsageError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 from contextlib import suppress
@@ -21,6 +22,22 @@ def package_version(*names: str) -> str | None:
             if version := metadata.version(name):
                 return version
     return None
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the packages of an extra of commbench.
+
+    It names these packages, because the index that pip asks may have no commbench.
+
+    Examples
+    --------
+    >>> install_command("ssh")
+    "pip install 'asyncssh>=2.18'"
+    """
+    marker = f"; extra == '{extra}'"
+    required = metadata.requires("commbench") or ()
+    packages = [text.removesuffix(marker) for text in required if text.endswith(marker)]
+    return shlex.join(["pip", "install", *packages])
 
 
 def find_mpiexec() -> str | None:

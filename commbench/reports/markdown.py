@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from commbench.analysis.run import Run
 from commbench.reports.opening import opening
@@ -11,15 +12,22 @@ from commbench.reports.sections import Table, heading, printable, tables
 
 def render(run: Run) -> str:
     """Return the report as GitHub-flavoured Markdown."""
-    parts = [f"# {_escape(heading(run))}"]
-    for part in opening(run):
+    return page(heading(run), opening(run), run.warnings, tables(run))
+
+
+def page(
+    title: str, opening: Iterable[str | Table], warnings: Iterable[str], tables: Iterable[Table]
+) -> str:
+    """Return a title, an opening, warnings and tables with headings as Markdown."""
+    parts = [f"# {_escape(title)}"]
+    for part in opening:
         if isinstance(part, str):
             parts.append("  \n".join(map(_line, part.splitlines())))
         else:
             parts.append(_section(part, level=0))
-    if run.warnings:
-        parts.append("\n>\n".join(f"> **Warning** {_escape(text)}" for text in run.warnings))
-    parts += [_section(table) for table in tables(run)]
+    if quoted := "\n>\n".join(f"> **Warning** {_escape(text)}" for text in warnings):
+        parts.append(quoted)
+    parts += [_section(table) for table in tables]
     return "\n\n".join(parts) + "\n"
 
 

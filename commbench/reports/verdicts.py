@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from commbench import stats
 from commbench.analysis import warnings
@@ -14,91 +14,179 @@ from commbench.analysis.references import Check
 from commbench.analysis.run import Run
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_message_size, format_seconds
-from commbench.reports import json, junit, terminal
-from commbench.reports.sections import Table, started_at
+from commbench.reports import json, junit, markdown, terminal
+from commbench.reports.sections import Table, some, started_at
 from commbench.reports.sections.differences import VERDICT_COLUMNS, note, verdict_cells
-from commbench.stats import regressions
+
+_UNDECIDED = ("inconclusive", "unequal")
+_MOST_NAMED = 4
 
 
-def comparison_text(
-    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison],
-    control: str = "",
-) -> str:  # fmt: skip
-    """Return the comparison of two runs for a terminal.
+@dataclass(frozen=True, kw_only=True)
+class ComparedRuns:
+    """Two runs and the comparisons of their cases.
 
-    The compared values are multiples of the times of the backend `control`, if there is one.
+    With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
+    ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
     """
-    tasks = baseline.case_labels
-    form = "{:.3g}×".format if control else format_seconds
-    table = Table(
-        f"The second run against the first{f', as multiples of {control}' * bool(control)}",
-        ("case", "first", "second", *VERDICT_COLUMNS),
-        tuple(
-            (
-                _case(c, tasks[c.baseline_id]), form(c.baseline_s), form(c.candidate_s),
-                *verdict_cells(c),
-            )
-            for c in comparisons
-        ),
-        note(comparisons, f"{len(comparisons)} cases" if len(comparisons) > 1 else "")
-        + f" Slower: {len(regressions(comparisons))} of {len(comparisons)}."
-        + f" first, second: medians over launches of the time over that of {control} in the same "
-        "block, so that a change of the machine, which affects both, cancels." * bool(control),
-        text_columns=frozenset({"verdict"}),
-    )  # fmt: skip
-    differences = [f"not the same: {difference}" for difference in match.differences]
-    warnings = [*differences, *match.alone, *_warnings(baseline, candidate, comparisons)]
-    heading = f"{_name(baseline.manifest)}\nagainst {_name(candidate.manifest)}"
-    return terminal.page(heading, warnings, [table])
+
+    baseline: Run
+    candidate: Run
+    match: Match
+    comparisons: Sequence[Comparison]
+    control: str = ""
+    on_undecided: str | None = None
+    sides: tuple[str, str] = ("first", "second")
+
+    def with_verdict(self, *verdicts: str) -> list[Comparison]:
+        """Return the comparisons with one of these verdicts."""
+        return [c for c in self.comparisons if c.verdict in verdicts]
+
+    @property
+    def outcome(self) -> str:
+        """``slower`` if a case is that, else ``undecided`` if one is that, else ``not slower``."""
+        if self.with_verdict("slower"):
+            return "slower"
+        return "undecided" if self.with_verdict(*_UNDECIDED) else "not slower"
+
+    @property
+    def undecided_fails(self) -> bool:
+        """Whether an undecided case is a failure."""
+        if self.on_undecided is None:
+            return all(math.isinf(comparison.detectable) for comparison in self.comparisons)
+        return self.on_undecided == "fail"
+
+    @property
+    def _count(self) -> str:
+        return "1 case" if len(self.comparisons) == 1 else f"{len(self.comparisons)} cases"
+
+    @property
+    def headline(self) -> list[str]:
+        """The verdicts in a line each, with their cases: the worst first."""
+        n_launches = min(comparison.n_launches for comparison in self.comparisons)
+        least = stats.least_launches(len(self.comparisons))
+        remedy = (
+            f"{'1 launch' if n_launches == 1 else f'{n_launches} launches'} can't decide "
+            f"{self._count}, whatever their times; {least} can"
+            if n_launches < least
+            else "More --launches can decide, or a quieter machine"
+        )
+        groups = (
+            ("Slower", ("slower",), ""), ("Undecided", _UNDECIDED, f". {remedy}"),
+            ("Faster", ("faster",), ""), ("Same", ("same",), ""),
+        )  # fmt: skip
+        lines = []
+        for title, verdicts, end in groups:
+            if cases := self.with_verdict(*verdicts):
+                named = some([self._named(c) for c in cases], _MOST_NAMED)
+                every = len(cases) == len(self.comparisons) > 1
+                which = "" if every and title in ("Undecided", "Same") else f": {named}"
+                lines.append(f"{title}: {len(cases)} of {self._count}{which}{end}.")
+        return lines
+
+    def _named(self, comparison: Comparison) -> str:
+        if comparison.verdict in ("slower", "faster"):
+            return f"{self.case(comparison)} {comparison.ratio:.2f}×"
+        more_bytes = " (it moved other bytes)" if comparison.verdict == "unequal" else ""
+        return self.case(comparison) + more_bytes
+
+    def case(self, comparison: Comparison) -> str:
+        """Return the task, the backend, the layer and the size of a comparison."""
+        over = f"{self.baseline.case_labels[comparison.baseline_id]} {comparison.candidate}"
+        if comparison.layer == "workload":
+            return over
+        return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
+
+    @property
+    def names(self) -> str:
+        """The ids, times and commits of both runs."""
+        return f"{_name(self.candidate.manifest)}\nagainst {_name(self.baseline.manifest)}"
+
+    @property
+    def table(self) -> Table:
+        """The comparisons, with both times."""
+        form = "{:.3g}×".format if self.control else format_seconds
+        first, second = self.sides
+        return Table(
+            f"{second} against {first}{f', as multiples of {self.control}' * bool(self.control)}",
+            ("case", first, second, *VERDICT_COLUMNS),
+            tuple(
+                (self.case(c), form(c.baseline_s), form(c.candidate_s), *verdict_cells(c))
+                for c in self.comparisons
+            ),
+            note(self.comparisons, self._count if len(self.comparisons) > 1 else "")
+            + f" {first}, {second}: medians over launches of the time over that of {self.control} "
+            "in the same block, so that a change of the machine, which affects both, cancels."
+            * bool(self.control),
+            text_columns=frozenset({"verdict"}),
+        )  # fmt: skip
+
+    @property
+    def warnings(self) -> list[str]:
+        """What differs between the runs, and what disturbed either."""
+        # A difference may be that of what disturbed either run.
+        first, second = (warnings.disturbances(run) for run in (self.baseline, self.candidate))
+        one, two = (f"the {side} run" for side in self.sides)
+        return [
+            *(f"not the same: {difference}" for difference in self.match.differences),
+            *self.match.alone,
+            *(f"{'both runs' if text in second else one}: {text}" for text in first),
+            *(f"{two}: {text}" for text in second if text not in first),
+        ]
 
 
-def comparison_json(
-    baseline: Run, candidate: Run, match: Match, comparisons: Sequence[Comparison],
-    control: str = "",
-) -> str:  # fmt: skip
-    """Return the comparison as one JSON object; unknown numbers are null.
+def _terminal(runs: ComparedRuns) -> str:
+    return terminal.page("\n".join(runs.headline), runs.warnings, [runs.names, runs.table])
 
-    With a `control`, ``baseline_s`` and ``candidate_s`` are multiples of its times.
-    """
+
+def _markdown(runs: ComparedRuns) -> str:
+    title, *rest = runs.headline
+    opening: list[str | Table] = ["\n".join(rest), runs.names, runs.table]
+    return markdown.page(title, filter(None, opening), runs.warnings, [])
+
+
+def _junit(runs: ComparedRuns) -> str:
+    cases = []
+    for comparison in runs.comparisons:
+        case = junit.case(runs.case(comparison), comparison.workload)
+        time, interval, *_, verdict = verdict_cells(comparison)
+        text = f"{verdict}: {time} as long, 95 % interval {interval}"
+        undecided = verdict in _UNDECIDED
+        if verdict == "slower" or (undecided and runs.undecided_fails):
+            junit.add_element(case, "failure", text, type=verdict, message=text)
+        elif undecided:
+            junit.add_element(case, "skipped", "", message=text)
+        else:
+            junit.add_element(case, "system-out", text)
+        cases.append(case)
+    return junit.document(runs.candidate.manifest, cases)
+
+
+def _json(runs: ComparedRuns) -> str:
     return json.dumps(
         {
-            "baseline": baseline.manifest.id,
-            "candidate": candidate.manifest.id,
-            "differences": [asdict(difference) for difference in match.differences],
-            "alone": list(match.alone),
-            "control": control or None,
-            "warnings": _warnings(baseline, candidate, comparisons),
-            "comparisons": [asdict(comparison) for comparison in comparisons],
+            "outcome": runs.outcome,
+            "baseline": runs.baseline.manifest.id,
+            "candidate": runs.candidate.manifest.id,
+            "differences": [asdict(difference) for difference in runs.match.differences],
+            "alone": list(runs.match.alone),
+            "control": runs.control or None,
+            "warnings": runs.warnings,
+            "comparisons": [asdict(comparison) for comparison in runs.comparisons],
         }
     )
 
 
+COMPARISON_FORMATS = {
+    "terminal": _terminal, "markdown": _markdown, "junit": _junit, "json": _json,
+}  # fmt: skip
+"""The functions that return the text of compared runs. In JSON, unknown numbers are null."""
+
+
 def _name(run: Manifest) -> str:
-    commit = ((run.environment.get("git") or {}).get("commbench") or {}).get("commit")
+    git = run.environment.get("git") or {}
+    commit = (git.get("working_directory") or git.get("commbench") or {}).get("commit")
     return f"{run.id} · {started_at(run)}" + (f" · commit {commit[:12]}" if commit else "")
-
-
-def _case(comparison: Comparison, task: str) -> str:
-    over = f"{task} {comparison.candidate}"
-    if comparison.layer == "workload":
-        return over
-    return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
-
-
-def _warnings(baseline: Run, candidate: Run, comparisons: Sequence[Comparison]) -> list[str]:
-    least = stats.least_launches(len(comparisons))
-    n_launches = min(comparison.n_launches for comparison in comparisons)
-    too_few = (
-        f"{n_launches} launches can't tell {len(comparisons)} cases apart at 5 %, whatever their "
-        f"times: it takes {least} of each in both runs"
-    )
-    # A difference may be that of what disturbed either run.
-    first, second = (warnings.disturbances(run) for run in (baseline, candidate))
-    return [
-        *[too_few] * (n_launches < least),
-        *(f"{'both runs' if text in second else 'the first run'}: {text}" for text in first),
-        *(f"the second run: {text}" for text in second if text not in first),
-    ]
 
 
 def check_text(run: Manifest, checks: Sequence[Check]) -> str:
@@ -115,11 +203,12 @@ def check_text(run: Manifest, checks: Sequence[Check]) -> str:
             "allowed": map(_limits, checks),
             "result": map(_result, checks),
         },
-        f"{len(checks)} checked, {n_failed} failed. Measured: the median over launches of each "
-        "launch's median, or the workload's bytes over it. MISSING: no launch ended well.",
+        "Measured: the median over launches of each launch's median, or the workload's bytes over "
+        "it. MISSING: no launch ended well.",
         {"result"},
     )
-    return terminal.page(f"{run.suite.name} · {started_at(run)}", [], [table])
+    title = f"{len(checks)} checked, {n_failed} failed: {run.suite.name} · {started_at(run)}"
+    return terminal.page(title, [], [table])
 
 
 def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
@@ -147,7 +236,7 @@ def _quantity(check: Check, value: float) -> str:
 
 
 def _limits(check: Check) -> str:
-    low, high = check.reference.limits
+    low, high = check.limits
     if math.isinf(low) and math.isinf(high):
         return "any"
     if math.isinf(low):

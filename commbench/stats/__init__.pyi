@@ -1,6 +1,6 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .comparison import MIN_EFFECT, MIN_LAUNCHES, between, comparisons, least_launches, regressions
+from .comparison import MIN_EFFECT, MIN_LAUNCHES, between, comparisons, least_launches
 from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
@@ -26,6 +26,6 @@ __all__ = [
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "regressions", "reproduced", "shown_sizes", "slow_pairs",
+    "published_comparisons", "ratios", "reproduced", "shown_sizes", "slow_pairs",
     "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -388,8 +388,3 @@ def least_launches(n_pairs: int) -> int:
     while 2 * n_pairs / math.comb(2 * n, n) > 1 - CONFIDENCE:
         n += 1
     return n
-
-
-def regressions(results: Iterable[Comparison]) -> list[Comparison]:
-    """Return the comparisons in which the candidate is slower."""
-    return [comparison for comparison in results if comparison.verdict == "slower"]

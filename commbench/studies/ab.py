@@ -22,6 +22,7 @@ from pathlib import Path
 from commbench.errors import UnwritableError, UsageError
 from commbench.model import LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
+from commbench.studies.commits import Environment
 
 SIDES = ("base", "head")
 
@@ -43,9 +44,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The ``pythons`` to compare, by side, and the arguments of ``commbench run``."""
+    """The environments to compare, by side, and the arguments of ``commbench run``."""
 
-    pythons: Mapping[str, Path]
+    environments: Mapping[str, Environment]
     arguments: tuple[str, ...]
     launches: int
     seed: int
@@ -65,9 +66,6 @@ def measure(experiment: Experiment) -> Generator[Block]:
     UnwritableError
         If the output can't be written.
     """
-    for side, python in experiment.pythons.items():
-        if not os.access(python, os.X_OK) or python.is_dir():
-            raise UsageError(f"--{side} {python} is no Python; give an environment's bin/python")
     stores: dict[str, directory.RunStore] = {}
     try:
         experiment.output.mkdir(parents=True, exist_ok=True)
@@ -105,7 +103,7 @@ def _order(experiment: Experiment) -> Iterator[tuple[int, str]]:
 def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
     """Run one side of a block and return the path of its run."""
     command: list[str | Path] = [
-        experiment.pythons[side], "-m", "commbench.cli", "run", *experiment.arguments,
+        experiment.environments[side].python, "-m", "commbench.cli", "run", *experiment.arguments,
         "--launches", "1", "--seed", str(experiment.seed + number), "--output", output,
     ]  # fmt: skip
     # Packages in the current folder or on PYTHONPATH would be imported on both sides.
@@ -127,8 +125,8 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
     runs = sorted(output.iterdir()) if output.exists() else []
     if status not in (0, 1) or len(runs) != 1:
         raise UsageError(
-            f"the commbench of --{side} {experiment.pythons[side]} can't measure this; it ended "
-            f"with status {status} and said: {complaint or 'nothing'}"
+            f"the commbench of --{side} {command[0]} can't measure this; it ended with status "
+            f"{status} and said: {complaint or 'nothing'}"
         )
     return runs[0]
 
@@ -137,7 +135,9 @@ def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunS
     """Return the store of all blocks of a side, with the manifest of its first block."""
     cases = tuple(replace(case, launches=experiment.launches) for case in first.suite.cases)
     # Both sides have the same working directory, so its commit may be of neither.
-    git = {**(first.environment.get("git") or {}), "working_directory": None}
+    commit = experiment.environments[side].commit
+    project = {"commit": commit, "dirty": False} if commit else None
+    git = {**(first.environment.get("git") or {}), "working_directory": project}
     name = f"{first.suite.name}-{side}"
     run = replace(
         first,

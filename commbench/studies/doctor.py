@@ -163,7 +163,9 @@ def gpu_memory() -> Iterator[tuple[str, str]]:
     lacking = [n for n in (*gpu.PACKAGES, *_GPU_PACKAGES) if importlib.util.find_spec(n) is None]
     yield (
         "GPU packages",
-        f"lacking {', '.join(lacking)}: {gpu.INSTALL}" if lacking else "all are installed",
+        f"lacking {', '.join(lacking)}: {installed.install_command('gpu')}"
+        if lacking
+        else "all are installed",
     )
     yield "GPU memory", _mpi()
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from commbench.errors import LaunchError, UnavailableError, VerificationError
+from commbench.machine.installed import install_command
 
 
 def _library(device: str, on_cpu: str, on_gpu: str) -> Any:
@@ -20,9 +21,9 @@ def _library(device: str, on_cpu: str, on_gpu: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = "'commbench[gpu]'" if device == "gpu" else name
+        remedy = install_command("gpu") if device == "gpu" else f"pip install {name}"
         raise UnavailableError(
-            f"device {device}", f"{name} can't be imported ({error})", f"pip install {package}"
+            f"device {device}", f"{name} can't be imported ({error})", remedy
         ) from error
 
 

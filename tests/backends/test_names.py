@@ -249,7 +249,7 @@ def test_tcp_names_the_interface_of_its_socket(local, peer, name, monkeypatch):
     ("name", "device", "lacks", "reason", "remedy"),
     [
         ("ucx", "cpu", {"missing": "ucxx"}, "the package ucxx is", "pip install"),
-        ("ucx:ib", "gpu", {"missing": "distributed_ucxx"}, "distributed_ucxx", "commbench[ucx]"),
+        ("ucx:ib", "gpu", {"missing": "distributed_ucxx"}, "distributed_ucxx", "ucxx-cu12"),
         ("ucx:nvlink", "gpu", {"gpus": 0}, "no NVIDIA GPU is visible", "drop nvlink"),
         ("ucx:tcp+nvlink", "cpu", {}, "NVLink carries GPU memory only", "--device gpu"),
         ("ucx:ib", "cpu", {"rdma": 0}, "no RDMA device is present", "drop ib"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import builders
+import numpy as np
 import pytest
 from processes import invoke, usage_error
+
+from commbench.analysis import references as references_of
 
 CASES = (
     builders.case("tcp", params={"rows": 1, "shuffle": "tasks"}),
@@ -140,6 +143,9 @@ BAD = {
     "lower below": ({"lower": "-10"}, "lower is -10"),
     "upper": ({"upper": "-0.1"}, "upper is -0.1", "0 or more"),
     "text for a tolerance": ({"upper": '"10%"'}, "upper", "'10%'"),
+    "spread alone": ({"spread": "0.1"}, "spread and launches belong together"),
+    "negative spread": ({"spread": "-0.1", "launches": "6"}, "spread is -0.1; it must be 0"),
+    "one launch": ({"spread": "0.1", "launches": "1"}, "launches is 1; a spread needs at least 2"),
     "unknown key": ({"tolerance": "0.1"}, "'tolerance'", "known: backend"),
     "unknown case": ({"backend": '"mpi"'}, "time of merge over mpi: no case", "merge over tcp"),
     "unknown parameter": ({"params": "{ row = 1 }"}, "unknown parameter 'row'", "'rows'?"),
@@ -205,3 +211,36 @@ def test_junit_file_that_cannot_be_written_is_status_1(path, tmp_path):
 def test_either_reading_or_writing_is_asked_for(arguments, path):
     error = usage_error(check(path, *arguments))
     assert "give either --reference FILE or --write-reference FILE" in error
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.1, 0.3])
+def test_equal_software_rarely_fails_however_much_its_launches_spread(spread):
+    """One of six checks fails in one of twenty pairs of runs; ten percent would fail in most."""
+    dice, n_failed = np.random.default_rng(0), 0
+    for _ in range(300):
+        launches = np.exp(dice.normal(0, spread, (2, 6, 6)))
+        (*values,), (*news,) = np.median(launches, axis=2)
+        spreads = np.log(launches[0]).std(axis=1, ddof=1)
+        checks = [
+            references_of.Reference(
+                system="*", workload="merge", backend="tcp", unit="s",
+                value=value, spread=known, launches=6,
+            ).limits(6, 6)
+            for value, known in zip(values, spreads, strict=True)
+        ]  # fmt: skip
+        good = [low <= new <= high for (low, high), new in zip(checks, news, strict=True)]
+        n_failed += not all(good)
+    assert n_failed / 300 < 0.07
+
+
+def test_doubled_time_fails_unless_the_reference_is_too_uncertain(path, tmp_path):
+    known = {"value": "1.0", "lower": "", "upper": "", "spread": "0.05", "launches": "6"}
+    assert check(path, "--reference", references(tmp_path, known)).exit_code == 3
+    unsure = known | {"launches": "2", "spread": "0.5"}
+    assert check(path, "--reference", references(tmp_path, unsure)).exit_code == 0
+
+
+def test_a_limit_of_the_file_outranks_the_spread(path, tmp_path):
+    table = {"value": "1.9", "lower": "", "upper": "0.01", "spread": "0.5", "launches": "6"}
+    assert check(path, "--reference", references(tmp_path, table)).exit_code == 3
+    assert check(path, "--reference", references(tmp_path, table | {"upper": ""})).exit_code == 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import builders
 import pytest
 from processes import invoke, usage_error
 
 from commbench import load
+from commbench.cli import regressions
 from commbench.model import ClusterSpec
+from commbench.reports import verdicts
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 MACHINE = {
@@ -51,8 +54,7 @@ def test_slower_cases_are_status_3(old, tmp_path):
     assert result.exit_code == 3
     assert result.stdout.count("slower") >= 2
     assert "1.30×" in result.stdout
-    assert "Slower: 2 of 2." in result.stdout
-    assert "old" in result.stdout.splitlines()[0]
+    assert result.stdout.startswith("Slower: 2 of 2 cases: merge tcp 1.30×, merge ucx 1.30×.\n")
 
 
 def test_a_control_cancels_a_change_of_the_whole_machine(old, tmp_path):
@@ -203,8 +205,71 @@ def test_too_few_launches_for_a_verdict_are_named(tmp_path):
         ]
     ]
     path = builders.written(tmp_path, (case,), records).path
-    text = " ".join(compare(path, path).stdout.split())
-    assert "6 launches can't tell 40 cases apart at 5 %, whatever their times: it takes 7" in text
+    result = compare(path, path)
+    assert result.exit_code == 4
+    first, *_ = result.stdout.splitlines()
+    assert first.startswith("Undecided: 40 of 40 cases. 6 launches can't decide 40 cases")
+    assert first.endswith("whatever their times; 7 can.")
+    assert compare(path, path, "--undecided", "pass").exit_code == 0
+
+
+NOISY = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [((), 0), (("--undecided", "pass"), 0), (("--undecided", "fail"), 4)],
+)
+def test_undecided_cases_are_status_4_if_they_are_to_fail(arguments, status, tmp_path):
+    records = [r for case in CASES for r in builders.launches(case, NOISY)]
+    path = builders.written(tmp_path, CASES, records, environment=MACHINE).path
+    result = compare(path, path, *arguments)
+    assert result.exit_code == status
+    assert result.stdout.startswith("Undecided: 2 of 2 cases. More --launches can decide")
+
+
+def test_slower_case_outranks_undecided_ones(old, tmp_path):
+    records = builders.launches(CASES[1], NOISY)
+    new = write(tmp_path, "new", 1.3, CASES[:1], records)
+    manifest = json.loads((old / "run.json").read_text()) | {"id": "new"}
+    (new / "run.json").write_text(json.dumps(manifest))
+    result = compare(old, new, "--undecided", "fail")
+    assert result.exit_code == 3
+    first, second, *_ = result.stdout.splitlines()
+    assert first == "Slower: 1 of 2 cases: merge tcp 1.30×."
+    assert second.startswith("Undecided: 1 of 2 cases: merge ucx.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"), [((), "skipped"), (("--undecided", "fail"), "failure")]
+)
+def test_junit_has_slower_and_undecided_cases(arguments, kind, old, tmp_path):
+    cases = [*CASES, builders.case("mpi", params={"rows": 1})]
+    slower = [r for case in CASES[:1] for r in builders.launches(case, [2 * v for v in STEADY])]
+    noisy = builders.launches(CASES[1], NOISY)
+    one = write(tmp_path, "one", cases=cases)
+    same = builders.launches(cases[2], STEADY)
+    two = builders.written(
+        tmp_path, cases, [*slower, *noisy, *same], id="two", environment=MACHINE
+    ).path
+    result = compare(one, two, "--min-effect", "10%", "--format", "junit", *arguments)
+    suite = ElementTree.fromstring(result.stdout)
+    kinds = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert kinds == {
+        "merge tcp": ["failure"], "merge ucx": [kind], "merge mpi": ["system-out"],
+    }  # fmt: skip
+    assert "slower: 2.00× as long" in suite.find("testcase/failure").get("message")
+
+
+def test_markdown_begins_with_the_verdict_and_has_a_table(old, tmp_path):
+    text = compare(old, write(tmp_path, "new", 1.3), "--format", "markdown").stdout
+    assert text.startswith("# Slower: 2 of 2 cases: merge tcp 1.30×, merge ucx 1.30×.\n")
+    assert "| merge tcp | 1.02 s | 1.33 s | 1.30× |" in text
+
+
+def test_every_format_is_an_option():
+    (option,) = (option for option in regressions.compare.params if option.name == "form")
+    assert [*option.type.choices] == [*verdicts.COMPARISON_FORMATS]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_failed_launch_is_status_1_and_does_not_end_the_run(tmp_path):
 
 
 USAGE = {
-    "workload": ("", "merg", "unknown workload 'merg' (did you mean 'merge'?); known: "),
+    "workload": ("", "merg", "unknown workload or suite 'merg' (did you mean 'merge'?)"),
     "backend": ("--backends fake,tpc", "merge", "unknown backend 'tpc' (did you mean 'tcp'?)"),
     "twice": ("--backends fake,fake", "merge", "merge over fake with the same parameters"),
     "rows": ("--rows 1.5e3.2", "merge", "--rows"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pages
 import pytest
+import yaml
 
 from commbench.analysis import references
 from commbench.cli import run_command
@@ -82,6 +83,25 @@ def check_names(words):
                     assert {*named[1].split(",")} <= known
         case ["commbench", "report", *_] if "--format" in words:
             registry.load("report", words[words.index("--format") + 1])
+
+
+WORKFLOWS = {
+    **{path.name: path.read_text() for path in (pages.ROOT / ".github/workflows").glob("*.yml")},
+    **{ids(block): block.text for block in BLOCKS if "\njobs:\n" in block.text},
+}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_every_command_of_a_workflow_is_parsed(name, parse, monkeypatch):
+    monkeypatch.chdir(pages.ROOT)
+    jobs = yaml.safe_load(WORKFLOWS[name])["jobs"].values()
+    scripts = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    commands = [words for script in scripts for words in pages.commands(script)]
+    programs = [(Path(program).name, *words) for program, *words in commands]
+    assert "commbench" in {program for program, *_ in programs}
+    for words in programs:
+        # A project that copies a page has the files that it names.
+        parse([*words], whole=name.endswith(".yml"))
 
 
 def test_the_pages_have_blocks_of_shell_python_and_toml():

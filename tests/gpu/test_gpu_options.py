@@ -13,6 +13,7 @@ from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.cases import unmet
 from commbench.machine import environment, gpu
+from commbench.machine.installed import install_command
 from commbench.machine.topology import Gpu, Host, auto
 from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
 
@@ -101,7 +102,7 @@ def test_a_missing_package_is_named(workload, absent, says, installed):
     installed.remove(absent)
     text = problem(workload)
     assert text.startswith(f"device gpu: the package {says}")
-    assert text.endswith("pip install 'commbench[gpu]'")
+    assert text.endswith(install_command("gpu"))
 
 
 @pytest.mark.usefixtures("two_gpus")

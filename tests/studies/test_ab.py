@@ -17,6 +17,8 @@ from processes import invoke, usage_error
 
 from commbench import load
 from commbench.studies import ab as study
+from commbench.studies import commits
+from commbench.studies.commits import Environment
 
 GIT = {"working_directory": {"commit": "a"}}
 
@@ -93,7 +95,7 @@ def test_slower_environment_is_status_3(ab):
     result = ab("merge", "--rows", "1")
     assert result.exit_code == 3, result.output
     assert "1.10×" in result.stdout
-    assert "Slower: 1 of 1." in result.stdout
+    assert result.stdout.startswith("Slower: 1 of 1 case: merge tcp 1.10×.")
     assert "not the same: packages.project: base against head" in result.stdout
     old, new = (load(path) for path in result.stdout.splitlines()[-2:])
     assert (old.manifest.id[-5:], new.manifest.id[-5:]) == ("-base", "-head")
@@ -137,6 +139,31 @@ def test_blocks_are_launches_of_a_run(ab, tmp_path):
     assert invoke("report", path).exit_code == 0
 
 
+@pytest.mark.parametrize(("arguments", "status"), [((), 4), (("--undecided", "pass"), 0)])
+def test_too_few_launches_for_a_verdict_are_status_4(arguments, status, ab):
+    """A gate that can't fail is none."""
+    result = ab(*arguments, "merge", launches=2)
+    assert result.exit_code == status, result.output
+    assert result.stdout.startswith("Undecided: 1 of 1 case: merge tcp. 2 launches can't decide")
+
+
+def test_markdown_is_all_that_is_printed(ab, tmp_path):
+    result = ab("--format", "markdown", "merge")
+    assert result.stdout.startswith("# Undecided" if "Undecided" in result.stdout else "# Same")
+    assert str(tmp_path) not in result.stdout
+    assert str(tmp_path) in result.stderr
+
+
+def test_runs_of_commits_have_their_commits(ab, monkeypatch):
+    """So that they can become points of a history."""
+    made = {side: Environment(python, side * 10) for side, python in ab.pythons.items()}
+    monkeypatch.setattr(commits, "environments", lambda *_: made)
+    result = ab()
+    assert [f"commit {side * 3}" in result.stdout for side in ("head", "base")] == [True, True]
+    old, _ = (load(path).manifest for path in result.stdout.splitlines()[-2:])
+    assert old.environment["git"]["working_directory"] == {"commit": "base" * 10, "dirty": False}
+
+
 def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
     ab.failing_block = 1
     result = ab(launches=2)
@@ -167,8 +194,8 @@ def test_cases_that_differ_are_not_compared(ab, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--base nowhere/python merge", "--base nowhere/python is no Python"),
-        ("", "Missing argument 'WORKLOAD|SUITE.toml"),
+        ("--base nowhere/python merge", "--base nowhere/python is neither a Python nor a commit"),
+        ("", "Missing argument 'WORKLOAD|SUITE "),
         ("merge --resume x", "--resume is not for the runs within an A/B; leave it out"),
         ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
         ("merge --rigorous", "--rigorous is not for the runs within an A/B"),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import environment as machine
+from commbench.machine.installed import install_command
 from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ PACKAGES = {
     "numba": "Dask needs it beside RMM",
 }
 """The packages that every measurement of GPU memory needs, by import name, and why."""
-INSTALL = "pip install 'commbench[gpu]'"
 _ELSEWHERE = "run on a machine with GPUs, or with the device cpu"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _VARIABLE = "COMMBENCH_GPU"
@@ -225,7 +225,7 @@ def missing(
         wanted["dask_cuda"] = f"it sets up RMM (asked for: {spec.rmm})"
     for name, why in wanted.items():
         if importlib.util.find_spec(name) is None:
-            return f"the package {name} is not installed: {why}", INSTALL
+            return f"the package {name} is not installed: {why}", install_command("gpu")
     placed = [placement.gpu is not None for placement in spec.placement] or [False]
     if here and not all(placed) and _n_gpus(n_processes, spec.workers_per_gpu) > n_visible:
         return (
@@ -307,7 +307,8 @@ def _set_up_rmm(setup: dict[str, Any]) -> None:
             external_lib_list=["cupy"],
         ).setup()
     except ImportError as error:
-        raise UnavailableError("RMM", f"it can't be imported ({error})", INSTALL) from error
+        remedy = install_command("gpu")
+        raise UnavailableError("RMM", f"it can't be imported ({error})", remedy) from error
     except (MemoryError, RuntimeError, ValueError) as error:
         raise UnavailableError(
             "RMM",

@@ -1,0 +1,137 @@
+"""Environments for commits of the project in the current folder, each kept for the next time.
+
+``build/commits`` of the repository has a folder for each commit, with a worktree (``source``) and a
+virtual environment (``env``), in which pip has installed the worktree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from commbench.errors import UsageError
+from commbench.machine import environment
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The Python of an environment, and the commit that it was made for, if any."""
+
+    python: Path
+    commit: str = ""
+
+
+def environments(
+    sides: Mapping[str, str], install: str, show: Callable[[str], None]
+) -> dict[str, Environment]:
+    """Return the environment of each side; that of a commit is made if it is new.
+
+    Parameters
+    ----------
+    sides
+        The Python, branch, tag or hash of each side, ``base`` and ``head``.
+    install
+        The arguments of ``pip install`` in the worktree of a commit.
+    show
+        Gets a line before an environment is made, which takes minutes.
+
+    Raises
+    ------
+    UsageError
+        If there is no such Python or commit, or its environment can't be made.
+    """
+    # Look up all names before any environment is made.
+    given = {side: _look_up(side, name) for side, name in sides.items()}
+    return {
+        side: Environment(_make(one.commit, install, show), one.commit) if one.commit else one
+        for side, one in given.items()
+    }
+
+
+def _look_up(side: str, name: str) -> Environment:
+    """Return the Python or the commit called `name`; a commit has no Python yet."""
+    python = Path(name)
+    if python.is_file():
+        if not os.access(python, os.X_OK):
+            raise UsageError(f"--{side} {name} is no Python; give an environment's bin/python")
+        return Environment(python)
+    command = ("git", "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    said, problem = environment.run_tool(command, 10)
+    if problem:
+        raise UsageError(
+            f"--{side} {name} is neither a Python nor a commit of the repository in the current "
+            f"folder ({problem}). Give an environment's bin/python, or a commit, branch or tag; "
+            "a shallow clone has to fetch it first"
+        )
+    # An old git repeats the option.
+    commit = said.split()[-1]
+    if name == "HEAD" and (environment.checkout(Path()) or {}).get("dirty"):
+        raise UsageError(
+            f"--{side} HEAD lacks changes of the working tree, and only commits are compared. "
+            f"Commit or stash the changes, or leave them out: --{side} {commit[:12]}"
+        )
+    return Environment(Path(), commit)
+
+
+def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
+    top, problem = environment.run_tool(("git", "rev-parse", "--show-toplevel"), 10)
+    if problem:
+        raise UsageError(f"commits have no worktree here: {problem}")
+    folder = Path(top.strip()) / "build" / "commits" / commit[:12]
+    python, installed = folder / "env/bin/python", folder / "installed"
+    if installed.exists() and installed.read_text(encoding="utf-8") == install:
+        return python
+    folder.mkdir(parents=True, exist_ok=True)
+    installed.unlink(missing_ok=True)
+    (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    show(f"making the environment of {commit[:12]} in {folder}")
+    source = folder / "source"
+    for step in _steps(folder, commit, python, install):
+        cwd = source if source.exists() else folder
+        done = subprocess.run(step, cwd=cwd, stdout=sys.stderr, check=False)
+        if done.returncode:
+            raise UsageError(
+                f"there is no environment of {commit[:12]}: {shlex.join(map(str, step))} failed; "
+                "what it said is above. --install has the arguments of pip"
+            )
+    installed.write_text(install, encoding="utf-8")
+    return python
+
+
+def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Sequence[str | Path]]:
+    source = folder / "source"
+    if not source.exists():
+        yield "git", "worktree", "add", "--quiet", "--detach", source, commit
+    if not python.exists():
+        yield sys.executable, "-m", "venv", folder / "env"
+    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+    # First, because the index may have no commbench for a project that requires it.
+    if _name(source) != "commbench":
+        yield *pip, _commbench()
+    yield *pip, *shlex.split(install)
+
+
+def _name(source: Path) -> str:
+    """Return the name in the pyproject.toml of a project, "" if there is none."""
+    file = source / "pyproject.toml"
+    content = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return str(content.get("project", {}).get("name", ""))
+
+
+def _commbench() -> str:
+    """Return what pip installs this commbench from."""
+    distribution = metadata.distribution("commbench")
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if not origin:
+        return f"commbench=={distribution.version}"
+    if vcs := origin.get("vcs_info"):
+        return f"commbench @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
+    return f"commbench @ {origin['url']}"

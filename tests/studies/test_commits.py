@@ -1,0 +1,129 @@
+"""``commbench ab`` makes an environment for each commit that it compares."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from repositories import Repository
+
+from commbench.errors import UsageError
+from commbench.studies import commits
+
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "commbench"
+version = "1"
+"""
+BACKEND = """
+from pathlib import Path
+from zipfile import ZipFile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, info = "commbench-1-py3-none-any.whl", "commbench-1.dist-info/"
+    with ZipFile(Path(folder) / name, "w") as wheel:
+        wheel.write("commbench.py")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: commbench\\nVersion: 1\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture(scope="module", name="project")
+def _project(tmp_path_factory):
+    """Return a project, which pip builds without an index, with two commits."""
+    repository = Repository(tmp_path_factory.mktemp("project"))
+    files = {"pyproject.toml": PROJECT, "backend.py": BACKEND}
+    repository.commit(**files, **{"commbench.py": "number = 1\n"})
+    repository.git("branch", "old")
+    repository.commit(**{"commbench.py": "number = 2\n"})
+    return repository
+
+
+@pytest.fixture
+def make(project, monkeypatch):
+    """Return a function that returns the Pythons of two sides, and what was shown."""
+    monkeypatch.chdir(project.path)
+
+    def pythons(base, head, install="--no-index ."):
+        shown = []
+        made = commits.environments({"base": base, "head": head}, install, shown.append)
+        return [side.python for side in made.values()], shown
+
+    return pythons
+
+
+def number(python):
+    command = [python, "-I", "-c", "import commbench; print(commbench.number)"]
+    return int(subprocess.check_output(command))
+
+
+def test_each_commit_is_installed_in_an_environment_that_stays(make, project):
+    pythons, shown = make("old", "HEAD")
+    assert [number(python) for python in pythons] == [1, 2]
+    assert [commit[:12] in line for commit, line in zip(project.commits, shown, strict=True)]
+    # Otherwise HEAD would be taken for changed the next time.
+    assert project.git("status", "--porcelain") == ""
+    assert make("main~1", "main") == (pythons, [])
+    assert make("old", "old", "--no-index --no-deps .")[1] != []
+
+
+def test_a_project_that_requires_commbench_gets_the_one_that_is_here(
+    project, tmp_path, monkeypatch
+):
+    """The index may have none."""
+    metadata = "Name: commbench\\nVersion: 1\\n"
+    backend = BACKEND.replace(metadata, "Name: other\\nVersion: 1\\nRequires-Dist: commbench\\n")
+    assert backend != BACKEND
+    backend = backend.replace("commbench-1", "other-1").replace("commbench.py", "other.py")
+    other = Repository(tmp_path)
+    pyproject = PROJECT.replace("commbench", "other")
+    other.commit(**{"pyproject.toml": pyproject, "backend.py": backend, "other.py": ""})
+    monkeypatch.chdir(other.path)
+    monkeypatch.setattr(commits, "_commbench", lambda: str(project.path))
+    (side,) = commits.environments({"head": "main"}, "--no-index .", print).values()
+    assert number(side.python) == 2
+
+
+def test_changes_that_no_commit_has_are_refused(make, project):
+    file = project.path / "commbench.py"
+    file.write_text("number = 3\n")
+    try:
+        with pytest.raises(UsageError, match=rf"--head {project.commits[-1][:12]}$"):
+            make("old", "HEAD")
+    finally:
+        project.git("checkout", "--", file.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no-such-branch", "--head no-such-branch is neither a Python nor a commit"),
+        ("--all", "is neither a Python nor a commit"),
+        ("backend.py", "--head backend.py is no Python"),
+    ],
+)
+def test_what_is_no_commit_is_refused_before_an_environment_is_made(name, message, make, project):
+    base = project.commit(**{"new.py": "", "commbench.py": f"number = 4  # {name}\n"})
+    with pytest.raises(UsageError, match=message):
+        make(base, name)
+    assert not (project.path / "build" / "commits" / base[:12]).exists()
+
+
+def test_commit_that_pip_cannot_install_is_refused_each_time(make):
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"there is no environment of .* ./nowhere failed"):
+            make("old", "old", "--no-index ./nowhere")
+    # What pip left behind is no environment that could be taken for the one before.
+    assert make("old", "old")[1] != []
+
+
+def test_a_python_is_taken_as_it_is(make, tmp_path):
+    python = tmp_path / "python"
+    python.touch(mode=0o755)
+    assert make(str(python), str(python)) == ([python, python], [])

@@ -1,0 +1,66 @@
+"""What is built and installed: the wheel's suites, the conda recipe, and hints of what to install.
+
+``make test-wheel`` uses the wheel in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from processes import invoke, usage_error
+
+from commbench.harness import suite
+from commbench.machine.installed import install_command
+from commbench.model import registry
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RECIPE = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
+ON_CONDA_FORGE = {"dask[array,dataframe]": "dask", "matplotlib": "matplotlib-base"}
+"""The names of packages there that differ from those of PyPI."""
+
+
+def test_the_conda_recipe_has_the_dependencies_of_the_project():
+    split = [re.fullmatch(r"([\w-]+(?:\[.*\])?)(>=.*)", text) for text in PROJECT["dependencies"]]
+    wanted = [f"{ON_CONDA_FORGE.get(match[1], match[1])} {match[2]}" for match in split]
+    python, *run = RECIPE["requirements"]["run"]
+    assert run == wanted
+    assert python == "python >=${{ python_min }}"
+    assert f">={RECIPE['context']['python_min']}" == PROJECT["requires-python"]
+
+
+def test_the_conda_recipe_has_the_version_and_the_command_of_the_project():
+    assert RECIPE["context"]["version"] == PROJECT["version"]
+    commands = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert RECIPE["build"]["python"]["entry_points"] == commands
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_hints_name_packages_and_not_commbench_which_no_index_has(extra):
+    command = install_command(extra)
+    assert command.count(">=") >= 1
+    assert "commbench" not in command
+
+
+def test_no_message_names_an_extra_of_commbench():
+    sources = [path.read_text() for path in (ROOT / "commbench").rglob("*.py")]
+    assert not [text for text in sources if re.search(r"install[^\n]*commbench\[", text)]
+
+
+def test_every_suite_has_a_name_that_is_no_workload_of_commbench():
+    names = {path.stem for path in (ROOT / "suites").glob("*.toml")}
+    assert set(suite.shipped()) == names
+    assert not names & {*registry.names("workload")}
+
+
+def test_a_shipped_suite_runs_by_its_name_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ("ucx-dgx-svd", "--backends", "tcp", "--launcher", "slurm", "--dry-run")
+    arguments += ("--launcher-option", "memory=8GB")
+    assert "#SBATCH" in invoke("run", *arguments).stdout
+    assert "  smoke" in invoke("run", "--help").stdout
+    assert "known: all-to-all, merge, mpi4dask" in usage_error(invoke("run", "smokes"))
