@@ -39,7 +39,7 @@ def main() -> int:
         return run.returncode
     options = ["--force"] * given.force + (["--machine", given.machine] if given.machine else [])
     path = run.stdout.splitlines()[-1]
-    export = [*COMMBENCH, "export", path, "--to", "asv", "--output", RESULTS, *options]
+    export = [*COMMBENCH, "export", path, "--format", "asv", "--output", RESULTS, *options]
     status = subprocess.run(export, cwd=ROOT, check=False).returncode
     return status or run.returncode
 

@@ -38,7 +38,13 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def resolution(run: Run) -> str:
-    """Return what differences the run can find, as a sentence; empty without a comparison."""
+    """Return what differences the run can find, and whether its problem is a small one."""
+    rule = run.manifest.stopping
+    small = "Its problem is small (--quick): at full size, another backend may be the fastest."
+    return " ".join(filter(None, [_resolution(run), small * bool(rule and rule.quick)]))
+
+
+def _resolution(run: Run) -> str:
     if not run.comparisons:
         return ""
     by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
