@@ -182,6 +182,9 @@ def _converter() -> cattrs.Converter:
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
+    if kind is int and type(value) is float and value.is_integer():
+        # As a person writes a large number: 1e6.
+        return int(value)
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     if kind is float and not math.isfinite(value):

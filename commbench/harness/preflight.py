@@ -33,7 +33,8 @@ def launch_seconds(case: Case) -> float:
         return _LAUNCH_SECONDS * len(workload.layers) + _messages_seconds(workload, case)
     here = _cores_here(case)
     start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
-    return start_s + (case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
+    # Making the data takes as long as an iteration.
+    return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
 
 
 def _messages_seconds(workload: PairWorkload, case: Case) -> float:
@@ -50,14 +51,14 @@ def _messages_seconds(workload: PairWorkload, case: Case) -> float:
 
 
 def _iteration_seconds(workload: Workload, n_workers: int) -> float:
+    n_pairs = n_workers * (n_workers - 1)
     if isinstance(workload, FetchWorkload):
-        n_fetches = 2 * n_workers * (n_workers - 1)
         return sum(
-            n_workers * _CALL_SECONDS + n_fetches * (_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)
+            n_workers * _CALL_SECONDS + 2 * n_pairs * (_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)
             for size in workload.sizes
         )
     assert isinstance(workload, ClusterWorkload)
-    return 0.2 + workload.payload_bytes / workload.bytes_per_second
+    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.payload_bytes / workload.bytes_per_second
 
 
 def _cores_here(case: Case) -> int | None:
@@ -72,7 +73,8 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
     if budget_s is None:
         n_launches = sum(case.launches for case in suite.cases)
         total_s = sum(case.launches * each for case, each in seconds)
-        yield f"{n_launches} launches, about {format_duration(total_s)}"
+        launches = "1 launch" if n_launches == 1 else f"{n_launches} launches"
+        yield f"{launches}, about {format_duration(total_s)}"
     else:
         yield f"at most {format_duration(budget_s)} of launches"
     said = set()

@@ -55,8 +55,9 @@ def _resolution(run: Run) -> str:
         )
         n_launches = least_launches(max(together.values()))
         remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
+        has = "1 launch" if least.n_launches == 1 else f"{least.n_launches} launches"
         return (
-            f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
+            f"This run can't tell any backends apart: it has {has} per case, "
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
