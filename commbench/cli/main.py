@@ -16,6 +16,7 @@ _COMMANDS = {
     "run": "run_command:run",
     "profile": "profile_command:profile",
     "report": "results:report",
+    "open": "results:open_",
     "export": "results:export",
     "model": "results:model",
     "compare": "regressions:compare",
@@ -58,10 +59,14 @@ class _Group(click.Group):
             raise kind(str(error)) from error
         except KeyboardInterrupt:
             interrupts.ignore()
-            raise
+            click.echo("interrupted", err=True)
+            ctx.exit(interrupts.STATUS)
 
 
-@click.group("commbench", cls=_Group, commands=dict.fromkeys(_COMMANDS))
+@click.group(
+    "commbench", cls=_Group, commands=dict.fromkeys(_COMMANDS),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(__version__, prog_name="commbench")
 def main() -> None:
     """Benchmark and profile communication in Dask, per pair of workers, with evidence."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import load
-from commbench.cli.results import PATH, RUN
+from commbench.cli.results import PATH
 from commbench.errors import IncomparableError, UsageError
-from commbench.harness.options import SHARE
+from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
 from commbench.store import files
 
 if TYPE_CHECKING:
@@ -120,20 +120,21 @@ def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
               help="What may have become slower.")  # fmt: skip
 @click.option("--install", default=".", show_default=True, metavar="ARGUMENTS",
               help="What `pip install` gets, in a worktree of each commit.")  # fmt: skip
-@click.option("--launches", type=click.IntRange(min=1), default=10, show_default=True,
+@click.option("--launches", type=POSITIVE, default=10, show_default=True,
               help="Fresh clusters per case and side: as many blocks.")  # fmt: skip
 @_MIN_EFFECT
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--seed", type=COUNT, default=0, show_default=True,
               help="The seed of the data and of the order in each block.")  # fmt: skip
-@click.option("--output", type=PATH, default=Path("results"), show_default=True,
-              help="Where the directories of the two runs are made.")  # fmt: skip
+@click.option("--output", type=PATH, default=Path("results"), show_default=True, metavar="DIR",
+              help="Parent folder of the directories of the two runs.")  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @_ON_UNDECIDED
 @_FORM
 @click.pass_context
 def ab(
     ctx: click.Context, arguments: tuple[str, ...], base: str, head: str, install: str,
-    launches: int, min_effect: float | None, seed: int, output: Path, on_undecided: str | None,
-    form: str,
+    launches: int, min_effect: float | None, seed: int, output: Path, quiet: bool,
+    on_undecided: str | None, form: str,
 ) -> None:  # fmt: skip
     """Measure two commits or environments in turns; exit status 3 if HEAD is slower than BASE.
 
@@ -165,12 +166,13 @@ def ab(
                 for block in blocks:
                     runs[block.side] = block.run
                     failed = failed or not block.ok
-                    _echo_error(_progress(block, launches))
+                    if not quiet:
+                        _echo_error(_progress(block, launches))
         except KeyboardInterrupt:
             interrupts.ignore()
             kept = " and ".join(map(str, runs.values())) or "nothing"
             _echo_error(f"interrupted; what was measured is kept: {kept}")
-            ctx.exit(130)
+            ctx.exit(interrupts.STATUS)
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
     compared = _compare_runs(
@@ -209,10 +211,14 @@ def _validate_same_cases(old: Run, new: Run) -> None:
 
 @click.command()
 @click.argument("run", type=RUN)
-@click.option("--reference", type=PATH, help="The file of references to compare with.")
-@click.option("--junit", type=PATH, help="Also write the result to this file, as JUnit XML.")
 @click.option(
-    "--write-reference", type=PATH,
+    "--reference", type=PATH, metavar="FILE", help="The file of references to compare with."
+)
+@click.option(
+    "--junit", type=PATH, metavar="FILE", help="Also write the result to this file, as JUnit XML."
+)
+@click.option(
+    "--write-reference", type=PATH, metavar="FILE",
     help="Write a file of references to the values of the run, with the spread of its launches.",
 )  # fmt: skip
 @click.pass_context

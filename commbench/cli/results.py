@@ -10,28 +10,12 @@ import click
 
 from commbench import load
 from commbench.errors import UnknownNameError, UsageError
-from commbench.harness.options import BYTES
+from commbench.harness import options
+from commbench.harness.options import BYTES, RUN
 from commbench.model import registry
 from commbench.store import files
 
 PATH = click.Path(path_type=Path)
-LATEST = "latest"
-
-
-class _RunPath(click.Path):
-    """The directory of a run, or ``latest``: that of the newest one in ``results/``."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value == LATEST and not Path(LATEST).exists():
-            made = [path.parent for path in Path("results").glob("*/run.json")]
-            if not made:
-                self.fail("there is no run in results/ yet; name a run's directory", param, ctx)
-            # Names begin with the time of the start.
-            value = max(made, key=lambda path: path.name)
-        return super().convert(value, param, ctx)
-
-
-RUN = _RunPath(path_type=Path)
 _FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
     show_default=True,
@@ -45,13 +29,14 @@ _ASV = "asv"
 @click.argument("run", type=RUN)
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
+    shell_complete=options.complete("report"),
     help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="All tables: the format tables.")
 @click.option(
     "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
 )
-@click.option("--racks", type=PATH, help="Which hosts share a rack, from a file.")
+@click.option("--racks", type=PATH, metavar="FILE", help="Which hosts share a rack, from a file.")
 def report(
     run: Path, form: str, verbose: bool, min_transfer: int | None, racks: Path | None
 ) -> None:
@@ -72,16 +57,29 @@ def report(
         click.echo(text[begin : begin + _AT_ONCE], nl=False)
 
 
+@click.command("open")
+@click.argument("run", type=RUN, default=options.LATEST)
+def open_(run: Path) -> None:
+    """Show the HTML report of RUN, by default the latest one, in a browser; print its path."""
+    import webbrowser
+
+    page = run / "report.html"
+    if not page.exists():
+        files.write(page, registry.load("report", "html")(load(run)))
+    click.echo(page)
+    webbrowser.open(page.absolute().as_uri())
+
+
 @click.command()
 @click.argument("run", type=RUN)
 @click.option(
-    "--to", "form", required=True, metavar="FORMAT",
+    "--format", "form", required=True, metavar="FORMAT", shell_complete=options.complete("report"),
     help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
 )  # fmt: skip
 @click.option(
-    "--output", type=PATH, metavar="PATH",
-    help="The file to write; without it, it is printed. For asv its results_dir.",
-)  # fmt: skip
+    "--file", type=PATH, metavar="FILE", help="The file to write; without it, it is printed."
+)
+@click.option("--output", type=PATH, metavar="DIR", help="asv: its results_dir.")
 @click.option("--commit", help="asv: the commit that was measured.  [default: the run's]")
 @click.option("--machine", help="asv: the machine's name.  [default: the run's host]")
 @click.option(
@@ -91,27 +89,29 @@ def report(
 @click.option(
     "--force", is_flag=True, default=None, help="asv: take uncommitted changes for the commit's."
 )
-def export(run: Path, form: str, output: Path | None, **asv_options: Any) -> None:
+def export(run: Path, form: str, file: Path | None, **asv_options: Any) -> None:
     """Write a RUN for another program: a history of asv's, pyperf, OSU's scripts, a CI server."""
     known = [*registry.names("report"), _ASV]
     if form not in known:
         raise UnknownNameError("export format", form, known)
     if form == _ASV:
-        _to_asv(run, output, **asv_options)
+        if file is not None:
+            raise UsageError("--file: asv's results are files in a folder, which is --output DIR")
+        _to_asv(run, **asv_options)
         return
     given = [f"--{name}" for name, value in asv_options.items() if value is not None]
     if given:
-        raise UsageError(f"{', '.join(given)}: only an export --to asv takes that, not {form}")
+        raise UsageError(f"{', '.join(given)}: only an export --format asv takes that, not {form}")
     text = registry.load("report", form)(load(run))
-    if output is None:
+    if file is None:
         click.echo(text, nl=False)
     else:
-        files.write(output, text)
-        click.echo(output)
+        files.write(file, text)
+        click.echo(file)
 
 
 def _to_asv(
-    run: Path, output: Path | None, *, commit: str | None, machine: str | None,
+    run: Path, *, output: Path | None, commit: str | None, machine: str | None,
     repository: Path | None, force: bool | None,
 ) -> None:  # fmt: skip
     from commbench.stats.selection import good_launches
@@ -140,8 +140,8 @@ def _to_asv(
 @click.option(
     "--predict", type=BYTES, metavar="SIZE", help="Predict the time of a transfer of this size."
 )
-@click.option("--backend", help="Only this backend of the run.")
-def model(run: Path, form: str, predict: int | None, backend: str | None) -> None:
+@click.option("--backends", type=options.NAMES, help="Only these backends of the run.")
+def model(run: Path, form: str, predict: int | None, backends: tuple[str, ...] | None) -> None:
     """Fit latency and bandwidth of each pair and class of links to the transfers of RUN."""
     from commbench import stats
     from commbench.reports import link_fits, terminal
@@ -149,9 +149,11 @@ def model(run: Path, form: str, predict: int | None, backend: str | None) -> Non
 
     data = load(run)
     fitted = stats.link_models(data)
-    models = [model for model in fitted if backend in (None, model.backend)]
-    if fitted and not models:
-        raise UnknownNameError("backend", str(backend), {model.backend for model in fitted})
+    known = {model.backend for model in fitted}
+    for name in backends or ():
+        if fitted and name not in known:
+            raise UnknownNameError("backend", name, known)
+    models = [model for model in fitted if model.backend in (backends or known)]
     if all(model.reason for model in models):
         reasons = dict.fromkeys(f"{model.backend}: {model.reason}" for model in models)
         why = "; ".join(list(reasons)[:4]) or "it has no transfers between workers"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from commbench import load
-from commbench.cli.results import RUN
-from commbench.errors import UnknownNameError
+from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 class _RunGroup(click.Group):
     """The group ``run``, with a command for every workload, shipped suite and suite file."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from commbench.harness import suite
@@ -47,15 +50,33 @@ class _RunGroup(click.Group):
     cls=_RunGroup,
     invoke_without_command=True,
     subcommand_metavar="WORKLOAD|SUITE|SUITE.toml [OPTIONS]",
-)
-@click.option("--resume", type=RUN, help="Go on with an interrupted run.")
+    params=[
+        click.Option(
+            ["--resume"], type=options.RUN, metavar="RUN",
+            help="Continue an interrupted run, or one that is to have more launches; the other "
+            "options are for that.",
+        ),
+        *options.design_options("Fresh clusters per backend, at least as many as there are."),
+        *options.verbosity_options(),
+    ],
+)  # fmt: skip
 @click.pass_context
-def run(ctx: click.Context, resume: Path | None) -> None:
+def run(ctx: click.Context, /, **given: Any) -> None:
     """Measure a workload or a suite and report; `run WORKLOAD --help` shows its options."""
+    explicit = _explicit(ctx)
     if ctx.invoked_subcommand is None:
-        if resume is None:
+        if given["resume"] is None:
             raise click.UsageError("name a workload, a suite file or a run to --resume", ctx)
-        ctx.exit(_resume(resume))
+        ctx.exit(_resume(explicit))
+    elif explicit:
+        names = ", ".join(f"--{name}" for name in explicit)
+        raise click.UsageError(f"write {names} after {ctx.invoked_subcommand}", ctx)
+
+
+def _explicit(ctx: click.Context) -> dict[str, Any]:
+    """Return the options that were given, by name."""
+    source = click.core.ParameterSource.COMMANDLINE
+    return {n: v for n, v in ctx.params.items() if ctx.get_parameter_source(n) is source}
 
 
 def _workload_command(name: str) -> click.Command:
@@ -65,8 +86,11 @@ def _workload_command(name: str) -> click.Command:
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench.harness import suite
 
+        if given["resume"]:
+            ctx.exit(_resume(_explicit(ctx), name))
         keys = [field.name for field in fields(kind.Params)]
-        params = {key: given[key] for key in keys if given[key] is not None}
+        params = dict(kind.quick) if given["quick"] else {}
+        params |= {key: given[key] for key in keys if given[key] is not None}
         cases = suite.cases_for(
             name,
             given["backends"] or ("tcp",),
@@ -76,12 +100,7 @@ def _workload_command(name: str) -> click.Command:
         )
         ctx.exit(_start(suite.make_suite(name, cases), given))
 
-    params = [
-        *options.param_options(kind.Params),
-        *options.cluster_options(kind),
-        *options.run_options(),
-    ]
-    return click.Command(name, callback=callback, params=params, help=kind.summary)
+    return options.Command(name, options.groups(kind), callback=callback, help=kind.summary)
 
 
 def _suite_command(name: str, path: Path) -> click.Command:
@@ -89,6 +108,11 @@ def _suite_command(name: str, path: Path) -> click.Command:
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench.harness import suite
 
+        if given["resume"]:
+            raise UsageError(
+                f"a run goes on with its suite, and not with {path}: commbench run --resume "
+                f"{given['resume']}"
+            )
         overrides = {
             **options.replication(given),
             "backends": given["backends"],
@@ -98,21 +122,19 @@ def _suite_command(name: str, path: Path) -> click.Command:
         }
         ctx.exit(_start(suite.read_suite(path, overrides), given))
 
-    params = [*options.suite_options(), *options.run_options()]
-    return click.Command(name, callback=callback, params=params, help=f"Run the suite {name}.")
+    return options.Command(name, options.groups(), callback=callback, help=f"Run the suite {name}.")
 
 
 def _start(suite: Suite, given: dict[str, Any]) -> int:
     """Run all launches of `suite` and return the exit status."""
     from datetime import UTC, datetime
 
+    from commbench.harness import preflight
     from commbench.harness import suite as suites
     from commbench.machine import environment
     from commbench.store import directory
     from commbench.studies import budget
 
-    if given["resume"]:
-        return _resume(given["resume"])
     if given["dry_run"]:
         _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
         return 0
@@ -121,6 +143,9 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     if stopping is not None:
         budget.validate_stopping(stopping)
         suite = budget.pilot(suite)
+    if not given["quiet"]:
+        for line in preflight.describe(suite, stopping.budget_s if stopping else None):
+            click.echo(line, err=True)
     described = Manifest(
         id=directory.new_run_id(suite.name, given["output"]),
         suite=suite,
@@ -133,41 +158,71 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         racks=suites.read_racks(given["racks"]) if given["racks"] else {},
     )
     store = directory.RunStore.create(given["output"], described)
-    return _execute(store, suites.plan(suite, seed))
+    return _execute(store, suites.plan(suite, seed), given)
 
 
-def _resume(path: Path) -> int:
-    """Run the missing launches of the run in `path` and return the exit status."""
+def _resume(given: dict[str, Any], workload: str = "") -> int:
+    """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
     from commbench.harness import suite as suites
     from commbench.stats.selection import good_launches
     from commbench.store import directory
     from commbench.studies import budget
 
+    path = given["resume"]
     data = load(path)
     # Read all files now, so that an unreadable one is reported before measuring.
     _ = data.frames
-    store = directory.RunStore.reopen(path)
+    manifest = options.resumed(data.manifest, path, given, workload)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
-    suite = options.available(store.manifest.suite, skip=False)
-    if store.manifest.stopping is not None:
-        suite = budget.level_launches(suite, done)
+    suite = options.available(manifest.suite, skip=False)
+    if manifest.stopping is not None:
+        budget.validate_stopping(manifest.stopping)
+        suite = budget.level_launches(budget.pilot(suite), done)
+        manifest = replace(manifest, suite=budget.pilot(manifest.suite))
+    store = directory.RunStore.reopen(path, manifest)
     missing = suites.plan(suite, store.manifest.seed + len(data.ends), done=done)
-    return _execute(store, suites.shift(missing, data.launches_begun()))
+    return _execute(store, suites.shift(missing, data.launches_begun()), given)
 
 
-def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
+def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:
     """Measure `launches`, store their records, and report; return the exit status."""
+    from commbench.cli import progress
+
+    quiet = bool(given.get("quiet"))
+    interrupted = failed = False
+    try:
+        failed, interrupted = _measure(store, launches, quiet=quiet)
+        with progress.working("writing the report and its figures", quiet=quiet):
+            store.finish()
+            run = load(store.path)
+            write_report(store, run)
+            text = registry.load("report", "tables" if given.get("verbose") else "terminal")(run)
+    except KeyboardInterrupt:
+        interrupted, text = True, ""
+    if interrupted:
+        # Another Ctrl-C must not suppress the next lines.
+        interrupts.ignore()
+    if not quiet:
+        click.echo(text, nl=False)
+    if interrupted:
+        click.echo(f"interrupted; to go on: commbench run --resume {store.path}", err=True)
+    click.echo(store.path)
+    return interrupts.STATUS if interrupted else 1 if failed else 0
+
+
+def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tuple[bool, bool]:
+    """Measure `launches` and store their records; return if one failed, and if interrupted."""
     from contextlib import closing
 
     from commbench.cli import progress
     from commbench.harness import runner
-    from commbench.model import LaunchEnd
+    from commbench.model import LaunchEnd, Phase
     from commbench.studies import budget
 
-    failed = interrupted = False
+    failed = False
     with (
         interrupts.interruptible(),
-        progress.display(store.manifest, len(launches)) as show,
+        progress.display(store.manifest, len(launches), quiet=quiet) as show,
         closing(
             runner.run_plan(
                 budget.extend(launches, store.manifest, lambda: load(store.path), show), store.path
@@ -177,21 +232,12 @@ def _execute(store: RunStore, launches: Sequence[Launch]) -> int:
         try:
             for record in records:
                 show(record)
-                if record is not None:
+                if record is not None and not isinstance(record, Phase):
                     store.append(record)
                 failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
         except KeyboardInterrupt:
-            interrupted = True
-    store.finish()
-    run = load(store.path)
-    write_report(store, run)
-    click.echo(registry.load("report", "terminal")(run), nl=False)
-    if interrupted:
-        # A second Ctrl-C must not suppress the next lines.
-        interrupts.ignore()
-        click.echo(f"interrupted; to go on: commbench run --resume {store.path}", err=True)
-    click.echo(store.path)
-    return 130 if interrupted else 1 if failed else 0
+            return failed, True
+    return failed, False
 
 
 def write_report(store: RunStore, run: Run) -> None:

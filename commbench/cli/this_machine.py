@@ -10,6 +10,7 @@ import click
 
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
+from commbench.harness.options import POSITIVE
 from commbench.model.units import format_bandwidth, format_seconds
 from commbench.store import files
 
@@ -99,10 +100,7 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
 
 
 @click.command()
-@click.option(
-    "--file", type=PATH,
-    help="Read the output of `nvidia-smi topo -m` from this file instead.",
-)  # fmt: skip
+@click.argument("file", type=PATH, required=False)
 @click.option(
     "--figure", type=PATH, metavar="FILE.svg|png",
     help="Draw the links.",
@@ -111,13 +109,14 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
     "--write-placement", type=PATH, metavar="FILE.toml",
     help="Write what `--placement auto` would bind workers to, as a file for `--placement`.",
 )  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(1), help="The number of workers.  [default: one per GPU]"
-)
+@click.option("--workers", type=POSITIVE, help="The number of workers.  [default: one per GPU]")
 def topology(
     file: Path | None, figure: Path | None, write_placement: Path | None, workers: int | None
 ) -> None:
-    """Show NUMA nodes, GPUs and NICs, and the links between them."""
+    """Show NUMA nodes, GPUs and NICs, and the links between them.
+
+    FILE has the output of `nvidia-smi topo -m` on another machine.
+    """
     from commbench.machine import topology as topologies
     from commbench.reports import host_tables, terminal
 

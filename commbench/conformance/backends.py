@@ -13,7 +13,7 @@ from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner, suite
-from commbench.model import ClusterSpec, Failure, LaunchEnd, Sample, TransportUsed
+from commbench.model import ClusterSpec, Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import MODES
@@ -122,7 +122,7 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     plan = suite.plan(suite.make_suite("conformance", cases), seed=0)
     records = InMemory()
     for emitted in runner.run_plan(plan, scratch):
-        if emitted is not None:
+        if emitted is not None and not isinstance(emitted, Phase):
             records(emitted)
     records += parts.all_records(scratch)
     failures = [record.message for record in records if isinstance(record, Failure)]

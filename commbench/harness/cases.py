@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from types import GenericAlias
@@ -182,6 +182,9 @@ def _converter() -> cattrs.Converter:
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
+    if kind is int and type(value) is float and value.is_integer():
+        # As a person writes a large number: 1e6.
+        return int(value)
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     if kind is float and not math.isfinite(value):
@@ -210,13 +213,26 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
         known = [f.name for f in fields(error.cl)]
         return "; ".join(
-            str(UnknownNameError("key", key, known)) for key in sorted(error.extra_fields)
+            f"{UnknownNameError('key', key, known)}{_hint(key, known)}"
+            for key in sorted(error.extra_fields)
         )
     if isinstance(error, KeyError):
         return f"the key {error.args[0]!r} is missing"
     if isinstance(error, TypeError | ValueError) and error.args:
         return str(error)
     return cattrs.v.format_exception(error, kind)
+
+
+def _hint(key: str, known: Collection[str]) -> str:
+    """Return where to write `key` if it is a parameter of a workload."""
+    workloads = [
+        name
+        for name in registry.names("workload")
+        if key in {f.name for f in fields(registry.load("workload", name).Params)}
+    ]
+    if "params" not in known or not workloads:
+        return ""
+    return f". It is a parameter of {', '.join(workloads)}: params = {{ {key} = … }}"
 
 
 def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> list[Launch]:

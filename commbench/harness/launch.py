@@ -70,6 +70,7 @@ def _measure(
     with running as cluster, watched.on(cluster):
         conditions.validate_gpus(launch, cluster, emit)
         measure(launch, workload, backend, cluster, emit)
+        emit.phase("ending")
 
 
 def _end_launch() -> NoReturn:

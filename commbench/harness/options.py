@@ -1,21 +1,25 @@
-"""The options of ``commbench run``: for all runs, for a workload's parameters, and for clusters.
+"""The options of ``commbench run``: for a workload's parameters, for clusters, and for all runs.
 
-The options for clusters are the fields of ``ClusterSpec``. With a workload, options have the
-workload's defaults; with a suite file, they have no defaults, and the file's values apply.
+The options for clusters are the fields of ``ClusterSpec``, and their groups the scopes of these.
+With a workload, options have the workload's defaults; with a suite file, they have no defaults, and
+the file's values apply.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+from click.shell_completion import CompletionItem
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import Case, ClusterSpec, Stopping, Suite, units
+from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, registry, units
 from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
@@ -25,7 +29,11 @@ else:
     # It takes no two type parameters before click 8.5.
     _ParamType = click.ParamType
 
+LATEST = "latest"
+_FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
+_QUICK = Stopping(budget_s=30.0, quick=True)
+_DESIGN = ("launches", "budget", "detect", "rigorous", "timeout")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
@@ -43,6 +51,39 @@ class Parsed(_ParamType):
             return self._parse(value)
         except (UsageError, ValueError) as error:
             self.fail(str(error), param, ctx)
+
+
+class _RunPath(click.Path):
+    """The directory of a run, or ``latest``: that of the newest one in ``results/``."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, str) and not (Path(value) / "run.json").exists():
+            folder = Path("results" if value == LATEST else value)
+            made = _runs(folder)
+            if value == LATEST and made:
+                value = made[-1]
+            elif value == LATEST:
+                self.fail("there is no run in results/ yet; name a run's directory", param, ctx)
+            elif made:
+                self.fail(
+                    f"{value} has {len(made)} runs; the newest is {made[-1]}, and all are in "
+                    f"{folder}/", param, ctx,
+                )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> Any:
+        names = [LATEST, *map(str, _runs(Path("results")))]
+        matching = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return matching or super().shell_complete(ctx, param, incomplete)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Return the directories of the runs in `folder`; the newest is the last."""
+    # Names begin with the time of the start.
+    return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
+RUN = _RunPath(path_type=Path)
 
 
 def comma_separated(parse: Any) -> Any:
@@ -82,23 +123,89 @@ def _share(text: str) -> float:
 SHARE = Parsed("share", _share)
 BYTES = Parsed("size", units.parse_bytes)
 SECONDS = Parsed("duration", units.parse_seconds)
+COUNT = Parsed("count", units.parse_count)
+POSITIVE = Parsed("count", partial(units.parse_count, least=1))
+NAMES = Parsed("names", comma_separated(str))
+_PATH = click.Path(path_type=Path)
 _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
-    int: {"type": click.INT},
+    int: {"type": COUNT},
     float: {"type": SECONDS},
     bool: {"is_flag": True},
-    tuple: {"type": Parsed("names", comma_separated(str))},
+    tuple: {"type": NAMES},
     Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
 }
+_BY_UNIT = {"bytes": BYTES, "seconds": SECONDS}
 
 
-def param_options(params: type[Any]) -> list[click.Parameter]:
+def complete(kind: str) -> Callable[..., list[str]]:
+    """Return a completion by the names of plug-ins, of the last item in a list."""
+
+    def matches(_context: Any, _param: Any, incomplete: str) -> list[str]:
+        first, comma, last = incomplete.rpartition(",")
+        names = registry.names(kind)
+        return [f"{first}{comma}{name}" for name in names if name.startswith(last)]
+
+    return matches
+
+
+class Command(click.Command):
+    """A command whose help has its options in groups, given by title."""
+
+    def __init__(self, name: str, groups: Mapping[str, list[click.Option]], **given: Any) -> None:
+        super().__init__(name, params=list(chain(*groups.values())), **given)
+        self._groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        for title, options in self._groups.items():
+            shown = [*options, *filter(None, [self.get_help_option(ctx)] * (title == "Output"))]
+            with formatter.section(title):
+                formatter.write_dl([*filter(None, (each.get_help_record(ctx) for each in shown))])
+
+
+def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Option]]:
+    """Return the options of `workload`, or without one those that override a suite file's values.
+
+    They are in the groups of the help, by title.
+    """
+    backends = click.Option(
+        ["--backends"], type=NAMES, shell_complete=complete("backend"),
+        help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
+        f"[default: {'tcp' if workload else _FILES}]",
+    )  # fmt: skip
+    device = click.Option(
+        ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
+        show_default=True, help=ClusterSpec.settings()["device"].help,
+    )  # fmt: skip
+    if workload is None:
+        scale = click.Option(
+            ["--scale"],
+            type=SHARE,
+            help="Share of the full size, as 0.01 or 1%; 1: the published size.  "
+            f"[default: {_FILES}]",
+        )
+        cluster, gpus = [*_options("launcher"), _placement(_FILES)], _options("gpu")
+        for option in (*cluster, *gpus):
+            if option.name != "placement":
+                option.default, option.show_default = None, False
+                option.help = f"{option.help}  [default: {_FILES}]"
+        chosen = {"Suite": [scale, backends], "Cluster": cluster, "GPU": gpus}
+    else:
+        chosen = {"Workload": [*param_options(workload.Params), backends]}
+        if not issubclass(workload, PairWorkload):
+            chosen["Cluster"] = [*_options("size", "launcher"), _placement("none")]
+        chosen["GPU"] = [device, *_options("gpu")]
+    return {**chosen, "Statistics": _statistics(workload), "Output": _output()}
+
+
+def param_options(params: type[Any]) -> list[click.Option]:
     """Return one option per field of a workload's parameters."""
     hints = get_type_hints(params)
     return [
         click.Option(
             [f"--{field.name.replace('_', '-')}"],
             type=_type(hints[field.name], field.metadata.get("unit", "")),
-            help=f"{field.metadata['help']}  [default: {_show(field.default)}]",
+            help=f"{field.metadata.get('help', '')}  [default: {_show(field.default)}]",
         )
         for field in fields(params)
     ]
@@ -109,26 +216,51 @@ def _type(hint: Any, unit: str) -> Any:
         return click.Choice(get_args(hint))
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        return Parsed("list", comma_separated(units.parse_bytes if unit == "bytes" else item))
+        parse = units.parse_bytes if unit == "bytes" else units.parse_count if item is int else item
+        return Parsed("list", comma_separated(parse))
     if hint not in (int, float, bool, str):
         raise TypeError(f"a parameter can't be a {hint}")
-    return BYTES if hint is int and unit == "bytes" else hint
+    return _BY_UNIT.get(unit, COUNT if hint is int else hint)
 
 
 def _show(default: Any) -> str:
-    if not isinstance(default, tuple):
+    if not isinstance(default, tuple | list):
         return str(default)
     items = [str(item) for item in default]
     return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
 
 
-def run_options() -> list[click.Parameter]:
-    """Return the options of every run."""
-    case, rule = Case(workload="", backend=""), Stopping()
+def _statistics(workload: type[Workload] | None) -> list[click.Option]:
+    counts: dict[str, Any] = dict.fromkeys(("launches", "iterations", "warmups"), _FILES)
+    if workload is not None:
+        case = Case(workload="", backend="")
+        counts = {name: workload.defaults.get(name, getattr(case, name)) for name in counts}
+    what = "Timed messages per launch and size."
+    if workload is None or not issubclass(workload, PairWorkload):
+        what = "Timed calls per launch."
     return [
-        click.Option(["--backends"], type=Parsed("names", comma_separated(str)),
-                     help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
-                          "[default: tcp]"),
+        click.Option(["--quick"], is_flag=True,
+                     help="A look within a minute for two backends: a small problem and few "
+                          "launches, too few for a verdict."),
+        *design_options(f"Fresh clusters per backend, without a budget.  "
+                        f"[default: {counts['launches']}]"),
+        click.Option(["--iterations"], type=COUNT,
+                     help=f"{what}  [default: {counts['iterations']}]"),
+        click.Option(["--warmups"], type=COUNT,
+                     help=f"As many before the timed ones.  [default: {counts['warmups']}]"),
+        click.Option(["--seed"], type=COUNT,
+                     help="Seed of the data and of the launches' order.  [default: 0]"),
+    ]  # fmt: skip
+
+
+def design_options(launches: str) -> list[click.Option]:
+    """Return the options that a run can still have when it is resumed.
+
+    `launches` is the help for ``--launches``.
+    """
+    rule = Stopping()
+    return [
+        click.Option(["--launches"], type=COUNT, help=launches),
         click.Option(["--budget"], type=SECONDS,
                      help="Choose launches and iterations, and stop when every comparison is "
                           "decided, or after this time: 5m.  "
@@ -139,28 +271,33 @@ def run_options() -> list[click.Parameter]:
         click.Option(["--rigorous"], is_flag=True,
                      help=f"Like --budget {_RIGOROUS.budget_s / 3600:.0f}h "
                           f"--detect {_RIGOROUS.detect:.0%}."),
-        click.Option(["--launches"], type=click.INT,
-                     help="Fresh clusters per backend, without a budget.  "
-                          f"[default: {case.launches}]"),
-        click.Option(["--iterations"], type=click.INT,
-                     help="Timed calls per launch; for pingpong messages per size."),
-        click.Option(["--warmups"], type=click.INT, help="Calls before the timed ones."),
-        click.Option(["--seed"], type=click.INT,
-                     help="Seed of the data and of the launches' order."),
-        click.Option(["--timeout"], type=SECONDS,
-                     help=f"Deadline of one launch.  [default: {case.timeout_s:g} s]"),
-        click.Option(["--min-transfer"], type=BYTES, default=1_000_000, show_default=True,
-                     help="Count transfers from this size on in pair tables."),
-        click.Option(["--racks"], type=click.Path(path_type=Path), metavar="FILE",
-                     help="The hosts of each rack, for the classes of links."),
-        click.Option(["--output"], type=click.Path(path_type=Path), default=Path("results"),
+        click.Option(["--timeout"], type=SECONDS, help="Deadline of one launch.  [default: 5m]"),
+    ]  # fmt: skip
+
+
+def _output() -> list[click.Option]:
+    return [
+        click.Option(["--output"], type=_PATH, default=Path("results"), metavar="DIR",
                      show_default=True, help="Parent folder of the run's directory."),
-        click.Option(["--resume"], type=click.Path(path_type=Path),
-                     help="Continue an interrupted run with its settings."),
+        click.Option(["--resume"], type=RUN, metavar="RUN", help="Continue a run."),
+        click.Option(["--min-transfer"], type=BYTES, default="1MB", show_default=True,
+                     help="Count transfers from this size on in pair tables."),
+        click.Option(["--racks"], type=_PATH, metavar="FILE",
+                     help="The hosts of each rack, for the classes of links."),
         click.Option(["--skip-unavailable"], is_flag=True,
                      help="Skip backends that this machine lacks."),
         click.Option(["--dry-run"], is_flag=True,
                      help="Print the job script of every launch, and start nothing."),
+        *verbosity_options(),
+    ]  # fmt: skip
+
+
+def verbosity_options() -> list[click.Option]:
+    """Return the options for how much a run prints."""
+    return [
+        click.Option(["--verbose", "-v"], is_flag=True, help="Print all tables."),
+        click.Option(["--quiet", "-q"], is_flag=True,
+                     help="Print failures and the run's directory only."),
     ]  # fmt: skip
 
 
@@ -172,7 +309,7 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def stopping(given: dict[str, Any]) -> Stopping | None:
+def stopping(given: Mapping[str, Any]) -> Stopping | None:
     """Return the stopping rule of a run with a budget; None if its launches are fixed.
 
     Raises
@@ -180,17 +317,82 @@ def stopping(given: dict[str, Any]) -> Stopping | None:
     UsageError
         If the launches are fixed as well.
     """
-    chosen = {"budget_s": given["budget"], "detect": given["detect"]}
+    chosen = {"budget_s": given.get("budget"), "detect": given.get("detect")}
     limits = {name: value for name, value in chosen.items() if value is not None}
-    if not limits and not given["rigorous"]:
+    rigorous, quick = given.get("rigorous"), given.get("quick")
+    if not limits and not rigorous and not quick:
         return None
-    if given["launches"] is not None:
+    if given.get("launches") is not None:
         raise UsageError(
             "a run with a budget chooses the number of launches; leave out --launches, or "
-            "--budget, --detect and --rigorous"
+            "--budget, --detect, --rigorous and --quick"
         )
-    default = _RIGOROUS if given["rigorous"] else Stopping()
-    return replace(default, **limits, fixed_iterations=given["iterations"] is not None)
+    if rigorous and quick:
+        raise UsageError("--rigorous takes an hour, and --quick a minute; give one of them")
+    default = _RIGOROUS if rigorous else _QUICK if quick else Stopping()
+    return replace(default, **limits, fixed_iterations=given.get("iterations") is not None)
+
+
+def resumed(
+    manifest: Manifest, path: Path, given: Mapping[str, Any], workload: str = ""
+) -> Manifest:
+    """Return `manifest`, of the run in `path`, with the design in the options that were `given`.
+
+    Raises
+    ------
+    UsageError
+        If other options differ from those of the run, or if it would have fewer launches.
+    """
+    cases = manifest.suite.cases
+    if workload and workload not in {case.workload for case in cases}:
+        measured = ", ".join(dict.fromkeys(case.workload for case in cases))
+        raise UsageError(f"{path} measures {measured}, not {workload}; --resume needs no workload")
+    recorded: dict[str, list[Any]] = {
+        "backends": [tuple(dict.fromkeys(case.backend for case in cases))],
+        "min_transfer": [manifest.min_transfer_bytes],
+        "seed": [manifest.seed],
+        "output": [path.absolute().parent],
+    }
+    for case in cases:
+        settings = {**case.params, "iterations": case.iterations, "warmups": case.warmups}
+        for field, how in ClusterSpec.settings().items():
+            name = how.option.removeprefix("--").replace("-", "_")
+            settings[name] = getattr(case.cluster, field)
+        for name, value in settings.items():
+            recorded.setdefault(name, []).append(value)
+    differences = []
+    for name, value in given.items():
+        if name in (*_DESIGN, "resume", "verbose", "quiet"):
+            continue
+        new = _show(value.absolute() if isinstance(value, Path) else value)
+        old = " and ".join(dict.fromkeys(map(_show, recorded.get(name, ()))))
+        if new != old:
+            differences.append(
+                f"--{name.replace('_', '-')} is {new}, and the run has {old or 'none'}"
+            )
+    if differences:
+        raise UsageError(
+            f"{'; '.join(differences)}. A run goes on as it began: leave that out, or begin a new "
+            f"run. It can have more: {', '.join(f'--{name}' for name in _DESIGN)}"
+        )
+    rule = stopping(given)
+    if rule is not None and manifest.stopping is not None:
+        limits = {"budget_s": given.get("budget"), "detect": given.get("detect")}
+        kept = rule if given.get("rigorous") else manifest.stopping
+        rule = replace(kept, **{name: value for name, value in limits.items() if value is not None})
+    launches = given.get("launches")
+    if launches is not None:
+        most = max(case.launches for case in cases)
+        if manifest.stopping is not None or launches < most:
+            has = "a budget" if manifest.stopping is not None else most
+            raise UsageError(
+                f"--launches is {launches}, and the run has {has}; it can have more only"
+            )
+        cases = tuple(replace(case, launches=launches) for case in cases)
+    if given.get("timeout") is not None:
+        cases = tuple(replace(case, timeout_s=given["timeout"]) for case in cases)
+    suite = replace(manifest.suite, cases=cases)
+    return replace(manifest, suite=suite, stopping=rule or manifest.stopping)
 
 
 def available(suite: Suite, *, skip: bool) -> Suite:
@@ -230,30 +432,6 @@ def available(suite: Suite, *, skip: bool) -> Suite:
     return replace(suite, cases=tuple(kept))
 
 
-def cluster_options(workload: type[Workload]) -> list[click.Parameter]:
-    """Return the options for the cluster of `workload`; a pair of processes has fewer."""
-    device = click.Option(
-        ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
-        show_default=True, help=ClusterSpec.settings()["device"].help,
-    )  # fmt: skip
-    if issubclass(workload, PairWorkload):
-        return [device, *_options("gpu")]
-    return [*_options("size", "launcher"), _placement("none"), device, *_options("gpu")]
-
-
-def suite_options() -> list[click.Parameter]:
-    """Return the options that override the scale and the clusters of a suite file."""
-    scale = click.Option(
-        ["--scale"], type=SHARE,
-        help="Share of the full size, as 0.01 or 1%; 1: the published size.  [default: the file's]",
-    )  # fmt: skip
-    clusters = [*_options("launcher"), *_options("gpu")]
-    for option in clusters:
-        option.default, option.show_default = None, False
-        option.help = f"{option.help}  [default: the file's]"
-    return [scale, *clusters, _placement("the file's")]
-
-
 def _options(*groups: str) -> list[click.Option]:
     """Return the options for the fields in these groups."""
     spec, types = ClusterSpec(), get_type_hints(ClusterSpec)
@@ -269,11 +447,13 @@ def _options(*groups: str) -> list[click.Option]:
             continue
         kind, default = types[name], getattr(spec, name)
         has_default = how.none or (default not in ((), {}) and kind is not bool)
+        shown = how.none or (units.format_duration(default) if kind is float else bool(has_default))
         options.append(
             click.Option(
                 [how.option], help=how.help, metavar=how.metavar,
                 default=default if has_default else None,
-                show_default=how.none or bool(has_default),
+                show_default=shown,
+                shell_complete=complete("launcher") if name == "launcher" else None,
                 **_BY_TYPE.get(get_origin(kind) or kind, {}),
             )
         )  # fmt: skip

@@ -29,7 +29,8 @@ from commbench.harness.launch import LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
 from commbench.machine.process import MARK
-from commbench.model import Case, Failure, Launch, LaunchEnd, Record, registry
+from commbench.model import Case, Failure, Launch, LaunchEnd, Phase, Record, registry
+from commbench.store.emitter import PHASE
 from commbench.store.records import decode
 from commbench.workloads.base import PairWorkload
 
@@ -42,8 +43,8 @@ TEMPORARY = "tmp"
 """The folder of a launch's temporary files in its scratch folder."""
 
 
-def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | None]:
-    """Yield the records of every launch as they arrive, and None at each quiet interval.
+def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | Phase | None]:
+    """Yield records and phases of every launch as they arrive, and None at each quiet interval.
 
     Records of ``records.BULK`` are not yielded: the launch writes them to `run`, the run's
     directory. The processes' logs are there, too, until the launch succeeds. Each launch ends with
@@ -76,10 +77,14 @@ def scratch_folder(launch: Launch, run: Path) -> Path:
     return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
-def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None]:
+def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phase | None]:
     def failure(stage: str, message: str) -> Failure:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
 
+    def phase(name: str) -> Phase:
+        return Phase(case_id=launch.case.id, launch=launch.index, name=name)
+
+    yield phase("starting")
     mark = uuid.uuid4().hex
     log = scratch / LOG
     try:
@@ -119,6 +124,9 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | None
             for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
                 if line is None:
                     yield None
+                    continue
+                if line.startswith(PHASE.encode()):
+                    yield phase(line[len(PHASE) :].decode(errors="replace"))
                     continue
                 try:
                     record = decode(line)

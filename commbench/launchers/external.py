@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
-from commbench.machine import process
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class ExternalCluster(RunningCluster):
 
     def close(self) -> None:
         """Close the client."""
-        process.unwatch()
+        members.unwatch(self)
         with contextlib.suppress(Exception):
             self.client.close(timeout=5)
 

@@ -7,6 +7,7 @@ host and its versions, and compares these with the specification.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -20,6 +21,7 @@ from commbench.machine import process
 from commbench.model import ClusterSpec
 
 _POLL_SECONDS = 0.05
+_TOPIC = "all"
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
@@ -171,7 +173,7 @@ def locate(cluster: RunningCluster) -> None:
 
 
 def watch(cluster: RunningCluster) -> None:
-    """Report workers that leave or join `cluster` as a death, until ``process.unwatch``."""
+    """Report workers that leave or join `cluster` as a death, until ``unwatch``."""
     names = dict(cluster.names)
     for name in names.values():
         process.watch_remote(f"worker {name}")
@@ -191,7 +193,14 @@ def watch(cluster: RunningCluster) -> None:
                 "longer the one that was asked for",
             )
 
-    cluster.client.subscribe_topic("all", report)
+    cluster.client.subscribe_topic(_TOPIC, report)
+
+
+def unwatch(cluster: RunningCluster) -> None:
+    """End `watch`; without it, the scheduler would fail to send events to a client that is gone."""
+    process.unwatch()
+    with contextlib.suppress(Exception):
+        cluster.client.unsubscribe_topic(_TOPIC)
 
 
 def forwarded_env(

@@ -348,6 +348,13 @@ class LaunchEnd(_LaunchRecord):
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Phase(_LaunchRecord):
+    """The beginning of a phase of a launch, for the display of progress; it is not stored."""
+
+    name: str
+
+
 Record = (
     Sample | Region | TransferRecord | RoundTrip | WireBytes | LogCount | TaskRecord
     | TransportUsed | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse

@@ -87,7 +87,7 @@ class ClusterSpec:
     launcher: str = _field(
         "local", "--launcher",
         "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "
-        "slurm, pbs, lsf: as jobs; external: a running cluster.",
+        "slurm, pbs, lsf: as jobs; external: a running cluster.", metavar="NAME",
     )  # fmt: skip
     hosts: tuple[str, ...] = _field(
         (), "--hosts",
@@ -115,7 +115,7 @@ class ClusterSpec:
         "", "--scheduler-address or --scheduler-file", launcher_specific=True, is_measured=False
     )
     start_timeout_s: float = _field(
-        60.0, "--start-timeout", "Deadline for all workers to be there, in seconds.",
+        60.0, "--start-timeout", "Deadline for all workers to be there.",
         is_measured=False,
     )  # fmt: skip
     placement: tuple[Placement, ...] = _field(
@@ -277,12 +277,13 @@ class Stopping:
 
     It stops when every comparison is decided with ``detect`` as the smallest relative difference
     that matters, or when no other block of launches fits into ``budget_s``. Unless iterations are
-    fixed, the run chooses how many each launch has.
+    fixed, the run chooses how many each launch has. ``quick`` says that the problem is a small one.
     """
 
     budget_s: float = 300.0
     detect: float = 0.05
     fixed_iterations: bool = False
+    quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

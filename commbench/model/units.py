@@ -19,6 +19,7 @@ _BYTE_UNITS = {
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SECOND_UNITS: dict[str, int | Fraction] = {
     "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
     "ns": Fraction(1, 10**9), "m": 60, "min": 60, "h": 3600,
@@ -36,6 +37,31 @@ def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: s
         raise UsageError(f"{text!r} is not {what}; write for example {example} (units: {known})")
     # Floats are not exact: 0.067 GB would not be a whole number of bytes, and 2^53 + 1 B 2^53 B.
     return Fraction(match[1]) * scale
+
+
+def parse_count(text: str, least: int | None = None) -> int:
+    """Return the whole number in `text`, which must not be below `least`.
+
+    Raises
+    ------
+    UsageError
+        If `text` is not a whole number, or too small.
+
+    Examples
+    --------
+    >>> parse_count("6"), parse_count("1e6"), parse_count("1.5M"), parse_count("250k")
+    (6, 1000000, 1500000, 250000)
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        exact = _parse(text, _COUNT_UNITS, "a number", "6, 1e6 or 250k")
+        if exact.denominator != 1:
+            raise UsageError(f"{text!r} is not a whole number") from None
+        number = int(exact)
+    if least is not None and number < least:
+        raise UsageError(f"{text} is too small; it must be at least {least}")
+    return number
 
 
 def parse_bytes(text: str) -> int:
@@ -147,6 +173,20 @@ def format_bandwidth(bytes_per_second: float) -> str:
     ('1.26 GB/s', '—')
     """
     return "—" if math.isnan(bytes_per_second) else _scaled(bytes_per_second, "B/s", " kMGTP")
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration to wait for, in whole seconds, minutes or hours.
+
+    Examples
+    --------
+    >>> format_duration(42.3), format_duration(300), format_duration(5400)
+    ('42 s', '5 min', '1.5 h')
+    """
+    for least, scale, unit in ((5400, 3600, "h"), (90, 60, "min")):
+        if seconds >= least:
+            return f"{seconds / scale:.2g} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def format_seconds(seconds: float) -> str:

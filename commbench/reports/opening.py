@@ -20,7 +20,8 @@ from commbench.reports.sections.message_tables import block_bytes
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
 NEXT = "What to do next"
-_DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0}
+_DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
+           "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
 
 
@@ -184,23 +185,26 @@ def next_steps(run: Run) -> str:
 
 def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
-    again = _with_budget(run.manifest.command) if not run.manifest.stopping else ""
+    rule = run.manifest.stopping
+    again = _without_design(run.manifest.command)
     if len(run.ends) < sum(case.launches for case in run.suite.cases):
         yield "measure the rest", f"commbench run --resume {path}"
-    elif again and any(c.verdict == "inconclusive" for c in run.comparisons):
-        yield "settle what is open", again
+    elif rule and rule.quick and again:
+        yield "measure the full size", again
+    elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
+        yield "settle what is open", f"{again} --rigorous"
     if (page := run.path / "report.html").exists():
         yield "figures", str(page)
     yield "all tables", f"commbench report -v {path}"
 
 
-def _with_budget(command: str) -> str:
-    """Return a command that repeats a run for as long as it takes; empty if it made no run.
+def _without_design(command: str) -> str:
+    """Return the command of a run without the options of its design; empty if it made no run.
 
     Examples
     --------
-    >>> _with_budget("commbench run merge --launches 6 --backends tcp,mpi --budget=2m")
-    'commbench run merge --backends tcp,mpi --rigorous'
+    >>> _without_design("commbench run merge --launches 6 --backends tcp,mpi --budget=2m")
+    'commbench run merge --backends tcp,mpi'
     """
     try:
         words = shlex.split(command)
@@ -216,4 +220,4 @@ def _with_budget(command: str) -> str:
         elif not value:
             for _ in range(_DESIGN[name]):
                 next(rest, None)
-    return shlex.join([*kept, "--rigorous"])
+    return shlex.join(kept)

@@ -189,12 +189,17 @@ def coverage(run: Run) -> pd.DataFrame:
         different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
         themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time;
         ``n_started`` fetches, of which ``n_logged``, ``n_busy`` (postponed by a busy sender),
-        ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Measured iterations only;
+        ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Complete measured iterations;
         cases without any of these records have no row.
     """
     iteration = ["case_id", "launch", "iteration"]
     log = counted(run.transfers[[*iteration, "nbytes"]], run)
-    logged = log.groupby("case_id", observed=True)["nbytes"].agg(["sum", "size"])
+    logged = log.groupby(iteration, observed=True)["nbytes"].agg(["sum", "size"])
+    # An iteration that was cut short has logs of its first fetches, and no counts.
+    complete = pd.MultiIndex.from_frame(run.log_counts[iteration].drop_duplicates())
+    uncounted = ~logged.index.isin(complete.levels[0], level="case_id")
+    logged = logged[uncounted | logged.index.isin(complete)]
+    logged = logged.groupby(level="case_id", observed=True).sum()
     tables = [counted(table, run) for table in (run.wire, run.log_counts, run.network)]
     rows = []
     for case in run.suite.cases:

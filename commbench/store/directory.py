@@ -52,20 +52,22 @@ class RunStore:
                 raise ResultsError(
                     f"{path} holds a run already; to go on with it: commbench run --resume {path}"
                 )
-            _write_manifest(path, manifest)
+            _write_whole(path / "run.json", _text(manifest))
         except OSError as error:
             raise _not_made(path, error) from error
         return cls(path, manifest)
 
     @classmethod
-    def reopen(cls, path: Path) -> RunStore:
-        """Return the store of an interrupted run, to continue it."""
-        return cls(path, read_manifest(path))
+    def reopen(cls, path: Path, manifest: Manifest | None = None) -> RunStore:
+        """Return the store of a run, to continue it, with another `manifest` if that is given."""
+        store = cls(path, manifest or read_manifest(path))
+        if manifest is not None:
+            store.update(manifest)
+        return store
 
     def update(self, manifest: Manifest) -> None:
         """Replace the manifest."""
-        with writing(self.path, self.path / "run.json"):
-            _write_manifest(self.path, manifest)
+        self.write_text("run.json", _text(manifest))
         self.manifest = manifest
 
     def append(self, record: Record) -> None:
@@ -127,8 +129,8 @@ def _open_for_append(path: Path) -> IO[str]:
     return file
 
 
-def _write_manifest(path: Path, manifest: Manifest) -> None:
-    _write_whole(path / "run.json", json.dumps(dataclasses.asdict(manifest), indent=1))
+def _text(manifest: Manifest) -> str:
+    return json.dumps(dataclasses.asdict(manifest), indent=1)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -12,6 +12,8 @@ from commbench.model import Record
 from commbench.store import records
 from commbench.store.parts import Batch, Parts
 
+PHASE = "# "
+"""The beginning of a line of the pipe that is no record, but the name of a phase."""
 Emit = Callable[[Record | Batch], None]
 
 
@@ -20,6 +22,9 @@ class Emitter(Protocol):
 
     def __call__(self, record: Record | Batch, /) -> None:
         """Write `record`; a batch may be buffered until the next single record."""
+
+    def phase(self, name: str) -> None:
+        """Report what the launch does from now on, for the display of progress."""
 
     def region(self) -> AbstractContextManager[Emit]:
         """Buffer records; write them only if the block succeeds."""
@@ -72,15 +77,21 @@ class Recorder:
         for record in few:
             self._write(record)
 
+    def phase(self, name: str) -> None:
+        """Write `name` as a line that is no record."""
+        self._write_line(f"{PHASE}{name}")
+
     def close(self) -> None:
         """Write the buffered batches."""
         with self._lock:
             self._parts.close()
 
     def _write(self, record: Record) -> None:
-        line = records.encode(record) + "\n"
+        self._write_line(records.encode(record))
+
+    def _write_line(self, line: str) -> None:
         with self._lock:
-            self._pipe.write(line.encode("ascii"))
+            self._pipe.write(f"{line}\n".encode("ascii"))
             self._pipe.flush()
 
 
@@ -105,6 +116,9 @@ class InMemory(list[Record]):
     def __call__(self, record: Record | Batch, /) -> None:
         """Append `record`, or each record of a batch."""
         self.extend(record.records() if isinstance(record, Batch) else [record])
+
+    def phase(self, name: str) -> None:
+        """Ignore the phase."""
 
     @contextmanager
     def region(self) -> Iterator[Emit]:

@@ -183,7 +183,7 @@ def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:
     UsageError
         For options that the A/B comparison sets, such as ``--launches``.
     """
-    not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect")
+    not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect", "--quick")
     for option in (*not_for_blocks, "--output", "--launches", "--seed"):
         if any(text == option or text.startswith(f"{option}=") for text in given):
             is_ours = option in ("--output", "--launches", "--seed")

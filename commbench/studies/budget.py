@@ -56,6 +56,8 @@ def extend(
 ) -> Iterator[Launch]:  # fmt: skip
     """Yield `launches`, then complete blocks of launches until the run ends.
 
+    If the budget is spent after a block, the others of `launches` are left out.
+
     Parameters
     ----------
     read
@@ -63,10 +65,15 @@ def extend(
     report
         Called with a line on the result of each look.
     """
-    yield from launches
     rule, suite = manifest.stopping, manifest.suite
     if rule is None:
+        yield from launches
         return
+    for number, launch in enumerate(launches):
+        begins_block = number > 0 and launch.position == 0
+        if begins_block and float(read().ends["seconds"].sum()) > rule.budget_s:
+            break
+        yield launch
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
     n_looks = 0
     while True:

@@ -10,8 +10,9 @@ Payload of a sample: alone, one block; together, the blocks of all pairs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import Context, FetchWorkload
@@ -31,6 +32,7 @@ class AllToAll(FetchWorkload):
 
     name = "all-to-all"
     summary = "every ordered pair of workers, one at a time and all at once"
+    quick: ClassVar[Mapping[str, Any]] = {"sizes": (_KIB, _MIB, 4 * _MIB)}
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

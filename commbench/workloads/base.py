@@ -46,6 +46,8 @@ class Workload(ABC):
     """One line for ``commbench list``."""
     defaults: ClassVar[Mapping[str, int]] = {}
     """Defaults of launches, iterations and warm-ups that differ from those of ``Case``."""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
     Params: ClassVar[type[Any]]
@@ -65,6 +67,8 @@ class ClusterWorkload(Workload):
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that every process of the cluster imports before it communicates."""
+    bytes_per_second: ClassVar[float] = 1e8
+    """The payload over the seconds of an iteration, roughly, to estimate how long a run takes."""
 
     @property
     @abstractmethod

@@ -13,9 +13,9 @@ index included. With a single partition nothing moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
@@ -36,6 +36,7 @@ class Merge(ClusterWorkload):
 
     name = "merge"
     summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
+    quick: ClassVar[Mapping[str, Any]] = {"rows": 100_000}
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")
 

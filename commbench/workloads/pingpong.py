@@ -39,6 +39,9 @@ class PingPong(PairWorkload):
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
+    quick: ClassVar[Mapping[str, Any]] = {
+        "sizes": (1, 1 << 10, 1 << 16, 1 << 20), "seconds_per_size": 0.5,
+    }  # fmt: skip
     # A tenth of osu_latency's counts, because a small message takes 100 times as long.
     defaults: ClassVar[Mapping[str, int]] = {"iterations": 1000, "warmups": 100}
 

@@ -14,8 +14,9 @@ steals work.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
@@ -49,6 +50,7 @@ class Svd(ClusterWorkload):
 
     name = "svd"
     summary = "singular value decomposition of a tall and skinny array"
+    quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000}
     preload = ("dask.array.linalg",)
 
     @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ import itertools
 import math
 import random
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.base import ClusterWorkload, Context
@@ -47,6 +48,8 @@ class TransposeSum(ClusterWorkload):
 
     name = "transpose-sum"
     summary = "x + x.T: each chunk of a square array meets its mirror image"
+    quick: ClassVar[Mapping[str, Any]] = {"size": 4_000, "chunk": 1_000}
+    bytes_per_second = 1e9
     preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 from processes import invoke, usage_error
 
 from commbench import __version__
+from commbench.cli.main import main
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,13 @@ def test_help_has_the_options_of_the_workload_and_of_every_run(workload, option)
     assert result.exit_code == 0
     for name in (option, "--backends", "--launches", "--resume"):
         assert name in result.stdout
+
+
+@pytest.mark.parametrize("command", ["", *main.list_commands(None), "run merge", "run x.toml"])
+def test_h_is_help_everywhere(command):
+    result = invoke(*command.split(), "-h")
+    assert result.exit_code == 0
+    assert "-h, --help" in result.stdout
 
 
 def test_version_is_that_of_the_package():

@@ -49,7 +49,7 @@ def path(tmp_path_factory):
 
 def exported(path, form):
     file = path.parent / f"out.{form}"
-    result = invoke("export", path, "--to", form, "--output", file)
+    result = invoke("export", path, "--format", form, "--file", file)
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{file}\n"
     return file
@@ -60,7 +60,7 @@ def test_export_is_the_report_in_a_file_or_printed(path, form):
     report = invoke("report", path, "--format", form)
     assert report.exit_code == 0, report.output
     assert exported(path, form).read_text() == report.stdout
-    assert invoke("export", path, "--to", form).stdout == report.stdout
+    assert invoke("export", path, "--format", form).stdout == report.stdout
 
 
 def test_pyperf_reads_samples_and_metadata(path):
@@ -118,7 +118,7 @@ def test_run_without_a_good_launch_is_refused(tmp_path, form):
     case = builders.case()
     path = builders.written(tmp_path, (case,), [builders.failure(case)], environment=MACHINE).path
     asv = ("--output", tmp_path / "asv", "--commit", "HEAD", "--repository", Path(__file__).parent)
-    result = invoke("export", path, "--to", form, *(asv if form == "asv" else ()))
+    result = invoke("export", path, "--format", form, *(asv if form == "asv" else ()))
     assert "no launch of 20250101-000000-made-up ended well" in usage_error(result)
 
 
@@ -156,11 +156,11 @@ def test_junit_has_failed_and_skipped_cases(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--to asw", "unknown export format 'asw' (did you mean 'asv'?); known: asv, csv"),
-        ("", "Missing option '--to'"),
-        ("--to csv --commit HEAD", "--commit: only an export --to asv takes"),
-        ("--to csv --force", "--force: only an export --to asv takes that, not csv"),
-        ("--to asv", "give asv's results_dir, as asv.conf.json has it: --output"),
+        ("--format asw", "unknown export format 'asw' (did you mean 'asv'?); known: asv, csv"),
+        ("", "Missing option '--format'"),
+        ("--format csv --commit HEAD", "--commit: only an export --format asv takes"),
+        ("--format csv --force", "--force: only an export --format asv takes that, not csv"),
+        ("--format asv", "give asv's results_dir, as asv.conf.json has it: --output"),
     ],
 )
 def test_bad_options_are_refused(path, arguments, message):
@@ -169,6 +169,6 @@ def test_bad_options_are_refused(path, arguments, message):
 
 def test_file_that_cannot_be_written_is_status_1(path, tmp_path):
     file = tmp_path / "no" / "such" / "out.csv"
-    result = invoke("export", path, "--to", "csv", "--output", file)
+    result = invoke("export", path, "--format", "csv", "--file", file)
     assert result.exit_code == 1
     assert f"can't write {file}" in result.stderr

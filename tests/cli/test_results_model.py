@@ -88,8 +88,8 @@ def test_json_has_every_model_in_base_units(run):
 
 def test_backend_can_be_selected(tmp_path):
     run = stored(tmp_path, [TCP, UCX], swept(TCP, 1e-3, 5e8) + swept(UCX, 1e-4, 5e9))
-    assert "did you mean 'ucx'" in usage_error(model(run, "--backend", "uxc"))
-    shown = model(run, "--backend", "ucx").stdout
+    assert "did you mean 'ucx'" in usage_error(model(run, "--backends", "uxc"))
+    shown = model(run, "--backends", "ucx").stdout
     assert "over ucx" in shown
     assert "over tcp" not in shown
 

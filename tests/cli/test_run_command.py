@@ -16,8 +16,10 @@ import builders
 import commbench_fake
 import processes
 import pytest
+from click.shell_completion import ShellComplete
 from processes import draw_only, invoke, usage_error
 
+from commbench.cli.main import main
 from commbench.errors import VerificationError
 from commbench.harness import runner
 from commbench.machine import environment
@@ -123,6 +125,104 @@ def test_resuming_a_complete_run_launches_nothing(good):
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == str(good[1])
     assert processes.records(good[1], "LaunchEnd") == before
+
+
+RESUMED = {
+    "a parameter": ("merge --rows 10", "--rows is 10, and the run has 1000000"),
+    "a list": ("merge --backends fake", "--backends is fake, and the run has fake,fake:slow"),
+    "the cluster": ("merge --workers 4", "--workers is 4, and the run has 2"),
+    "a number": ("merge --iterations 9", "--iterations is 9, and the run has 2"),
+    "a switch": ("merge --dry-run", "--dry-run is True, and the run has none"),
+    "the workload": ("svd", "measures merge, not svd"),
+    "fewer launches": ("--launches 1", "--launches is 1, and the run has 2"),
+    "a suite": ("suites/smoke.toml", "a run goes on with its suite"),
+    "no budget": ("--detect 2", "--detect is 2; it must be above 0 and below 1"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), RESUMED.values(), ids=RESUMED)
+def test_resuming_refuses_what_it_would_ignore(arguments, message, good, never_launched):
+    manifest = (good[1] / "run.json").read_text()
+    assert message in usage_error(invoke("run", *arguments.split(), "--resume", good[1]))
+    assert (good[1] / "run.json").read_text() == manifest
+
+
+def test_options_before_a_workload_are_refused():
+    result = invoke("run", "--launches", 3, "merge")
+    assert result.exit_code == 2
+    assert "write --launches after merge" in result.output
+
+
+@pytest.mark.parametrize("workload", [(), ("merge", "--rows", "1e6")])
+def test_a_resumed_run_can_have_more_launches(workload, good, tmp_path):
+    path = shutil.copytree(good[1], tmp_path / "run")
+    result = invoke("run", *workload, "--resume", path, "--launches", 3, "--timeout", "10m")
+    assert result.exit_code == 0, result.output
+    assert len(processes.records(path, "LaunchEnd")) == 6
+    cases = json.loads((path / "run.json").read_text())["suite"]["cases"]
+    assert {(case["launches"], case["timeout_s"]) for case in cases} == {(3, 600.0)}
+
+
+def test_quiet_prints_the_folder_and_verbose_all_tables(tmp_path):
+    once = ("--backends", "fake", "--launches", 1, "--iterations", 1)
+    result = run(tmp_path / "quiet", *once, "--quiet")
+    (path,) = (tmp_path / "quiet").iterdir()
+    assert (result.stdout, result.stderr) == (f"{path}\n", "")
+    assert "Provenance" in run(tmp_path / "verbose", *once, "--verbose").stdout
+    result = run(tmp_path / "failed", "--backends", "fake:wrong", "--launches", 1, "-q")
+    assert result.exit_code == 1
+    assert "expected 1, found 2" in result.stderr
+
+
+def test_a_quick_run_has_a_small_problem_and_says_so(tmp_path):
+    result = run(tmp_path, "--backends", "fake,fake:slow", "--quick", "--iterations", 1)
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.iterdir()
+    manifest = json.loads((path / "run.json").read_text())
+    assert manifest["suite"]["cases"][0]["params"]["rows"] == 100_000
+    assert manifest["stopping"]["budget_s"] <= 30
+    assert 4 <= len(processes.records(path, "LaunchEnd")) <= 30
+    assert "Its problem is small (--quick)" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("option", [("--rigorous",), ("--launches", "3")])
+def test_a_quick_run_has_no_other_design(option, tmp_path, never_launched):
+    assert "--quick" in usage_error(run(tmp_path / "results", "--quick", *option))
+
+
+def test_the_duration_is_estimated_before_anything_starts(tmp_path, never_launched):
+    arguments = ("--backends", "fake", "--workers", 500, "--sizes", "1GiB", "--timeout", "100s")
+    result = run(tmp_path, *arguments, workload="all-to-all")
+    assert "6 launches, about " in result.stderr
+    text = " ".join(result.stderr.split())
+    assert "warning: 500 workers share" in text
+    assert "its deadline is 1.7 min: --timeout" in text
+
+
+def test_a_second_interrupt_leaves_the_hint_and_the_status(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def run_plan(plan, path):
+        yield None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_plan", run_plan)
+    monkeypatch.setattr("commbench.cli.run_command.write_report", interrupted)
+    result = run(tmp_path, "--backends", "fake")
+    (path,) = tmp_path.iterdir()
+    assert result.exit_code == 130
+    assert f"interrupted; to go on: commbench run --resume {path}" in result.stderr
+    assert result.stdout == f"{path}\n"
+
+
+def test_an_interrupt_anywhere_else_is_status_130(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("commbench.harness.suite.cases_for", interrupted)
+    result = invoke("run", "merge")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
 def test_failed_launch_is_status_1_and_does_not_end_the_run(tmp_path):
@@ -278,12 +378,57 @@ def test_all_tables_of_a_run_are_printed_on_request(good):
     assert "--format json has all tables" in " ".join(result.output.split())
 
 
-def test_latest_is_the_newest_run_in_results(good, tmp_path, monkeypatch):
+@pytest.fixture
+def results(good, tmp_path, monkeypatch):
+    """Return the folder ``results`` of the working directory, with two runs."""
     monkeypatch.chdir(tmp_path)
-    result = invoke("report", "latest")
+    for name in ("20260101-000000-merge", "20260102-000000-merge"):
+        ignored = shutil.ignore_patterns("figures", "logs", "report.html")
+        shutil.copytree(good[1], tmp_path / "results" / name, ignore=ignored)
+    return Path("results")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["report latest", "run --resume latest", "run merge --resume latest", "model latest",
+     "compare latest latest", "check latest --reference no", "export latest --format csv"],
+)  # fmt: skip
+def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
+    assert "20260101" not in invoke(*arguments.split()).output
+    assert "there is no run in results/" not in invoke(*arguments.split()).output
+    monkeypatch.setattr("commbench.harness.options._runs", lambda _: [])
+    result = invoke(*arguments.split())
     assert result.exit_code == 2
     assert "there is no run in results/ yet" in result.output
-    results = tmp_path / "results"
-    for name in ("20260101-000000-merge", "20260102-000000-merge"):
-        shutil.copytree(good[1], results / name, ignore=shutil.ignore_patterns("figures", "logs"))
-    assert str(Path("results/20260102-000000-merge")) in invoke("report", "latest").stdout
+
+
+def test_a_folder_of_runs_is_no_run_and_the_newest_is_offered(results):
+    result = invoke("report", results)
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert "results has 2 runs; the newest is results/20260102-000000-merge" in text
+
+
+def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    page = results / "20260102-000000-merge" / "report.html"
+    for _ in range(2):
+        assert invoke("open").stdout == f"{page}\n"
+    assert opened == [page.absolute().as_uri()] * 2
+    assert "fake:slow" in page.read_text()
+    assert "holds no run" in usage_error(invoke("open", "nowhere"))
+
+
+def completed(words, incomplete):
+    complete = ShellComplete(main, {}, "commbench", "_COMMBENCH_COMPLETE")
+    return {item.value for item in complete.get_completions(words.split(), incomplete)}
+
+
+def test_values_are_completed(results):
+    assert completed("run merge --backends", "fake,tc") == {"fake,tcp"}
+    assert {"merge", "pingpong"} <= completed("run", "")
+    assert completed("report latest --format", "mark") == {"markdown"}
+    assert completed("run merge --launcher", "ss") == {"ssh"}
+    assert completed("report", "results/20260102") == {"results/20260102-000000-merge"}
+    assert "latest" in completed("run --resume", "")

@@ -21,7 +21,7 @@ def test_the_first_line_counts_the_devices_of_this_machine():
 
 
 def test_the_matrix_of_a_dgx_1_fits_80_columns():
-    result = topology("--file", DGX1)
+    result = topology(DGX1)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert lines[0] == "dgx1.txt: 0 NUMA nodes, 8 GPUs, 4 NICs"
@@ -46,14 +46,14 @@ def test_a_driver_without_a_gpu_is_mentioned(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--file", "absent.txt"), 2, "can't read absent.txt"),
-        (("--file", "."), 2, "can't read ."),
+        (("absent.txt",), 2, "can't read absent.txt"),
+        ((".",), 2, "can't read ."),
         (("--figure", "links.pdf"), 2, "a figure is FILE.svg or FILE.png"),
         (("--figure", "nowhere/links.svg"), 1, "can't write nowhere/links.svg"),
-        (("--file", str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
+        ((str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
          "each of the 9 workers one GPU, and dgx1.txt has 8"),
-        (("--file", str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
-        (("--workers", "0"), 2, "0 is not in the range"),
+        ((str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
+        (("--workers", "0"), 2, "0 is too small; it must be at least 1"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_end_with_a_message(arguments, status, message, tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_invalid_arguments_end_with_a_message(arguments, status, message, tmp_pa
 @pytest.mark.parametrize("form", ["svg", "png"])
 def test_the_figure_has_the_format_of_its_suffix(form, tmp_path):
     path = tmp_path / f"links.{form}"
-    result = topology("--file", DGX1, "--figure", path)
+    result = topology(DGX1, "--figure", path)
     assert result.exit_code == 0, result.output
     assert result.output.endswith(f"wrote {path}\n")
     assert path.read_bytes()[:5] == {"svg": b"<?xml", "png": b"\x89PNG\r"}[form]
@@ -75,11 +75,11 @@ def test_the_figure_has_the_format_of_its_suffix(form, tmp_path):
 
 def test_the_written_placement_is_that_of_auto(tmp_path):
     path = tmp_path / "dgx1.toml"
-    assert topology("--file", DGX1, "--write-placement", path).exit_code == 0
+    assert topology(DGX1, "--write-placement", path).exit_code == 0
     assert files.choose_placement(str(path), ClusterSpec(n_workers=8, device="gpu")) == auto(
         read_host(DGX1), 8, "gpu"
     )
-    assert topology("--file", DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
+    assert topology(DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
     assert len(tomllib.loads(path.read_text())["worker"]) == 2
 
 
@@ -87,6 +87,6 @@ def test_quotes_in_a_device_name_are_escaped_in_the_written_placement(tmp_path):
     matrix = tmp_path / "matrix.txt"
     matrix.write_text('  GPU0 mlx"\\\nGPU0 X PIX\nmlx"\\ PIX X\n')
     path = tmp_path / "placement.toml"
-    assert topology("--file", matrix, "--write-placement", path).exit_code == 0
+    assert topology(matrix, "--write-placement", path).exit_code == 0
     (placement,) = files.choose_placement(str(path), ClusterSpec(n_workers=1, device="gpu"))
     assert placement.nic == 'mlx"\\:1'

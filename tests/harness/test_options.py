@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from commbench.harness import options
 from commbench.machine import environment
 from commbench.model import Stopping, registry
+from commbench.workloads.base import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,9 @@ class Params:
 
     rows: int = field(default=7, metadata={"help": "rows"})
     size: int = field(default=8, metadata={"help": "size", "unit": "bytes"})
+    pause: float = field(default=0.1, metadata={"help": "pause", "unit": "seconds"})
+    counts: tuple[int, ...] = field(default=(1,), metadata={"help": "counts"})
+    bare: int = 5
     share: float = field(default=0.5, metadata={"help": "share"})
     deep: bool = field(default=False, metadata={"help": "deep"})
     label: str = field(default="x", metadata={"help": "label"})
@@ -34,11 +39,12 @@ class Params:
 @pytest.fixture
 def read():
     """Return a function that parses arguments and returns their values, or the output."""
+    kind = type("Kind", (Workload,), {"Params": Params, "defaults": {"iterations": 11}})
+    groups = options.groups(kind)
 
     def read(*arguments):
         values = {}
-        parameters = [*options.param_options(Params), *options.run_options()]
-        command = click.Command("x", params=parameters, callback=values.update)
+        command = options.Command("x", groups, callback=lambda **given: values.update(given))
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code in (0, 2), result.output
         return values if result.exit_code == 0 and values else result.output
@@ -50,6 +56,12 @@ def read():
     ("arguments", "name", "value"),
     [
         (("--rows", "3"), "rows", 3),
+        (("--rows", "1e6"), "rows", 1_000_000),
+        (("--rows", "-3"), "rows", -3),
+        (("--pause", "20ms"), "pause", 0.02),
+        (("--counts", "1e3,2k"), "counts", (1000, 2000)),
+        (("--launches", "1e1"), "launches", 10),
+        (("--budget", "5m"), "budget", 300.0),
         (("--size", "8MiB"), "size", 8 << 20),
         (("--share", "0.25"), "share", 0.25),
         (("--deep", "yes"), "deep", True),
@@ -71,7 +83,9 @@ def test_option_has_the_type_of_its_field(arguments, name, value, read):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--rows", "1e6"), "'1e6' is not a valid integer"),
+        (("--rows", "1.5"), "'1.5' is not a whole number"),
+        (("--rows", "many"), "'many' is not a number; write for example 6, 1e6 or 250k"),
+        (("--pause", "2 bits"), "'2 bits' is not a duration"),
         (("--how", "p3p"), "'p3p' is not one of 'tasks', 'p2p'"),
         (("--size", "1.5B"), "'1.5B' is not a whole number of bytes"),
         (("--sizes", "1,x"), "'x' is not a number of bytes"),
@@ -91,6 +105,15 @@ def test_help_has_the_defaults(read):
     text = " ".join(read("--help").split())
     for default in ("7", "0.5", "False", "p2p", "1,2", "0,1,2,3,…,49"):
         assert f"[default: {default}]" in text
+    assert re.search(r"--iterations COUNT Timed calls per launch. \[default: 11\]", text)
+
+
+def test_help_has_the_options_in_groups(read):
+    lines = read("--help").splitlines()
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Workload:", "Cluster:", "GPU:", "Statistics:", "Output:"]
+    first = [lines[lines.index(title) + 1].split()[0] for title in titles]
+    assert first == ["--rows", "--workers", "--device", "--quick", "--output"]
 
 
 @pytest.mark.parametrize("name", registry.names("workload"))
@@ -100,8 +123,9 @@ def test_parameters_of_every_workload_are_options(name):
     names = [option.name for option in parameters]
     assert names == [field.name for field in dataclasses.fields(kind.Params)]
     assert all(option.help for option in parameters)
-    common = {option.name for option in (*options.run_options(), *options.cluster_options(kind))}
-    assert common.isdisjoint(names)
+    workload, *others = options.groups(kind).values()
+    assert names == [option.name for option in workload[:-1]]
+    assert {option.name for option in chain(*others)}.isdisjoint(names)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from commbench.model import (
     Failure,
     Launch,
     LaunchEnd,
+    Phase,
     Sample,
     TransferRecord,
     TransportUsed,
@@ -67,6 +68,8 @@ class Odd(FakeBackend):
         elif option == "mute":
             os.close(int(os.environ[RECORDS]))
             time.sleep(1e6)
+        elif option == "phase":
+            os.write(int(os.environ[RECORDS]), b"# collecting\\n")
         elif option == "raise":
             raise RuntimeError("the dice are loaded")
         elif option == "verbose":
@@ -130,6 +133,14 @@ def test_good_launch_leaves_only_its_records(tmp_path, tag):
         (iteration, src, dst) for iteration in (-1, 0, 1) for src, dst in ("01", "10")
     ]
     assert not list(tmp_path.rglob("*.open.parquet"))
+
+
+def test_phases_are_yielded_from_the_start_on(tmp_path):
+    records = list(runner.run_plan(launches("odd:phase"), tmp_path))
+    assert isinstance(records[0], Phase)
+    phases = [phase.name for phase in records if isinstance(phase, Phase)]
+    assert phases == ["starting", "collecting"]
+    assert records[-1].ok
 
 
 FAULTS = {

@@ -26,6 +26,7 @@ BAD = {
     "unknown key of the cluster": (
         "[cluster]\nworkers = 2\n" + MERGE, "'workers'", "known: cpus_per_worker, dask", ".cluster",
     ),
+    "parameter beside params": (MERGE + "rows = 3", "svd: params = { rows = … }", ".case[0]"),
     "unknown key of a case": (MERGE + "param = {}", "'param' (did you mean 'params'?)", ".case[0]"),
     "unknown key of a case's cluster": (
         MERGE + MERGE + "[case.cluster]\nn_worker = 1", "'n_worker'", ".case[1].cluster",
@@ -60,6 +61,7 @@ BAD = {
     "unknown device": (
         '[cluster]\ndevice = "tpu"\n' + MERGE, "device 'tpu'", "known: auto, cpu, gpu",
     ),
+    "fraction for an integer": (MERGE + "params = {rows = 1.5}", "expected int, got 1.5", "rows"),
     "bool for a parameter": (MERGE + "params = {rows = true}", "expected int, got True", "rows"),
     "unknown choice": (
         MERGE + 'params = {shuffle = "p3p"}', "expected one of 'tasks', 'p2p', got", "shuffle",
@@ -128,8 +130,11 @@ def test_case_has_default_parameters(read):
     assert "rows" in short.params
 
 
-def test_integer_for_a_float_gives_the_same_case(read):
-    one, same = (read(f"{MERGE}params = {{frac_match = {text}}}").cases for text in ("1", "1.0"))
+@pytest.mark.parametrize(
+    "texts", [("frac_match = 1", "frac_match = 1.0"), ("rows = 1000", "rows = 1e3")]
+)
+def test_integers_and_floats_of_the_same_value_give_the_same_case(texts, read):
+    one, same = (read(f"{MERGE}params = {{{text}}}").cases for text in texts)
     assert one[0].id == same[0].id
 
 

@@ -94,6 +94,12 @@ def test_a_measured_cluster_is_left_as_it_was(measured):
     assert measured.after == measured.before
 
 
+def test_the_scheduler_sends_nothing_to_a_client_that_is_gone(measured, dask_cluster):
+    log = dask_cluster.file.with_name("scheduler.log").read_text()
+    assert "Remove client" in log
+    assert "CommClosedError" not in log
+
+
 def test_samples_transports_and_coverage_are_those_of_its_workers(measured):
     assert len(measured.samples) == 5
     assert all(sample["verified"] and sample["cpu_seconds"] > 0 for sample in measured.samples)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import date
+from itertools import chain
 
 import click
 import dask
@@ -31,7 +32,7 @@ class LargerSpec(ClusterSpec):
 def options(monkeypatch):
     """Return the options of a merge on the larger cluster."""
     monkeypatch.setattr(run_options, "ClusterSpec", LargerSpec)
-    return {option.name or "": option for option in run_options.cluster_options(Merge)}
+    return {option.name or "": option for option in chain(*run_options.groups(Merge).values())}
 
 
 def parsed(options, *arguments):
@@ -44,7 +45,7 @@ def test_a_new_field_has_an_option_with_help_and_default(options):
     assert run_options.cluster(parsed(options)) == LargerSpec()
     chosen = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
     assert run_options.cluster(chosen) == LargerSpec(n_workers=3, disk_limit="4GB")
-    in_suites = {option.name: option for option in run_options.suite_options()}
+    in_suites = {option.name: option for option in chain(*run_options.groups().values())}
     assert in_suites["disk_limit"].default is None
 
 
@@ -59,8 +60,9 @@ def test_a_new_field_changes_labels_and_case_ids_only_where_it_is_set():
 
 
 def test_pair_workloads_only_have_the_options_of_devices():
-    names = {option.name for option in run_options.cluster_options(PingPong)}
-    assert names == {"device", *ClusterSpec.settings("gpu")}
+    groups = run_options.groups(PingPong)
+    assert "Cluster" not in groups
+    assert {option.name for option in groups["GPU"]} == {"device", *ClusterSpec.settings("gpu")}
 
 
 WHOLE = ClusterSpec(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import pytest
+from scenarios import scenario
 
 from commbench import backends
 from commbench.harness.measure.conditions import measure_idle
@@ -14,13 +16,11 @@ from commbench.model import Case, ClusterSpec, Launch
 SPEC = ClusterSpec(n_workers=4)
 
 
-def idle_cores(name, scratch, monkeypatch):
+def idle_cores(name, scratch):
     """Return the cores that scheduler, client and four workers burn in 10 s."""
     backend = backends.parse(name)
-    if problem := backend.unavailable("cpu"):
-        pytest.skip(problem.reason)
     scratch.mkdir()
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for variable, value in backend.environment("cpu", scratch).items():
             patch.setenv(variable, value)
         with LocalLauncher().start(SPEC, backend.protocol, scratch) as cluster:
@@ -30,12 +30,12 @@ def idle_cores(name, scratch, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_idle_cluster_costs_what_tcp_costs(tmp_path, monkeypatch):
+@scenario(300)
+def test_idle_cluster_costs_what_tcp_costs(tmp_path):
     cores = {"tcp": [], "mpi": []}
     for turn in range(6):
         for name in cores if turn % 2 else reversed(cores):
-            cores[name].append(idle_cores(name, tmp_path / f"{name}-{turn}", monkeypatch))
+            cores[name].append(idle_cores(name, Path(tmp_path, f"{name}-{turn}")))
     medians = {name: statistics.median(values) for name, values in cores.items()}
     print(medians, medians["mpi"] / medians["tcp"])
     assert medians["mpi"] <= 1.2 * medians["tcp"]

@@ -12,6 +12,7 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
+from commbench.model import Stopping
 from commbench.reports import opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
@@ -285,16 +286,25 @@ def test_what_is_open_has_a_command(recorded, medians, command):
     assert f"commbench report -v {run.path}" in text
 
 
+def test_a_quick_run_is_followed_by_one_of_the_full_size(recorded):
+    command = "commbench run merge --quick --backends tcp,mpi"
+    run = run_of(recorded, {"tcp": 1.0}, command=command, stopping=Stopping(quick=True))
+    assert "measure the full size: commbench run merge --backends tcp,mpi\n" in (
+        opening.next_steps(run)
+    )
+    assert "Its problem is small (--quick)" in "\n".join(map(str, opening.opening(run)))
+
+
 @pytest.mark.parametrize(
     "command", ["", "commbench run 'merge", "rm -rf x", "commbench ab --base a --head b merge"]
 )
 def test_only_a_command_that_made_a_run_is_repeated(command):
-    assert opening._with_budget(command) == ""
+    assert opening._without_design(command) == ""
 
 
 def test_options_of_the_design_are_left_out_with_their_values():
-    command = "commbench run x --launches=3 --iterations 4 --rigorous --rows 5"
-    assert opening._with_budget(command) == "commbench run x --rows 5 --rigorous"
+    command = "commbench run x --launches=3 --iterations 4 --rigorous --quick --rows 5"
+    assert opening._without_design(command) == "commbench run x --rows 5"
 
 
 def test_a_disturbance_can_be_copied():

@@ -191,7 +191,7 @@ WARM = {"iteration": -1}
                 moved(0, 1, 30), moved(0, 1, 45, launch=1, src="2"),
                 wire(CASE, 60), wire(CASE, 40, src="1", dst="0", launch=1),
                 log_count(CASE, n_started=1, n_logged=1),
-                log_count(CASE, "1", n_started=1, n_logged=1),
+                log_count(CASE, "1", n_started=1, n_logged=1, launch=1),
             ],
             {"logged_bytes": 75, "wire_bytes": 100, "coverage": 0.75, "n_started": 2,
              "n_logged": 2, "n_lost": 0},
@@ -230,9 +230,17 @@ WARM = {"iteration": -1}
         # Records count, and not what the worker says it had logged.
         ([log_count(CASE, n_started=10, n_logged=10), moved(0, 1, 5)], {"n_lost": 9}),
         ([log_count(CASE)], {"coverage": math.nan}),
+        # The second iteration was cut short.
+        (
+            [
+                moved(0, 1, 3), wire(CASE, 4), log_count(CASE, n_started=1, n_logged=1),
+                moved(0, 1, 3, iteration=1),
+            ],
+            {"n_lost": 0, "n_logged": 1, "coverage": 0.75},
+        ),
     ],
     ids=["logged", "nothing logged", "to itself", "loopback", "warm-up", "lost", "not stored",
-         "nothing on the wire"],
+         "nothing on the wire", "cut short"],
 )  # fmt: skip
 def test_coverage(records, expected, recorded):
     (row,) = stats.coverage(recorded([CASE], records)).to_dict("records")

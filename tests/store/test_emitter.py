@@ -53,6 +53,12 @@ def sizes(run):
     return [record.nbytes for record in all_records(run)]
 
 
+def test_a_phase_is_a_line_of_the_pipe(recorder):
+    emit, end = recorder
+    emit.phase("collecting")
+    assert end.read(100) == b"# collecting\n"
+
+
 def test_record_is_in_the_pipe_at_once(recorder):
     emit, end = recorder
     emit(builders.sample(CASE, 1.0))

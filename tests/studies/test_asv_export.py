@@ -48,7 +48,7 @@ class Project(Repository):
 
     def export(self, run, *arguments):
         where = ("--output", self.results, "--repository", self.path)
-        return invoke("export", run, "--to", "asv", *where, *arguments)
+        return invoke("export", run, "--format", "asv", *where, *arguments)
 
     def asv(self, *arguments):
         command = [sys.executable, "-m", "asv", "--config", str(self.config), *arguments]

@@ -10,7 +10,7 @@ import pytest
 
 from commbench import backends, load
 from commbench.harness import runner
-from commbench.model import LaunchEnd
+from commbench.model import LaunchEnd, Stopping
 from commbench.store.records import BULK
 
 SECONDS = 10.0
@@ -64,7 +64,12 @@ def test_a_run_ends_at_the_first_look_at_which_all_is_decided(run):
     assert result.exit_code == 0, result.output
     report = json.loads(processes.invoke("report", path, "--format", "json").stdout)["run"]
     assert report["ended_by"] == "decided"
-    assert report["stopping"] == {"budget_s": 2000.0, "detect": 0.05, "fixed_iterations": False}
+    assert report["stopping"] == {
+        "budget_s": 2000.0,
+        "detect": 0.05,
+        "fixed_iterations": False,
+        "quick": False,
+    }
     spent = sum(end["seconds"] for end in ends(path))
     assert 400 <= spent < 800
     assert "look 1 of 5" in result.stderr
@@ -106,11 +111,22 @@ def test_given_iterations_are_not_changed(run):
     assert set(load(path).samples.groupby(["case_id", "launch"]).size()) == {4}
 
 
-def test_a_budget_too_small_for_a_block_has_the_first_launches_only(run):
+def test_a_budget_that_a_block_exceeds_has_no_other(run):
     result, path = run("--budget", 1, noise=0.1)
     assert result.exit_code == 0, result.output
-    assert len(ends(path)) == 4
+    assert len(ends(path)) == 2
     assert load(path).ended_by == "time"
+
+
+def test_more_budget_is_used_by_a_run_that_is_resumed(run):
+    _, path = run("--launches", 3, noise=0.3, between=0.3)
+    result = processes.invoke("run", "--resume", path, "--budget", "5m", figures=())
+    assert result.exit_code == 0, result.output
+    assert len(ends(path)) > 6
+    assert load(path).manifest.stopping == Stopping(budget_s=300.0)
+    n_ends = len(ends(path))
+    processes.invoke("run", "--resume", path, "--budget", "10m", figures=())
+    assert len(ends(path)) > n_ends
 
 
 def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):

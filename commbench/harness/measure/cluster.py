@@ -58,13 +58,16 @@ def measure_cluster(
         client.run_on_scheduler(keep_every_task)
         if launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        emit.phase("making the data")
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):
+            emit.phase(records.counted(iteration, case))
             # Drop transfers of the preparation and of the last verification.
             n_tasks_before = drain(client)
             spilled_before = client.run(spill.written)
             sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
+            emit.phase("collecting and verifying")
             # If the result is wrong, none of these records is written.
             with emit.region() as keep:
                 for record in chain(

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,6 +178,7 @@ def measure_fetches(
         wait_finished(blocks, "the block {!r} can't be made")
         order = random.Random(f"{case.seed} {launch.index}")
         for iteration in range(-case.warmups, case.iterations):
+            emit.phase(records.counted(iteration, case))
             client.run(wire.forget)
             counters = traffic.network_counters()
             exchange = _Exchange(launch, iteration, cluster, members, order)
@@ -184,11 +186,13 @@ def measure_fetches(
                 exchange.alone(size, emit)
                 exchange.together(size, emit)
             exchange.echo(emit)
-            exchange.count(emit)
-            for sent in traffic.wire_bytes(launch, iteration, cluster):
-                emit(sent)
-            for record in traffic.network_bytes(launch, iteration, counters):
-                emit(record)
+            with emit.region() as keep:
+                for record in chain(
+                    exchange.counts(),
+                    traffic.wire_bytes(launch, iteration, cluster),
+                    traffic.network_bytes(launch, iteration, counters),
+                ):
+                    keep(record)
         for link in traffic.links(launch, backend, cluster):
             emit(link)
         del blocks
@@ -268,16 +272,14 @@ class _Exchange:
                 )
             )  # fmt: skip
 
-    def count(self, emit: Emit) -> None:
-        """Emit the number of fetches of each worker, by outcome."""
+    def counts(self) -> Iterator[LogCount]:
+        """Yield the number of fetches of each worker, by outcome."""
         for member in self._members:
-            emit(
-                LogCount(
-                    **self._common, worker=member.name,
-                    n_started=self._n_fetched[member] + self._n_busy[member],
-                    n_logged=self._n_fetched[member], n_busy=self._n_busy[member],
-                    n_failed=0, n_in_flight=0,
-                )
+            yield LogCount(
+                **self._common, worker=member.name,
+                n_started=self._n_fetched[member] + self._n_busy[member],
+                n_logged=self._n_fetched[member], n_busy=self._n_busy[member],
+                n_failed=0, n_in_flight=0,
             )  # fmt: skip
 
     def _shuffled(self, members: Sequence[_Member]) -> list[_Member]:

@@ -29,7 +29,8 @@ from commbench.harness.measure.layers import (
 from commbench.harness.measure.streams import measure_pairs, under_load
 from commbench.machine import cores, gpu, process
 from commbench.model import Launch, Load, TransportUsed
-from commbench.store.emitter import Emit
+from commbench.model.units import format_message_size
+from commbench.store.emitter import Emit, Emitter
 from commbench.workloads.base import PairWorkload
 
 _SMALL = 8192
@@ -40,7 +41,7 @@ INITIATOR, PEER = "0", "1"
 
 
 def measure_pair(
-    launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emit
+    launch: Launch, workload: PairWorkload, backend: Backend, scratch: Path, emit: Emitter
 ) -> None:
     """Measure all message sizes over one connection per layer; emit a sample per exchange.
 
@@ -56,6 +57,7 @@ def measure_pair(
     os.environ.update(pair.ends[0])
     if workload.mode == "multi-pair":
         for layer in workload.layers:
+            emit.phase(f"{layer} layer")
             used = measure_pairs(launch, workload, backend, layer, scratch, emit)
             for number, transports in enumerate(used):
                 pair.report(transports, layer, (str(2 * number), str(2 * number + 1)))
@@ -63,6 +65,7 @@ def measure_pair(
     layers = list(workload.layers)
     if "raw" in layers and isinstance(tool := backend.endpoints("raw"), Tool):
         layers.remove("raw")
+        emit.phase("raw layer")
         pair.report(measure_with_tool(tool, launch, workload, scratch, emit), "raw")
     # One event loop for all layers, because ucxx and mpi:// only support the first.
     asyncio.run(pair.measure([layer for layer in layers if layer != "worker"]))
@@ -70,6 +73,7 @@ def measure_pair(
         # Imported late, because Dask must not be loaded while the raw transport is measured.
         from commbench.harness.measure.fetches import measure_worker
 
+        emit.phase("worker layer")
         measure_worker(launch, workload, backend, scratch, emit)
 
 
@@ -79,7 +83,7 @@ class _Pair:
     workload: PairWorkload
     backend: Backend
     scratch: Path
-    emit: Emit
+    emit: Emitter
     raw: str = ""
     """The transport of the raw layer."""
     idle_known: bool = False
@@ -164,6 +168,7 @@ class _Pair:
     async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
         case, workload = self.launch.case, self.workload
         for size in workload.sizes:
+            self.emit.phase(f"{layer} layer, {format_message_size(size)}")
             n_warmups = workload.n_samples(size, case.warmups)
             n_samples = workload.n_samples(size, case.iterations)
             messages = Messages(exchange, workload, size)

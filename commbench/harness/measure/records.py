@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.model import Launch, Sample
+from commbench.model import Case, Launch, Sample
 
 
 def keys(launch: Launch, iteration: int | None = None) -> dict[str, Any]:
     """Return the fields that identify the launch, and the iteration unless it is None."""
     fields: dict[str, Any] = {"case_id": launch.case.id, "launch": launch.index}
     return fields if iteration is None else {**fields, "iteration": iteration}
+
+
+def counted(iteration: int, case: Case) -> str:
+    """Return the name of the phase of an iteration, which is negative in warm-ups."""
+    if iteration < 0:
+        return f"warm-up {case.warmups + iteration + 1} of {case.warmups}"
+    return f"iteration {iteration + 1} of {case.iterations}"
 
 
 def sample(

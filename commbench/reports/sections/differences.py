@@ -38,7 +38,13 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def resolution(run: Run) -> str:
-    """Return what differences the run can find, as a sentence; empty without a comparison."""
+    """Return what differences the run can find, and whether its problem is a small one."""
+    rule = run.manifest.stopping
+    small = "Its problem is small (--quick): at full size, another backend may be the fastest."
+    return " ".join(filter(None, [_resolution(run), small * bool(rule and rule.quick)]))
+
+
+def _resolution(run: Run) -> str:
     if not run.comparisons:
         return ""
     by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
@@ -49,8 +55,9 @@ def resolution(run: Run) -> str:
         )
         n_launches = least_launches(max(together.values()))
         remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
+        has = "1 launch" if least.n_launches == 1 else f"{least.n_launches} launches"
         return (
-            f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
+            f"This run can't tell any backends apart: it has {has} per case, "
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable

@@ -15,6 +15,7 @@ class Rechunk(commbench.ClusterWorkload):
     name = "rechunk"  # the entry point's name
     summary = "bands of rows become bands of columns"  # for `commbench list`
     preload = ("dask.array",)  # imported in every process before it communicates
+    quick = {"size": 1000}  # the parameters of --quick
 
     @dataclass(frozen=True, kw_only=True)
     class Params:  # each field is an option of `commbench run rechunk`

@@ -81,11 +81,11 @@ def measure_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         iterations: int = 20, warmups: int = 10, **params: Any,
     ) -> list[Record]:  # fmt: skip
         case = Case(workload="pingpong", backend="tcp", iterations=iterations, warmups=warmups)
-        records = [] if records is None else records
+        records = InMemory() if records is None else records
         context = Context(n_workers=2, device="cpu", seed=7)
         workload = kind(kind.Params(**{"seconds_per_size": 60.0} | params), context)
         pingpong.measure_pair(
-            make_launch(case), workload, backend or TcpBackend(), tmp_path, records.append
+            make_launch(case), workload, backend or TcpBackend(), tmp_path, records
         )
         return records
 

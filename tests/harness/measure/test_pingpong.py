@@ -11,6 +11,7 @@ from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
 from commbench.machine import process
 from commbench.model import Sample, TransportUsed, WorkerPlace
+from commbench.store.emitter import InMemory
 from commbench.workloads.pingpong import PingPong
 
 KB, MiB = 1024, 1 << 20
@@ -119,7 +120,7 @@ def stale_once(replies):
     ],
 )
 def test_a_wrong_reply_is_no_sample(measure, change, size, message):
-    records = []
+    records = InMemory()
     with pytest.raises(VerificationError, match=message):
         measure(changing(change), sizes=(size,), records=records)
     assert select(records, Sample) == []
@@ -129,7 +130,7 @@ def test_samples_of_earlier_sizes_are_kept_after_a_wrong_reply(measure):
     def large_corrupted(replies):
         return corrupted(replies) if replies[-1].size > 100 else replies[-1]
 
-    records = []
+    records = InMemory()
     with pytest.raises(VerificationError, match="to a message of 101 B differs"):
         measure(
             changing(large_corrupted), sizes=(100, 101), records=records, iterations=5, warmups=0

@@ -8,6 +8,7 @@ from launching import ping_pong, select
 from commbench.errors import VerificationError
 from commbench.harness.measure import layers, pingpong
 from commbench.model import Load, Sample
+from commbench.store.emitter import InMemory
 
 LOADED = {"mode": "loaded-latency", "load_size": 1 << 16, "window": 4}
 SIZES = (1, 64 << 10)
@@ -54,7 +55,7 @@ def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
         return await exchange(self, *n_left)
 
     monkeypatch.setattr(layers.Messages, "exchange", breaks)
-    records = []
+    records = InMemory()
     with pytest.raises(VerificationError, match="the load broke off"):
         measure(records=records, iterations=10**6, **LOADED)
     assert not select(records, Load)

@@ -1,0 +1,97 @@
+"""What to expect of a run, before anything starts: its duration, and what will fail.
+
+The constants are those of a virtual machine with two cores, and right within a factor of three.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from commbench.harness.cases import make_workload
+from commbench.model import Case, Suite, registry
+from commbench.model.units import format_duration
+from commbench.workloads.base import ClusterWorkload, FetchWorkload, PairWorkload, Workload
+
+_LAUNCH_SECONDS = 4.0
+"""Of starting Python and a scheduler, measuring their idle cost, and ending them."""
+_WORKER_SECONDS = 0.5
+"""The CPU time that a worker takes to start and to end."""
+_CALL_SECONDS = 0.05
+"""Of the requests to a worker for one size of all-to-all."""
+_MESSAGE_SECONDS, _SECONDS_PER_BYTE = 3e-3, 3e-9
+"""Of a fetch between workers and its verification."""
+_SMALL_MESSAGE_SECONDS = 3e-4
+_CROWDED = 4
+"""The processes per core from which on starting them takes long."""
+
+
+def launch_seconds(case: Case) -> float:
+    """Return a rough estimate of the seconds of a launch of `case`."""
+    workload, n_workers = make_workload(case), case.cluster.n_workers
+    if isinstance(workload, PairWorkload):
+        return _LAUNCH_SECONDS * len(workload.layers) + _messages_seconds(workload, case)
+    here = _cores_here(case)
+    start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
+    # Making the data takes as long as an iteration.
+    return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
+
+
+def _messages_seconds(workload: PairWorkload, case: Case) -> float:
+    return len(workload.layers) * sum(
+        min(
+            workload.n_samples(size, n)
+            * (_SMALL_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)
+            * max(1, workload.window if workload.mode != "latency" else 1),
+            workload.seconds_per_size,
+        )
+        for size in workload.sizes
+        for n in (case.warmups, case.iterations)
+    )
+
+
+def _iteration_seconds(workload: Workload, n_workers: int) -> float:
+    n_pairs = n_workers * (n_workers - 1)
+    if isinstance(workload, FetchWorkload):
+        return sum(
+            n_workers * _CALL_SECONDS + 2 * n_pairs * (_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)
+            for size in workload.sizes
+        )
+    assert isinstance(workload, ClusterWorkload)
+    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.payload_bytes / workload.bytes_per_second
+
+
+def _cores_here(case: Case) -> int | None:
+    """Return the cores of this host if all workers of `case` are on it."""
+    launcher = registry.load("launcher", case.cluster.launcher)
+    return None if launcher.remote(case.cluster) else len(os.sched_getaffinity(0))
+
+
+def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
+    """Yield the estimated duration of a run of `suite`, and a warning for what will go wrong."""
+    seconds = [(case, launch_seconds(case)) for case in suite.cases]
+    if budget_s is None:
+        n_launches = sum(case.launches for case in suite.cases)
+        total_s = sum(case.launches * each for case, each in seconds)
+        launches = "1 launch" if n_launches == 1 else f"{n_launches} launches"
+        yield f"{launches}, about {format_duration(total_s)}"
+    else:
+        yield f"at most {format_duration(budget_s)} of launches"
+    said = set()
+    for case, each in seconds:
+        spec, here = case.cluster, _cores_here(case)
+        pair = issubclass(registry.load("workload", case.workload), PairWorkload)
+        if not pair and here and spec.n_workers + 2 > _CROWDED * here:
+            said.add(
+                f"warning: {spec.n_workers} workers share {here} cores: they wait for cores more "
+                "than for data, and may not be there in time (--start-timeout "
+                f"{format_duration(spec.start_timeout_s)}); take fewer --workers, or hosts with "
+                "more cores"
+            )
+        if each > case.timeout_s:
+            said.add(
+                f"warning: a launch of {case.workload} over {case.backend} takes about "
+                f"{format_duration(each)}, and its deadline is {format_duration(case.timeout_s)}: "
+                f"--timeout {2 * each / 60:.0f}m, or fewer iterations, sizes or workers"
+            )
+    yield from sorted(said)

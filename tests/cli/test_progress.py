@@ -1,0 +1,64 @@
+"""Progress shows what a launch does, on a terminal and in logs, and is never silent for long."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import builders
+import pytest
+
+from commbench.cli import progress
+from commbench.model import Manifest, Phase, Suite
+
+CASE = builders.case()
+RUN = Manifest(
+    id="run", suite=Suite(name="s", cases=(CASE,)), environment={}, seed=0, started_at="now"
+)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return a function that passes pairs of a time and a record, and returns the output."""
+
+    def shown(timed, *, terminal=False, **given):
+        stream, now = io.StringIO(), SimpleNamespace(monotonic=lambda: 0.0)
+        stream.isatty = lambda: terminal
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(progress, "time", now)
+        with progress.display(RUN, 2, **given) as show:
+            for seconds, record in timed:
+                now.monotonic = lambda seconds=seconds: seconds
+                show(record)
+        return stream.getvalue()
+
+    return shown
+
+
+def phase(name):
+    return Phase(case_id=CASE.id, launch=0, name=name)
+
+
+def test_a_terminal_shows_the_phase_and_its_duration_at_each_tick(shown):
+    text = shown([(0, phase("starting")), (3, None), (9, phase("collecting"))], terminal=True)
+    for part in ("merge tcp: starting", "merge tcp: starting 3 s", "merge tcp: collecting"):
+        assert part in text
+
+
+def test_a_log_has_a_line_for_a_long_phase(shown):
+    assert shown([(0, phase("starting")), (29, None)]) == ""
+    text = shown([(0, phase("starting")), (31, None), (60, None), (70, None)])
+    assert text == "merge tcp: starting …\n" * 2
+
+
+def test_a_log_has_a_line_per_launch_with_the_time_left(shown):
+    ends = [(0, builders.end(CASE, launch=n, seconds=90.0)) for n in range(2)]
+    first, second = shown([(0, builders.sample(CASE, 0.5)), *ends]).splitlines()
+    assert first == "[1/2] merge tcp: done in 90.0 s, last iteration 500 ms, 1.5 min left"
+    assert second == "[2/2] merge tcp: done in 90.0 s"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_progress_has_failures_only(shown, terminal):
+    records = [phase("starting"), builders.end(CASE), builders.failure(CASE, "it broke"), "note"]
+    text = shown([(99, record) for record in records], terminal=terminal, quiet=True)
+    assert text == "failed: merge tcp: it broke\n"
