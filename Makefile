@@ -59,7 +59,7 @@ test-wheel: release  ## Install what make release built, in an environment of it
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	$(WHEEL)/bin/python -m pip check
-	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && bin=$$(pwd)/$(WHEEL)/bin && cd "$$folder" && set -ex; \
+	set -ex; bin=$$(pwd)/$(WHEEL)/bin; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; cd "$$folder"; \
 	  $$bin/commbench doctor; $$bin/commbench list; $$bin/dask commbench --version; \
 	  $$bin/commbench run pingpong --sizes 1 --iterations 2 --warmups 0 --launches 1; \
 	  $$bin/commbench run ucx-dgx-svd --backends tcp --scale 0.1% --iterations 1 --warmups 0 --launches 1

@@ -73,7 +73,7 @@ def _look_up(side: str, name: str) -> Environment:
         )
     # An old git repeats the option.
     commit = said.split()[-1]
-    if name == "HEAD" and (environment.checkout(Path()) or {}).get("dirty"):
+    if (side, name) == ("head", "HEAD") and (environment.checkout(Path()) or {}).get("dirty"):
         raise UsageError(
             f"--{side} HEAD lacks changes of the working tree, and only commits are compared. "
             f"Commit or stash the changes, or leave them out: --{side} {commit[:12]}"
@@ -110,8 +110,7 @@ def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Se
     source = folder / "source"
     if not source.exists():
         yield "git", "worktree", "add", "--quiet", "--detach", source, commit
-    if not python.exists():
-        yield sys.executable, "-m", "venv", folder / "env"
+    yield sys.executable, "-m", "venv", "--clear", folder / "env"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
     # First, because the index may have no commbench for a project that requires it.
     if _name(source) != "commbench":

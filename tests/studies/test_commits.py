@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 from repositories import Repository
@@ -70,7 +71,6 @@ def test_each_commit_is_installed_in_an_environment_that_stays(make, project):
     # Otherwise HEAD would be taken for changed the next time.
     assert project.git("status", "--porcelain") == ""
     assert make("main~1", "main") == (pythons, [])
-    assert make("old", "old", "--no-index --no-deps .")[1] != []
 
 
 def test_a_project_that_requires_commbench_gets_the_one_that_is_here(
@@ -96,6 +96,8 @@ def test_changes_that_no_commit_has_are_refused(make, project):
     try:
         with pytest.raises(UsageError, match=rf"--head {project.commits[-1][:12]}$"):
             make("old", "HEAD")
+        (base, _), _ = make("HEAD", sys.executable)
+        assert number(base) == 2
     finally:
         project.git("checkout", "--", file.name)
 
@@ -115,10 +117,9 @@ def test_what_is_no_commit_is_refused_before_an_environment_is_made(name, messag
     assert not (project.path / "build" / "commits" / base[:12]).exists()
 
 
-def test_commit_that_pip_cannot_install_is_refused_each_time(make):
-    for _ in range(2):
-        with pytest.raises(UsageError, match=r"there is no environment of .* ./nowhere failed"):
-            make("old", "old", "--no-index ./nowhere")
+def test_commit_that_pip_cannot_install_is_refused(make):
+    with pytest.raises(UsageError, match=r"there is no environment of .* ./nowhere failed"):
+        make("old", "old", "--no-index ./nowhere")
     # What pip left behind is no environment that could be taken for the one before.
     assert make("old", "old")[1] != []
 
