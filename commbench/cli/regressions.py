@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +45,23 @@ _FORM = click.option(
     "--control", metavar="BACKEND",
     help="Compare multiples of this backend's times, so that a change of the machine cancels.",
 )  # fmt: skip
+@click.option(
+    "--history", type=PATH, metavar="DIR",
+    help="A folder with runs of other days: what differs between them is no difference.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
 @_ON_UNDECIDED
 @_FORM
 @click.pass_context
 def compare(
     ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None,
-    control: str | None, force: bool, on_undecided: str | None, form: str,
+    control: str | None, history: Path | None, force: bool, on_undecided: str | None, form: str,
 ) -> None:  # fmt: skip
-    """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower."""
-    from commbench.analysis import comparability
+    """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower.
+
+    Launches that other processes or the hypervisor disturbed are left out.
+    """
+    from commbench.analysis import comparability, warnings
 
     effect = _validate_min_effect(min_effect)
     old, new = load(baseline), load(candidate)
@@ -64,8 +72,30 @@ def compare(
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
-    compared = _compare_runs(old, new, effect, control=control or "", on_undecided=on_undecided)
+    sessions = _sessions(history, old, new) if history else []
+    (old, left_out), (new, more_left_out) = warnings.undisturbed(old), warnings.undisturbed(new)
+    compared = _compare_runs(
+        old, new, effect, control=control or "", history=sessions, on_undecided=on_undecided,
+        left_out=(left_out, more_left_out),
+    )  # fmt: skip
     ctx.exit(_show(compared, form))
+
+
+def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
+    """Return the runs in `folder` that can be compared with `old`, but not `new`."""
+    from commbench import stats
+    from commbench.analysis import comparability
+
+    paths = sorted(path.parent for path in folder.glob("*/run.json"))
+    runs = [load(path) for path in paths if path.resolve() != new.path.resolve()]
+    alike = [run for run in runs if not comparability.match(old.manifest, run.manifest).differences]
+    if len(alike) < stats.MIN_SESSIONS:
+        raise UsageError(
+            f"{folder} has {len(alike)} of {len(runs)} runs that can be compared with "
+            f"{old.manifest.id}: a history takes {stats.MIN_SESSIONS}, of the same cases on this "
+            "machine"
+        )
+    return alike
 
 
 def _validate_min_effect(given: float | None) -> float:
@@ -79,7 +109,7 @@ def _validate_min_effect(given: float | None) -> float:
 
 def _compare_runs(
     old: Run, new: Run, min_effect: float, *, interleaved: bool = False, control: str = "",
-    **options: Any,
+    history: Sequence[Run] = (), **options: Any,
 ) -> ComparedRuns:  # fmt: skip
     from commbench import stats
     from commbench.analysis import comparability
@@ -87,8 +117,9 @@ def _compare_runs(
 
     match = comparability.match(old.manifest, new.manifest)
     comparisons = stats.between(
-        old, new, match.same, min_effect, interleaved=interleaved, control=control
-    )
+        old, new, match.same, min_effect, interleaved=interleaved, control=control,
+        history=history,
+    )  # fmt: skip
     if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")

@@ -12,10 +12,11 @@ from commbench.analysis import warnings
 from commbench.analysis.comparability import Match
 from commbench.analysis.references import Check
 from commbench.analysis.run import Run
+from commbench.machine import cores
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import json, junit, markdown, terminal
-from commbench.reports.sections import Table, some, started_at
+from commbench.reports.sections import Quantity, Table, some, started_at
 from commbench.reports.sections.differences import VERDICT_COLUMNS, note, verdict_cells
 
 _UNDECIDED = ("inconclusive", "unequal")
@@ -28,6 +29,7 @@ class ComparedRuns:
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
     ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
+    ``left_out`` has the disturbed launches of both runs that don't count.
     """
 
     baseline: Run
@@ -37,6 +39,7 @@ class ComparedRuns:
     control: str = ""
     on_undecided: str | None = None
     sides: tuple[str, str] = ("first", "second")
+    left_out: tuple[Sequence[str], Sequence[str]] = ((), ())
 
     def with_verdict(self, *verdicts: str) -> list[Comparison]:
         """Return the comparisons with one of these verdicts."""
@@ -107,17 +110,24 @@ class ComparedRuns:
         """The comparisons, with both times."""
         form = "{:.3g}×".format if self.control else format_seconds
         first, second = self.sides
+        has_history = any(not math.isnan(c.sessions_ratio) for c in self.comparisons)
+        days = ("other\ndays",) * has_history
         return Table(
             f"{second} against {first}{f', as multiples of {self.control}' * bool(self.control)}",
-            ("case", first, second, *VERDICT_COLUMNS),
+            ("case", first, second, *days, *VERDICT_COLUMNS),
             tuple(
-                (self.case(c), form(c.baseline_s), form(c.candidate_s), *verdict_cells(c))
+                (
+                    self.case(c), form(c.baseline_s), form(c.candidate_s),
+                    *(_usual(c) for _ in days), *verdict_cells(c),
+                )
                 for c in self.comparisons
             ),
             note(self.comparisons, self._count if len(self.comparisons) > 1 else "")
             + f" {first}, {second}: medians over launches of the time over that of {self.control} "
             "in the same block, so that a change of the machine, which affects both, cancels."
-            * bool(self.control),
+            * bool(self.control)
+            + " other days: two sessions of the history differ by more with 5 %; a ratio within it "
+            "is inconclusive." * has_history,
             text_columns=frozenset({"verdict"}),
         )  # fmt: skip
 
@@ -130,9 +140,21 @@ class ComparedRuns:
         return [
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
+            *(
+                f"left out of {side}, because others had over {cores.MAX_OTHERS:.0%} or the "
+                f"hypervisor over {warnings.MAX_STOLEN:.0%} of the cores: launches of "
+                + "; ".join(names)
+                for side, names in zip((one, two), self.left_out, strict=True)
+                if names
+            ),
             *(f"{'both runs' if text in second else one}: {text}" for text in first),
             *(f"{two}: {text}" for text in second if text not in first),
         ]
+
+
+def _usual(comparison: Comparison) -> str:
+    ratio = comparison.sessions_ratio
+    return Quantity("—" if math.isnan(ratio) else f"{ratio:.2f}×", ratio)
 
 
 def _terminal(runs: ComparedRuns) -> str:

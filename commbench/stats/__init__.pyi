@@ -1,6 +1,6 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .comparison import MIN_EFFECT, MIN_LAUNCHES, between, comparisons, least_launches
+from .comparison import MIN_EFFECT, MIN_LAUNCHES, MIN_SESSIONS, between, comparisons, least_launches
 from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
@@ -21,7 +21,8 @@ from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [
-    "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "N_LOOKS", "PairBandwidths",
+    "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
+    "PairBandwidths",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",

@@ -302,3 +302,40 @@ def test_warnings_of_the_report_are_not_repeated(old, tmp_path):
     new = write(tmp_path, "new", records=transfers)
     assert any("they are in no bandwidth" in text for text in load(new).warnings)
     assert "they are in no bandwidth" not in compare(old, new).stdout
+
+
+def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
+    new = write(tmp_path, "new", 1.2)
+    for name, factor in (("a", 0.9), ("b", 1.0), ("c", 1.1)):
+        write(tmp_path, name, factor)
+    assert compared(old, new)[0] == 3
+    status, content = compared(old, new, "--history", tmp_path)
+    assert (status, content["outcome"]) == (0, "undecided")
+    assert content["comparisons"][0]["sessions_ratio"] > 1.2
+    assert "other" in compare(old, new, "--history", tmp_path).stdout
+
+
+def test_a_history_that_is_too_short_is_refused(old, tmp_path):
+    new = write(tmp_path, "new", 1.2)
+    write(tmp_path, "other", cases=(builders.case("tcp", params={"rows": 2}),))
+    message = usage_error(compare(old, new, "--history", tmp_path))
+    assert "has 0 of 1 runs that can be compared with old: a history takes 3" in message
+
+
+def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
+    disturbed = [
+        record
+        for case in CASES
+        for record in (
+            *(builders.sample(case, 9.0, launch=launch) for launch in (6, 7)),
+            *(builders.core_use(case, launch=launch, others=0.5) for launch in (6, 7)),
+            *(builders.end(case, launch=launch) for launch in (6, 7)),
+        )
+    ]
+    new = write(tmp_path, "new", 1.0, records=disturbed)
+    result = compare(old, new)
+    assert result.exit_code == 0
+    assert "left out of the second run" in result.stdout
+    assert "merge over tcp 6, 7" in result.stdout
+    (tcp, _) = compared(old, new)[1]["comparisons"]
+    assert (tcp["n_launches"], tcp["ratio"]) == (6, pytest.approx(1))
