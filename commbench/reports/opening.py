@@ -11,6 +11,7 @@ from itertools import combinations, groupby
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
+from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections import CHANNELS, Table, guarded, sections
@@ -29,13 +30,13 @@ def opening(run: Run) -> Iterator[str | Table]:
 
     Each line of a paragraph is a statement.
     """
-    sentences = list(verdicts(run))
+    sentences = verdicts(run)
     if not sentences:
         return
     if len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
-    slow = list(warnings.slow_pairs(run))[:_MAX_SLOW]
+    slow = warnings.guarded(warnings.slow_pairs, run)[:_MAX_SLOW]
     yield _paragraph([*sentences, *slow] if run.comparisons else [*slow, *sentences])
     for section in sections():
         parts: list[str | Table] = []
@@ -55,12 +56,22 @@ def _paragraph(lines: Iterable[str]) -> str:
     return "\n".join(" ".join(line.split()) for line in lines)
 
 
-def verdicts(run: Run) -> Iterator[str]:
-    """Yield a sentence per task and layer: which backends to use, and how much slower others are.
+def verdicts(run: Run) -> list[str]:
+    """Return a sentence per task and layer: which backends to use, and how much slower others are.
 
     Tasks with several sizes of messages have one for the smallest and one for the largest, those of
-    the layer closest to Dask's users first.
+    the layer closest to Dask's users first. Records of plug-ins that have none cost the verdict
+    only.
     """
+    try:
+        return list(_verdicts(run))
+    except ResultsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the rest of the report is still good
+        return [f"The verdict could not be made: {error!r}."]
+
+
+def _verdicts(run: Run) -> Iterator[str]:
     table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")

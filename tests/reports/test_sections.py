@@ -4,6 +4,7 @@ import builders
 import pytest
 
 from commbench.errors import ResultsError, UnavailableError
+from commbench.model import ClusterSpec
 from commbench.reports import html, markdown, terminal
 from commbench.reports.sections import Section, Table, sections
 
@@ -96,3 +97,16 @@ def test_unreadable_records_end_the_report(install, run):
     install(page_matrices=unreadable, tables=lambda _: [])
     with pytest.raises(ResultsError):
         html.render(run)
+
+
+def test_a_check_that_fails_costs_its_warning_alone(recorded, installed):
+    class Strange:
+        def remote(self, cluster):
+            raise ZeroDivisionError("no hosts")
+
+    case = builders.case(cluster=ClusterSpec(launcher="strange"))
+    installed("launcher", {"strange": Strange()})
+    machine = {"cpu": {"usable_cores": 1}}
+    run = recorded([case], builders.launches(case, [1.0] * 6), environment=machine)
+    assert any("oversubscription could not be made: ZeroD" in text for text in run.warnings)
+    assert "ZeroDivisionError" in " ".join(terminal.render_all(run).split())

@@ -23,6 +23,7 @@ CHANNELS = {
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
 }
 """Per channel of fetches: the end of titles, and the source of the numbers."""
+_FORMATTING = "[\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 REST = "The format json has all."
 """The end of the note of a table that does not show all rows."""
 
@@ -220,10 +221,14 @@ def range_ends(low_s: float, high_s: float) -> tuple[str, str]:
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters replaced: results files may be from anyone."""
+    """Return `text` with control characters replaced: results files may be from anyone.
+
+    Those that are invisible, or change the order of others, are replaced, too.
+    """
     lines = text.replace("\r\n", "\n")
     # Surrogates are replaced, too: they can't be encoded.
-    return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+    text = re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+    return re.sub(_FORMATTING, "\N{REPLACEMENT CHARACTER}", text)
 
 
 def some(names: Sequence[str], most: int) -> str:

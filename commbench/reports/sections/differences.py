@@ -41,11 +41,15 @@ def resolution(run: Run) -> str:
     """Return what differences the run can find, as a sentence; empty without a comparison."""
     if not run.comparisons:
         return ""
-    by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
+    # Medians of 0 have no ratio, however many launches there are.
+    known = [c for c in run.comparisons if min(c.baseline_s, c.candidate_s) > 0]
+    if not known:
+        return "This run can't tell any backends apart: the clock is too coarse for their times."
+    by_resolution = sorted(known, key=lambda comparison: comparison.detectable)
     least, most = by_resolution[0], by_resolution[-1]
     if math.isinf(least.detectable):
         together = Counter(
-            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in run.comparisons
+            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in known
         )
         n_launches = least_launches(max(together.values()))
         remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
@@ -73,8 +77,8 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     return (
         "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
-        "verdict with a probability of 90 %; same within: the largest ratio that two one-sided "
-        "tests at 5 % leave. "
+        "verdict with a probability of 90 %; same within: the 90 % interval, which two one-sided "
+        "tests leave, and on which the verdict same rests. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
         f"same: within {limit:.4g}; inconclusive: neither."
         + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
@@ -104,15 +108,18 @@ VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "finds\nfrom", "same\nwithin", 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
     """Return the cells of ``VERDICT_COLUMNS``; intervals are sorted by their lower end."""
     c = comparison
-    interval = "none" if math.isnan(c.ci_low) else f"{c.ci_low:.2f}…{c.ci_high:.2f}"
     return (
         _times(c),
-        Quantity(interval, c.ci_low),
+        _interval(c.ci_low, c.ci_high),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
         Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
-        Quantity(f"{1 + c.margin:.2f}×", c.margin) if c.margin < math.inf else "—",
+        _interval(c.same_low, c.same_high),
         c.verdict,
     )
+
+
+def _interval(low: float, high: float) -> Quantity:
+    return Quantity("none" if math.isnan(low) else f"{low:.2f}…{high:.2f}", low)
 
 
 def _times(comparison: Comparison) -> Quantity:

@@ -85,10 +85,16 @@ def time_opening(run: Run) -> Iterator[Table]:
                 "time per iteration": map(median_time, group.itertuples()),
                 "bar": (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
-                "interval": [_DASH if c is None else verdict_cells(c)[1] for c in pairs],
+                "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
             },
             text_columns={"bar"},
         )
+
+
+def _shown_interval(c: Comparison) -> str:
+    """Return the interval on which the verdict rests."""
+    _, interval, _, _, same, verdict = verdict_cells(c)
+    return f"{same} (90 %)" if verdict == "same" else interval
 
 
 def _bar(share: float) -> str:
