@@ -19,7 +19,7 @@ from .model.published import published_figure
 from .model.units import format_bandwidth, format_bytes, format_message_size, format_seconds
 from .reports.figures import figure
 from .reports.figures.style import backend_styles, new_figure, styled
-from .reports.sections import Section, Table
+from .reports.sections import Section, Table, reading
 from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
 from .workloads.device import (
     array_library,
@@ -65,6 +65,7 @@ __all__ = [
     "new_figure",
     "persist_input",
     "published_figure",
+    "reading",
     "rebalance",
     "stats",
     "styled",

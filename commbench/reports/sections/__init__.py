@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_message_size, format_seconds
 
@@ -74,6 +74,9 @@ class Section:
         The names of the figures of the HTML page.
     opening
         Returns lines and tables for the report's opening, which has about 35 lines in all.
+    to_read, not_to_conclude
+        What to read in the section's figures and tables, and what not to conclude from them, for
+        readers who see them for the first time.
     """
 
     title: str
@@ -83,12 +86,39 @@ class Section:
     page_matrices: Callable[[Run], Iterable[Any]] = lambda _run: ()
     figures: tuple[str, ...] = ()
     opening: Callable[[Run], Iterable[str | Table]] = lambda _run: ()
+    to_read: str = ""
+    not_to_conclude: str = ""
 
 
 def sections() -> list[Section]:
     """Return the installed sections in the order of their positions."""
     installed = (_load(name) for name in registry.names("section"))
     return sorted(installed, key=lambda section: (section.position, section.title))
+
+
+class Reading(str):
+    """What to read in a figure and what not to conclude, which Jupyter shows as Markdown."""
+
+    def _repr_markdown_(self) -> str:
+        return self
+
+
+def reading(figure: str) -> Reading:
+    """Return what to read in the figure of this name, and what not to conclude from it.
+
+    Raises
+    ------
+    UnknownNameError
+        If no section has a figure of that name; the message lists all.
+    """
+    by_figure = {name: section for section in sections() for name in section.figures}
+    if figure not in by_figure:
+        raise UnknownNameError("figure", figure, sorted(by_figure))
+    section = by_figure[figure]
+    return Reading(
+        f"**What to read.** {section.to_read}\n\n"
+        f"**What not to conclude.** {section.not_to_conclude}"
+    )
 
 
 def tables(run: Run) -> Iterator[Table]:

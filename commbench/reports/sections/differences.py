@@ -127,4 +127,12 @@ def _times(comparison: Comparison) -> Quantity:
     return Quantity(text, comparison.ratio)
 
 
-SECTION = Section(title="Differences between backends", position=70, tables=tables)
+SECTION = Section(
+    title="Differences between backends",
+    position=70,
+    tables=tables,
+    to_read="A ratio below 1 says that the first one took less time. Faster and slower are said "
+    "only where the interval, an exact rank test and a least effect agree.",
+    not_to_conclude="That inconclusive means equal: the run can't tell, and --rigorous goes on "
+    "until it can. Where backends are equal, the verdict is same.",
+)
