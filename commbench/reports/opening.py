@@ -14,9 +14,10 @@ from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
-from commbench.reports.sections import CHANNELS, Table, guarded, sections
+from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.message_tables import block_bytes
+from commbench.stats.comparison import MIN_LAUNCHES
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
@@ -99,6 +100,12 @@ def _verdicts(run: Run) -> Iterator[str]:
                 for c in run.comparisons
                 if (c.layer, c.payload_bytes) == (layer, size)
             }
+            if compared and all(
+                c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()
+            ):
+                n_launches = plural(max(c.n_launches for c in compared.values()), "launch")
+                yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
+                continue
             yield f"{what}: {_sentence(names, compared, doubtful)}."
 
 

@@ -45,6 +45,7 @@ def run_of(recorded, medians, **given):
             "merge: use tcp or mpi (the same); ucx takes 3.00× as long.",
         ),
         ({"tcp": 1.0, "mpi": NOISY}, "merge: no difference is shown between tcp and mpi."),
+        ({"tcp": [1.0], "mpi": [9.0]}, "merge: 1 launch can't tell tcp and mpi apart."),
     ],
 )
 def test_the_verdict_names_the_fastest_and_those_that_are_slower(recorded, medians, verdict):

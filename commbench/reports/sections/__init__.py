@@ -288,11 +288,22 @@ def percent(share: float) -> str:
 def counts(group: pd.DataFrame) -> str:
     """Return the numbers of launches and samples of these rows of summaries."""
 
-    def span(column: str) -> str:
+    def span(column: str, one: str) -> str:
         low, high = int(group[column].min()), int(group[column].max())
-        return str(low) if low == high else f"{low} to {high}"
+        return f"{low} to " * (low < high) + plural(high, one)
 
-    return f"{span('n_launches')} launches, {span('n_samples')} samples"
+    return f"{span('n_launches', 'launch')}, {span('n_samples', 'sample')}"
+
+
+def plural(n: int, one: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> plural(1, "launch"), plural(2, "launch"), plural(0, "sample")
+    ('1 launch', '2 launches', '0 samples')
+    """
+    return f"{n} {one}{'' if n == 1 else 'es' if one.endswith('ch') else 's'}"
 
 
 def warmup(group: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from commbench.analysis.run import Run
 from commbench.model import Comparison
 from commbench.model.units import format_message_size
-from commbench.reports.sections import Quantity, Section, Table, by_size, number
+from commbench.reports.sections import Quantity, Section, Table, by_size, number, plural
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
 
@@ -54,7 +54,8 @@ def resolution(run: Run) -> str:
         n_launches = least_launches(max(together.values()))
         remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
         return (
-            f"This run can't tell any backends apart: it has {least.n_launches} launches per case, "
+            f"This run can't tell any backends apart: it has {plural(least.n_launches, 'launch')} "
+            "per case, "
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable

@@ -20,7 +20,7 @@ from commbench.reports.sections import (
     quantities,
     some,
 )
-from commbench.stats.stragglers import MIN_SLOWDOWN
+from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,10 @@ def _transport_table(run: Run) -> Table:
 
 
 def opening(run: Run) -> Iterator[str]:
-    """Yield which transports the backends really used, and what is wrong with them."""
+    """Yield which transports were really used, what is wrong with them, and that no pair is slow.
+
+    Slow pairs begin the report.
+    """
     used = run.pair_transports.drop_duplicates(["backend", "transport"])
     order = [*dict.fromkeys(case.backend for case in run.suite.cases)]
     texts = {
@@ -213,6 +216,12 @@ def opening(run: Run) -> Iterator[str]:
         wrong = [text for text in used["contradiction"].unique() if text]
         yield f"Which way the bytes went: {some(ways, _MAX_OPENING)}"
         yield from (f"⚠ {text}" for text in wrong)
+    groups = run.pairs.groupby(["case_id", "channel", "link"], observed=True)["n"]
+    large = groups.size() >= MIN_PAIRS
+    if large.any() and run.slow_pairs.empty:
+        tested = (groups.min() >= MIN_TRANSFERS)[large].all()
+        few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
+        yield "No pair of workers is slow" if tested else f"No pair of workers is named: {few}"
 
 
 SECTION = Section(
