@@ -39,7 +39,7 @@ LEAST_RATIO = 2.0
 """The smallest ratio to the median that the scale ends with, so that noise has weak colours."""
 
 
-def scale_of_ratios(ratios: Iterable[np.ndarray]) -> LogNorm:
+def ratio_scale(ratios: Iterable[np.ndarray]) -> LogNorm:
     """Return the scale of colours for all these ratios to a median; 1 is in its middle."""
     known = [values[np.isfinite(values) & (values > 0)] for values in ratios]
     logs = [abs(np.log(values)).max() for values in known if values.size]
@@ -194,7 +194,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         for (_, _, pairs, _), median in zip(shown, medians, strict=True)
     ]
     factor, unit = style.scale(style.largest(block.pairs.q50_Bps), "B/s")
-    norm = scale_of_ratios(matrix.compressed() for matrix in matrices)
+    norm = ratio_scale(matrix.compressed() for matrix in matrices)
     part.suptitle(block.title, x=0.01, ha="left", size=10, weight="bold")
     used = style.panels(part, len(shown), n_columns)
     width_in = (style.WIDTH_IN - 1.0) / n_columns - 0.4

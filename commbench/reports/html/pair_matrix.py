@@ -21,7 +21,7 @@ from commbench.machine.topology import UNKNOWN
 from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_figure import MAP, Grid, scale_of_ratios
+from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale
 from commbench.reports.sections import CHANNELS
 from commbench.reports.sections import number as format_number
 
@@ -86,7 +86,7 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
         str(case_id): _slowest(group, grid)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
-    norm = scale_of_ratios((t["q50_Bps"] / t["typical_Bps"]).to_numpy() for t in slowest.values())
+    norm = ratio_scale((t["q50_Bps"] / t["typical_Bps"]).to_numpy() for t in slowest.values())
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",

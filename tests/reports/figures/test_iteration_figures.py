@@ -94,6 +94,14 @@ def test_worker_labels_are_thinned_out(n_workers, shown):
     assert len(axes.get_xticks()) <= shown
 
 
+def test_a_wait_for_a_core_within_a_task_is_not_called_computing():
+    figure = plot_communication(together(workload("tcp")))
+    assert not any("computing" in text for text in texts(figure))
+    colours = {colour for colour, _ in PARTS.values()}
+    assert colours & {TASKS["compute_s"][0], TASKS["queue_s"][0]} == set()
+    assert PARTS["transfer_only_s"][0] == TASKS["data_s"][0]
+
+
 # --- profile -----------------------------------------------------------------------------------
 
 

@@ -124,8 +124,8 @@ def test_differences_within_a_slow_backend_are_as_visible_as_within_a_fast_one()
 
 
 @pytest.mark.parametrize(("ratios", "limit"), [([1.1, 0.9], 2), ([1, 0.1], 10), ([np.nan], 2)])
-def test_the_scale_of_ratios_has_weak_colours_for_small_ones(ratios, limit):
-    norm = pair_figure.scale_of_ratios([np.array(ratios), np.array([])])
+def test_the_ratio_scale_has_weak_colours_for_small_ones(ratios, limit):
+    norm = pair_figure.ratio_scale([np.array(ratios), np.array([])])
     assert (norm.vmin, norm.vmax) == pytest.approx((1 / limit, limit))
 
 
