@@ -228,10 +228,10 @@ SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
     page_matrices=_matrices, figures=("pair-bandwidth",), opening=opening,
-    to_read="The row is the sender, the column the receiver. A cell has the quartiles of single "
-    "fetches, the median in bold; its colour compares it with the backend's median pair. Red "
-    "frames are the pairs that are slow by a test, not by colour.",
-    not_to_conclude="That this is what the link can do: it is what a fetch got while the workers "
-    "also computed. Nor that other differences mean anything: equal links differ by as much as "
-    "ordinary cells do.",
+    to_read="The row is the sender, the column the receiver. A cell has the median of single "
+    "fetches, in figures between their quartiles; its colour compares it with the backend's "
+    "median pair. Red frames are the pairs that are slow by a test, not by colour.",
+    not_to_conclude="That this is what the link can do: a fetch of a computation has the company "
+    "of all that the workers do meanwhile. Nor that other differences mean anything: equal links "
+    "differ by as much as ordinary cells do.",
 )  # fmt: skip
