@@ -19,7 +19,7 @@ from .model.published import published_figure
 from .model.units import format_bandwidth, format_bytes, format_message_size, format_seconds
 from .reports.figures import figure
 from .reports.figures.style import backend_styles, new_figure, styled
-from .reports.sections import Section, Table
+from .reports.sections import Section, Table, reading
 from .studies.profile import profile
 from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
 from .workloads.device import (
@@ -67,6 +67,7 @@ __all__ = [
     "persist_input",
     "profile",
     "published_figure",
+    "reading",
     "rebalance",
     "stats",
     "styled",

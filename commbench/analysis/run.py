@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench import model, stats
-from commbench.errors import CommbenchError, ResultsError
+from commbench.errors import ResultsError
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -205,7 +205,7 @@ def load(run: str | Path) -> Run:
 def _case_kind(case: Case, layer: str) -> str:
     if not layer:
         # Without samples, the workload decides.
-        with suppress(CommbenchError):
+        with suppress(Exception):
             workload = registry.load("workload", case.workload)
             if issubclass(workload, PairWorkload):
                 return "pair"

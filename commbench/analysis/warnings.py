@@ -6,13 +6,13 @@ about what was not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from commbench import stats
-from commbench.errors import CommbenchError
+from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
 from commbench.model import GPU_MEMORY, Case, registry
@@ -88,19 +88,29 @@ def find(run: Run) -> list[str]:
         _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, slow_pairs,
         _untimed, _coverage,
     ):  # fmt: skip
-        texts += warnings(run)
+        texts += guarded(warnings, run)
     return texts + disturbances(run)
+
+
+def guarded(warnings: Callable[[Run], Iterable[str]], run: Run) -> list[str]:
+    """Return the warnings, or one with the error: a plug-in's records may be unlike any other's."""
+    try:
+        return list(warnings(run))
+    except ResultsError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        return [f"the check {warnings.__name__.strip('_')} could not be made: {error!r}"]
 
 
 def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
-    texts = list[Disturbance]()
+    texts = list[str]()
     for warnings in (
         _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
         _oversubscription, _frequency_scaling,
     ):  # fmt: skip
-        texts += warnings(run)
-    return texts
+        texts += guarded(warnings, run)
+    return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
 
 
 def _unequal_work(run: Run) -> Iterator[str]:

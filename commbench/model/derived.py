@@ -60,13 +60,13 @@ class Comparison:
     95 %. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
     together; ``delta`` is Cliff's, from −1 (the candidate is always faster) to 1. ``n_launches`` is
     the smaller number of launches of the two. A true ratio of ``detectable`` has a verdict with a
-    probability of 90 %; it is infinite if no ratio has. By two one-sided tests, the times differ by
-    a factor of at most 1 + ``margin``. The bytes are those that an iteration moved between workers,
-    nan where they are not counted. The medians of two sessions with the same
-    software differ by more than the factor ``sessions_ratio`` with a probability of 5 %; it is nan
-    without a history. The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or
-    ``unequal``: see ``commbench.stats.comparison``. The ids distinguish cases of the same workload
-    and backend.
+    probability of 90 %; it is infinite if no ratio has. Two one-sided tests leave the ratios from
+    ``same_low`` to ``same_high``, which differ from 1 by a factor of at most 1 + ``margin``; the
+    verdict ``same`` rests on them. The bytes are those that an iteration moved between workers,
+    nan where they are not counted. The medians of two sessions with the same software differ by
+    more than the factor ``sessions_ratio`` with a probability of 5 %; it is nan without a history.
+    The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or ``unequal``: see
+    ``commbench.stats.comparison``. The ids distinguish cases of the same workload and backend.
     """
 
     workload: str
@@ -88,6 +88,8 @@ class Comparison:
     delta: float
     min_effect: float
     detectable: float
+    same_low: float
+    same_high: float
     margin: float
     baseline_moved_bytes: float
     candidate_moved_bytes: float

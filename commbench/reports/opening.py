@@ -11,11 +11,13 @@ from itertools import combinations, groupby
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
+from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
-from commbench.reports.sections import CHANNELS, Table, guarded, sections
+from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.message_tables import block_bytes
+from commbench.stats.comparison import MIN_LAUNCHES
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
@@ -30,13 +32,13 @@ def opening(run: Run) -> Iterator[str | Table]:
 
     Each line of a paragraph is a statement.
     """
-    sentences = list(verdicts(run))
+    sentences = verdicts(run)
     if not sentences:
         return
     if len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
-    slow = list(warnings.slow_pairs(run))[:_MAX_SLOW]
+    slow = warnings.guarded(warnings.slow_pairs, run)[:_MAX_SLOW]
     yield _paragraph([*sentences, *slow] if run.comparisons else [*slow, *sentences])
     for section in sections():
         parts: list[str | Table] = []
@@ -56,12 +58,22 @@ def _paragraph(lines: Iterable[str]) -> str:
     return "\n".join(" ".join(line.split()) for line in lines)
 
 
-def verdicts(run: Run) -> Iterator[str]:
-    """Yield a sentence per task and layer: which backends to use, and how much slower others are.
+def verdicts(run: Run) -> list[str]:
+    """Return a sentence per task and layer: which backends to use, and how much slower others are.
 
     Tasks with several sizes of messages have one for the smallest and one for the largest, those of
-    the layer closest to Dask's users first.
+    the layer closest to Dask's users first. Records of plug-ins that have none cost the verdict
+    only.
     """
+    try:
+        return list(_verdicts(run))
+    except ResultsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the rest of the report is still good
+        return [f"The verdict could not be made: {error!r}."]
+
+
+def _verdicts(run: Run) -> Iterator[str]:
     twins = {case.id for case in run.suite.cases if case.twin_of}
     table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
     table = table[~table["case_id"].isin(twins)]
@@ -91,6 +103,12 @@ def verdicts(run: Run) -> Iterator[str]:
                 for c in run.comparisons
                 if (c.layer, c.payload_bytes) == (layer, size)
             }
+            if compared and all(
+                c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()
+            ):
+                n_launches = plural(max(c.n_launches for c in compared.values()), "launch")
+                yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
+                continue
             yield f"{what}: {_sentence(names, compared, doubtful)}."
 
 

@@ -322,7 +322,7 @@ def _comparison(
 ) -> Comparison:  # fmt: skip
     n_one, n_two = len(one.medians), len(two.medians)
     n_launches = min(n_one, n_two)
-    ratio = low = high = above = below = margin = math.nan
+    ratio = low = high = above = below = same_low = same_high = margin = math.nan
     # Medians of 0, below the resolution of a clock, have no ratio.
     if min(one.medians.min(), two.medians.min()) > 0:
         logs = inference.log_ratios(ranks, one.medians, two.medians)
@@ -332,7 +332,7 @@ def _comparison(
                 inference.interval(ranks, logs, n_one, n_two, two_sided)
                 for two_sided in (1 - CONFIDENCE, alpha, 2 * alpha)
             ]
-            (low, high), (below, above), _ = np.exp(intervals).tolist()
+            (low, high), (below, above), (same_low, same_high) = np.exp(intervals).tolist()
             margin = float(np.exp(np.abs(intervals[-1]).max())) - 1
     less, more = sorted((one.moved_bytes, two.moved_bytes))
     significant = p_value <= alpha and n_launches >= MIN_LAUNCHES
@@ -366,6 +366,8 @@ def _comparison(
         delta=inference.cliffs_delta(one.medians, two.medians),
         min_effect=min_effect,
         detectable=_detectable(one, two, min_effect, test, level),
+        same_low=same_low,
+        same_high=same_high,
         margin=margin,
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,

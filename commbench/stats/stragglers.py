@@ -52,6 +52,8 @@ ALPHA = 0.02
 PRIOR_NOISE = 0.15
 PRIOR_PAIRS = 2
 MIN_SLOWDOWN = 1.5
+MIN_TRANSFERS = 3
+"""One disturbed transfer spoils the median of fewer."""
 MIN_PAIRS = 4
 """Among fewer pairs a test can't say which one is the exception."""
 _MIN_WORKERS = 4
@@ -69,7 +71,8 @@ _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low"
 def slow_pairs(run: Run) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
-    Pairs are compared with those of the same case, channel and class of link.
+    Pairs with three transfers or more are compared with those of the same case, channel and class
+    of link.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def slow_pairs(run: Run) -> pd.DataFrame:
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
-    known = run.pairs[run.pairs["q50_Bps"] > 0]
+    known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
     tables = [
         table
         for _, group in known.groupby(_GROUP, sort=False, observed=True)

@@ -59,7 +59,7 @@ FULL = [
     *launches(CASE, [1.0] * 6), builders.idle(CASE), wire(CASE, 100), log_count(CASE),
     *(
         transfer(CASE, 0, 100 if (src, dst) == ("0", "1") else 1, src=src, dst=dst)
-        for src, dst in permutations("012", 2)
+        for src, dst in 3 * [*permutations("012", 2)]
     ),
 ]  # fmt: skip
 

@@ -141,7 +141,7 @@ def odd(recorded, written):
     cases = [builders.case(name, n_workers=5) for name in ("tcp", NASTY)]
     records = [
         transfer(case, 0, 0.8 if (src, dst) == ("1", "3") else 0.1, src=src, dst=dst)
-        for case in cases
+        for case in 3 * cases
         for src, dst in itertools.permutations("01234", 2)
         if (src, dst) != ("2", "0")
     ]
@@ -256,7 +256,7 @@ def test_the_pointer_shows_the_tip_of_a_pair(odd_page):
     actions = ActionChains(odd_page.driver)
     actions.move_to_element(ordinary).perform()
     assert odd_page.tip().splitlines() == [
-        "0 → 1", "median 0.08 GB/s", "25 %: 0.08, 75 %: 0.08 GB/s", "1 transfer, 8.00 MB",
+        "0 → 1", "median 0.08 GB/s", "25 %: 0.08, 75 %: 0.08 GB/s", "3 transfers, 24.0 MB",
         f"transport {NASTY}",
     ]  # fmt: skip
     actions.move_to_element(slow).perform()
@@ -345,6 +345,30 @@ def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     assert opened.run("document.documentElement.scrollWidth") <= 400
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_first_screen_has_the_verdict_why_and_a_figure(width, page):
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    for selector in (".verdict", "#opening figure", "#opening table"):
+        box = page.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+        assert box["bottom"] < 800
+        assert box["right"] <= width
+    assert not page.run("document.querySelector('.warnings details').open")
+
+
+def test_no_figure_is_cut_on_a_narrow_screen_and_each_can_be_enlarged(page):
+    metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    right = "[...document.images].map(image => image.getBoundingClientRect().right)"
+    assert max(page.run(right)) <= 400
+    button = page.driver.find_element(By.CSS_SELECTOR, "figure button")
+    button.click()
+    assert page.run(right)[0] > 900
+    assert page.run("document.documentElement.scrollWidth") <= 400
+    button.click()
+    assert max(page.run(right)) <= 400
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -46,10 +46,20 @@ def run_of(recorded, medians, **given):
             "merge: use tcp or mpi (the same); ucx takes 3.00× as long.",
         ),
         ({"tcp": 1.0, "mpi": NOISY}, "merge: no difference is shown between tcp and mpi."),
+        ({"tcp": [1.0], "mpi": [9.0]}, "merge: 1 launch can't tell tcp and mpi apart."),
     ],
 )
 def test_the_verdict_names_the_fastest_and_those_that_are_slower(recorded, medians, verdict):
     assert [*opening.verdicts(run_of(recorded, medians))] == [verdict]
+
+
+def test_the_same_have_the_interval_on_which_that_rests(recorded):
+    run = run_of(recorded, {"tcp": 1.0, "mpi": [1.0, 0.97, 1.02, 1.01, 1.0, 1.0, 0.99, 1.0]})
+    (c,) = run.comparisons
+    assert c.verdict == "same"
+    assert c.ci_low <= c.same_low <= c.same_high <= c.ci_high
+    (table,) = iteration_tables.time_opening(run)
+    assert table.rows[1][-1] == f"{c.same_low:.2f}…{c.same_high:.2f} (90 %)"
 
 
 def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
@@ -254,6 +264,13 @@ def test_a_section_that_fails_is_named_and_the_rest_is_shown(recorded, installed
     installed("section", {"mine": Section(title="Mine", position=5, tables=fail, opening=fail)})
     text = terminal.render(run_of(recorded, {"tcp": 1.0}))
     assert "this section could not be made: ZeroDivisionError" in " ".join(text.split())
+    assert "What to do next" in text
+
+
+def test_a_verdict_that_fails_costs_itself_alone(recorded, monkeypatch):
+    monkeypatch.setattr(opening, "_sentence", lambda *_: 1 / 0)
+    text = terminal.render(run_of(recorded, {"tcp": 1.0, "mpi": 2.0}))
+    assert "The verdict could not be made: ZeroDivisionError" in " ".join(text.split())
     assert "What to do next" in text
 
 

@@ -5,6 +5,8 @@ import pytest
 from builders import end, sample, transfer, wire
 from shown import titled, titles
 
+from commbench.reports.sections.pair_tables import opening
+
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
 PAIRS = list(itertools.permutations("012", 2))
@@ -98,9 +100,25 @@ def test_a_slow_worker_is_one_warning(recorded):
         transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations("01234567", 2)
     ]
-    (warning,) = [text for text in recorded([case], records).warnings if "as long as" in text]
+    (warning,) = [text for text in recorded([case], 3 * records).warnings if "as long as" in text]
     assert "transfers to worker 7 take 10.0" in warning
     assert "only what it receives is slow" in warning
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "times", "lines"),
+    [
+        (2, 3, []),
+        (3, 3, ["No pair of workers is slow"]),
+        (3, 2, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "
+                "more --iterations"]),
+    ],
+)  # fmt: skip
+def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, lines, recorded):
+    case = builders.case(n_workers=n_workers)
+    pairs = itertools.permutations(map(str, range(n_workers)), 2)
+    records = [transfer(case, 0, 0.1, src=src, dst=dst) for src, dst in pairs]
+    assert [*opening(recorded([case], times * records))] == lines
 
 
 def test_many_slow_links_have_four_warnings(recorded):
@@ -109,7 +127,7 @@ def test_many_slow_links_have_four_warnings(recorded):
         transfer(case, 0, 1.0 if int(dst) - int(src) == 1 else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations(map(str, range(16)), 2)
     ]
-    warnings = [text for text in recorded([case], records).warnings if "transfers from" in text]
+    warnings = [text for text in recorded([case], 3 * records).warnings if "transfers from" in text]
     assert ["as long as ordinary" in text for text in warnings] == [True, True, True, False]
     assert warnings[3].count("from") == 6
     assert warnings[3].endswith("are slow, too, and 6 others")

@@ -3,9 +3,10 @@ import re
 import builders
 import pytest
 
-from commbench.errors import ResultsError, UnavailableError
+from commbench.errors import ResultsError, UnavailableError, UnknownNameError
+from commbench.model import ClusterSpec, registry
 from commbench.reports import html, markdown, terminal
-from commbench.reports.sections import Section, Table, sections
+from commbench.reports.sections import Section, Table, reading, sections
 
 CASE = builders.case(launches=1, iterations=1)
 TABLE = Table("Fetches", ("worker", "number"), (("0", "17"),))
@@ -58,6 +59,13 @@ def test_a_section_that_fails_is_replaced_by_the_error(install, run, report, err
     assert "Provenance" in text
 
 
+def test_a_section_says_what_to_read_and_what_not_to_conclude(install, run):
+    install(to_read="Read <this>.", not_to_conclude="That it is all.")
+    page = html.render(run)
+    assert "<b>What to read.</b> Read &lt;this&gt;." in page
+    assert "<b>What not to conclude.</b> That it is all." in page
+
+
 def test_matrices_that_fail_are_replaced_by_the_error(install, run):
     install(page_matrices=fail)
     page = html.render(run)
@@ -96,3 +104,31 @@ def test_unreadable_records_end_the_report(install, run):
     install(page_matrices=unreadable, tables=lambda _: [])
     with pytest.raises(ResultsError):
         html.render(run)
+
+
+def test_a_check_that_fails_costs_its_warning_alone(recorded, installed):
+    class Strange:
+        def remote(self, cluster):
+            raise ZeroDivisionError("no hosts")
+
+    case = builders.case(cluster=ClusterSpec(launcher="strange"))
+    installed("launcher", {"strange": Strange()})
+    machine = {"cpu": {"usable_cores": 1}}
+    run = recorded([case], builders.launches(case, [1.0] * 6), environment=machine)
+    assert any("oversubscription could not be made: ZeroD" in text for text in run.warnings)
+    assert "ZeroDivisionError" in " ".join(terminal.render_all(run).split())
+
+
+def test_the_reading_of_a_figure_is_that_of_its_section(installed):
+    fields = {"title": "Mine", "position": 5, "tables": lambda _: (), "figures": ("mine",)}
+    texts = {"to_read": "This.", "not_to_conclude": "That."}
+    installed("section", {"mine": Section(**fields, **texts)})
+    text = reading("mine")
+    assert text._repr_markdown_().endswith("This.\n\n**What not to conclude.** That.")
+    with pytest.raises(UnknownNameError, match="workload-time"):
+        reading("nobody's")
+
+
+@pytest.mark.parametrize("name", sorted({*registry.names("plot")} - {"published"}))
+def test_every_figure_of_a_run_has_a_reading(name):
+    assert len(reading(name)) > 100

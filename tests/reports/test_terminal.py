@@ -121,7 +121,9 @@ def test_warnings_come_before_every_table(recorded):
     assert lines[1] == "⚠ CASE moves over tcp/lo"
 
 
-@pytest.mark.parametrize("nasty", ["\x1b[2J\x1b[31m", "\x07", "\x9b31m", "\r", "\x00"])
+@pytest.mark.parametrize(
+    "nasty", ["\x1b[2J\x1b[31m", "\x07", "\x9b31m", "\r", "\x00", "\u202e", "\u2067", "\u200b"]
+)
 def test_control_characters_are_replaced(nasty, recorded):
     case = builders.case(params={"name": nasty})
     records = [

@@ -75,6 +75,20 @@ def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
     assert "--launches 6" in text
 
 
+@pytest.mark.parametrize(("medians", "text"), [([0.0], "can't tell"), ([0.0, 1.0], "finds ratios")])
+def test_medians_of_0_need_no_more_launches(medians, text, recorded):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
+    records = [
+        builders.message(case, median * (1 + launch / 50), size, launch=launch)
+        for case in cases
+        for size, median in enumerate(medians, start=1)
+        for launch in range(6)
+    ]
+    words = resolution(recorded(cases, builders.ended(records)))
+    assert words.startswith(f"This run {text}")
+    assert "needs" not in words
+
+
 def test_needed_launches_are_those_of_the_pairs_tested_together(recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
     records = [

@@ -60,6 +60,16 @@ def test_a_slow_link_is_named_in_both_directions(n_workers, recorded):
     assert row[["low", "high", "level"]].isna().all()
 
 
+def test_a_median_of_two_transfers_names_no_pair(recorded):
+    case = builders.case(n_workers=4)
+    records = [
+        record
+        for number, record in enumerate(fetches(case, cluster(4, [("0", "1"), ("1", "0")])))
+        if number % 3
+    ]
+    assert slow(recorded, case, records).empty
+
+
 @pytest.mark.parametrize("n_workers", [4, 5, 12])
 @pytest.mark.parametrize(
     ("kind", "cause", "ends"),
@@ -146,11 +156,11 @@ def test_a_host_is_named_if_all_of_its_workers_are_slow(recorded):
 def test_a_homogeneous_cluster_has_no_slow_pair(n_workers, recorded):
     cases = [builders.case(n_workers=n_workers, params={"rows": seed}) for seed in range(200)]
     rows = [
-        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth, "same host")
+        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth, "same host", 18)
         for seed, case in enumerate(cases)
         for (src, dst), bandwidth in cluster(n_workers, seed=seed).items()
     ]
-    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link"]
+    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n"]
     run = recorded(cases)
     run.pairs = pd.DataFrame(rows, columns=columns)
     table = run.slow_pairs

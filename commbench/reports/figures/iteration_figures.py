@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from commbench.model import Case
 
 LINE_IN = 0.36
-ASIDE_PT = 48
-"""The width of a column of numbers to the right of the dots."""
+ASIDE_PT = 53
+"""The width of a column to the right of the dots."""
 BARS_UP_TO = 256
 """The maximum processes for which a panel has room for gaps between bars."""
 UPRIGHT_FROM = 3
@@ -36,28 +36,28 @@ SHORT = {"scheduler": "S", "client": "C"}
 Parts = Mapping[str, tuple[str, str]]
 """The colour and the name of each column that is a part of a bar, from the bottom up."""
 
-# Overlap is between computing and receiving, so that each of them is contiguous in the bar.
+# Overlap is between tasks and receiving, so that each of them is contiguous in the bar.
 PARTS: Parts = {
-    "compute_only_s": (style.ACTIVITIES["compute"], "computing only"),
-    "overlap_s": (style.ACTIVITIES["overlap"], "computing and receiving"),
-    "transfer_only_s": (style.ACTIVITIES["transfer"], "receiving only"),
-    "neither_s": (style.ACTIVITIES["neither"], "neither (idle, scheduler, …)"),
+    "compute_only_s": (style.ACTIVITIES["task"], "in tasks only"),
+    "overlap_s": (style.ACTIVITIES["overlap"], "in tasks, and receiving"),
+    "transfer_only_s": (style.ACTIVITIES["receive"], "receiving only"),
+    "neither_s": (style.ACTIVITIES["idle"], "neither"),
 }
 TASKS: Parts = {
-    "compute_s": ("#77AADD", "compute"),
-    "other_cpu_s": ("#335588", "other CPU"),
-    "queue_s": ("#FFAABB", "no core"),
-    "blocked_s": ("#7733AA", "blocked (GIL, locks, I/O)"),
-    "data_s": ("#DD4433", "await data"),
-    "idle_s": ("#E4E4E4", "idle"),
+    "compute_s": (style.ACTIVITIES["compute"], "compute"),
+    "other_cpu_s": (style.ACTIVITIES["other CPU"], "other CPU"),
+    "queue_s": (style.ACTIVITIES["no core"], "no core"),
+    "blocked_s": (style.ACTIVITIES["blocked"], "blocked (GIL, locks, I/O)"),
+    "data_s": (style.ACTIVITIES["receive"], "await data"),
+    "idle_s": (style.ACTIVITIES["idle"], "idle"),
 }
 LOOPS: Parts = {
-    "serialize_s": ("#AACC66", "serialize"),
-    "deserialize_s": ("#333333", "deserialize"),
-    "messages_s": ("#DDCC55", "messages"),
-    "poll_s": ("#884411", "poll"),
-    "loop_queue_s": ("#FFAABB", "no core"),
-    "asleep_s": ("#E4E4E4", "asleep"),
+    "serialize_s": (style.ACTIVITIES["serialize"], "serialize"),
+    "deserialize_s": (style.ACTIVITIES["deserialize"], "deserialize"),
+    "messages_s": (style.ACTIVITIES["messages"], "messages"),
+    "poll_s": (style.ACTIVITIES["poll"], "poll"),
+    "loop_queue_s": (style.ACTIVITIES["no core"], "no core"),
+    "asleep_s": (style.ACTIVITIES["idle"], "asleep"),
 }
 
 
@@ -86,9 +86,9 @@ def plot_times(run: Run) -> Figure | None:
         f"Time per iteration, by workload and backend ({style.launches(shown)})",
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + style.interval("line", shown.confidence)
-        + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster. Two"
-        " bars: the launches split into two modes. CPU time = CPU-seconds of all the cluster's"
-        " processes in one iteration."
+        + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster;"
+        " inconclusive = the run can't tell. Two bars: the launches split into two modes. CPU time"
+        " = CPU-seconds of all the cluster's processes in one iteration."
         + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),
     )
     looks = style.backend_styles(run)
@@ -104,11 +104,12 @@ def _draw_times(
 ) -> None:  # fmt: skip
     mine = shown[shown.index.isin([case.id for case in cases])]
     dots = run.launch_medians[run.launch_medians.case_id.isin(mine.index)]
-    ratios = {c.candidate_id: c.ratio for c in run.comparisons if c.baseline_id == cases[0].id}
-    ratios[cases[0].id] = 1.0
+    compared = {c.candidate_id: c for c in run.comparisons if c.baseline_id == cases[0].id}
     largest = style.largest(mine.median_s, dots.median_s, mine.ci_high_s[mine.confidence > 0])
     factor, unit = style.scale(largest, "s")
-    style.write_columns(ax, ASIDE_PT, -0.75, ("median", "ratio", "CPU time"), color="0.35")
+    style.write_columns(
+        ax, ASIDE_PT, -0.75, ("median", "ratio", "verdict", "CPU time"), color="0.35"
+    )
     for y, case in enumerate(cases):
         look = looks[case.backend]
         launches = dots.median_s[dots.case_id == case.id].sort_index().to_numpy() * factor
@@ -126,13 +127,15 @@ def _draw_times(
             ax.hlines(y, row.ci_low_s * factor, row.ci_high_s * factor, color=look.colour, lw=1.5)
         modes = [row.median_s] if math.isnan(row.low_mode_s) else [row.low_mode_s, row.high_mode_s]
         ax.vlines(np.multiply(modes, factor), y - 0.32, y + 0.32, color=look.colour, linewidth=3)
-        ratio = ratios.get(case.id, math.nan)
+        c = compared.get(case.id)
+        ratio = 1.0 if case is cases[0] else c.ratio if c else math.nan
+        verdict = "baseline" if case is cases[0] else c.verdict if c else "—"
         digits = 2 if ratio < 100 else 0
         style.write_columns(
             ax, ASIDE_PT, y, [median_time(row).replace(" or ", " or\n")], weight="bold"
         )
         words = "—" if math.isnan(ratio) else f"{ratio:,.{digits}f}"
-        style.write_columns(ax, ASIDE_PT, y, ["", words, format_seconds(row.cpu_s)])
+        style.write_columns(ax, ASIDE_PT, y, ["", words, verdict, format_seconds(row.cpu_s)])
     payload = mine.payload_bytes.unique()
     ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))
     ax.set_xlabel(f"time per iteration ({unit})")
@@ -157,8 +160,9 @@ def plot_communication(run: Run) -> Figure | None:
         run, stats.worker_times(run), {"": PARTS},
         "What each worker does in a typical iteration",
         "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
-        " logged); computing = at least one of its threads computes. Each bar is one real"
-        " iteration, the one whose duration is nearest to the median of the launches' medians.",
+        " logged). In tasks = at least one of its threads is in a task: it computes, waits for a"
+        " core or is blocked, which worker-profile tells apart. Each bar is one real iteration,"
+        " the one whose duration is nearest to the median of the launches' medians.",
         note, bar_in=0.1, least_in=1.7,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
@@ -31,12 +32,6 @@ MAX_PANELS = 4
 LINE_IN = 0.3
 ASIDE_PT = 47
 """The width of a column of numbers to the right of the bars."""
-COLOURS = {
-    "memcpy": "#BBBBBB", "raw": "#4477AA", "coroutine": "#66CCEE", "comm": "#CCBB44",
-    "worker": "#AA3377",
-}  # fmt: skip
-"""The colours of the layers, which differ from those of backends."""
-FASTER = "#CC3311"
 
 
 @style.styled
@@ -218,13 +213,15 @@ def plot_layers(run: Run) -> Figure | None:
         [sum(heights)],
         f"Where the time of a message goes, layer by layer ({style.launches(table)})",
         "Bar = time of one message at the highest layer, from zero; its parts = what each layer"
-        " adds to the one below it. Numbers = the whole time at each layer. Hatched: this layer is"
-        " faster than the one below, whose time its end shows. Medians of the launches' medians."
+        " adds to those below it. Numbers = the whole time at each layer. A line ends at the time"
+        " of a layer that takes longer than one above it. Medians of the launches' medians."
         + (" memcpy: one copy. " if "memcpy" in layers else " ")
         + ("worker: a fetch, not halved." if "worker" in layers else "")
         + style.not_shown(run, groups, set(table["case_id"])),
-        [Patch(facecolor=COLOURS[layer], label=layer) for layer in layers]
-        + [Patch(facecolor="white", edgecolor=FASTER, hatch="////", label="faster than below")],
+        [
+            *(Patch(facecolor=style.LAYERS[layer], label=layer) for layer in layers),
+            Line2D([], [], color="0.4", marker="D", label="longer than a layer above"),
+        ],
     )
     for ax, (name, size, rows) in zip(style.rows(part, heights), panels, strict=True):
         _draw_layers(ax, rows, layers)
@@ -240,19 +237,16 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
     for y, (_, case) in enumerate(cases):
         times = case.set_index("layer").median_s.reindex(layers)
         style.write_columns(ax, ASIDE_PT, y, [format_seconds(time) for time in times])
-        below = 0.0
-        for row in case.itertuples():
-            time = row.median_s * factor
-            ax.barh(
-                y, max(0.0, time - below), left=below, height=0.6, color=COLOURS[row.layer],
-                gid=f"{row.layer} {row.backend}",
-            )  # fmt: skip
-            if time < below:
-                ax.barh(
-                    y, below - time, left=time, height=0.3, facecolor="white", edgecolor=FASTER,
-                    hatch="////", linewidth=1, zorder=3, gid=f"faster {row.layer} {row.backend}",
+        # A layer need not be built on the one below it: each adds to the fastest so far.
+        fastest = np.minimum.accumulate(case.median_s.to_numpy()[::-1])[::-1] * factor
+        for row, left, right in zip(case.itertuples(), [0, *fastest[:-1]], fastest, strict=True):
+            colour, name = style.LAYERS[row.layer], f"{row.layer} {row.backend}"
+            ax.barh(y, right - left, left=left, height=0.6, color=colour, gid=name)
+            if (time := row.median_s * factor) > right:
+                ax.plot(
+                    [right, time], [y, y], color=colour, marker="D", markevery=[1], markersize=5,
+                    markeredgecolor="white", linewidth=2, zorder=3, gid=f"longer {name}",
                 )  # fmt: skip
-            below = time
     style.name_rows(ax, [style.label(case.backend.iloc[0], 14) for _, case in cases])
     ax.set_xlabel(f"time of one message ({unit})")
     style.from_zero(ax, "x", largest * factor)

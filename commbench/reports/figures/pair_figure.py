@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
@@ -34,7 +34,17 @@ CELLS_UP_TO = 256
 
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
-SLOW: dict[str, Any] = {"fill": False, "edgecolor": "#DD2222", "linewidth": 2.0}
+SLOW: dict[str, Any] = {"fill": False, "edgecolor": style.BAD, "linewidth": 2.0}
+LEAST_RATIO = 2.0
+"""The smallest ratio to the median that the scale ends with, so that noise has weak colours."""
+
+
+def ratio_scale(ratios: Iterable[np.ndarray]) -> LogNorm:
+    """Return the scale of colours for all these ratios to a median; 1 is in its middle."""
+    known = [values[np.isfinite(values) & (values > 0)] for values in ratios]
+    logs = [abs(np.log(values)).max() for values in known if values.size]
+    limit = max(LEAST_RATIO, float(np.exp(max(logs, default=0.0))))
+    return LogNorm(1 / limit, limit)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,8 @@ def plot(run: Run) -> Figure | None:
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
         "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
         " serialization and waiting at both ends are in it; P2P shuffles are not logged."
-        " All measured iterations of all launches. Logged = bytes in the logs ÷ bytes on the wire."
+        " All measured iterations of all launches. Colour = multiple of the panel's median pair."
+        " Logged = bytes in the logs ÷ bytes on the wire."
         + " In a cell: 25 % quantile, median (bold), 75 %."
         * (min(len(grid.workers) for grid in grids) <= QUANTILES_UP_TO)
         + f" Each cell shows the slowest of up to {widest} × {widest} pairs." * (widest > 1)
@@ -177,25 +188,37 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         ))
         for case, channel in block.panels
     ]  # fmt: skip
-    matrices = [block.grid.slowest(pairs) for _, _, pairs, _ in shown]
-    top = max(float(matrix.max()) for matrix in matrices if matrix.count())
-    factor, unit = style.scale(top, "B/s")
-    norm = Normalize(0, top * factor)
+    medians = [float(pairs.q50_Bps.median()) for _, _, pairs, _ in shown]
+    matrices = [
+        block.grid.slowest(pairs) / median
+        for (_, _, pairs, _), median in zip(shown, medians, strict=True)
+    ]
+    factor, unit = style.scale(style.largest(block.pairs.q50_Bps), "B/s")
+    norm = ratio_scale(matrix.compressed() for matrix in matrices)
     part.suptitle(block.title, x=0.01, ha="left", size=10, weight="bold")
     used = style.panels(part, len(shown), n_columns)
     width_in = (style.WIDTH_IN - 1.0) / n_columns - 0.4
     incomplete = False
-    for ax, (case, channel, pairs, slow), matrix in zip(used, shown, matrices, strict=True):
+    for ax, (case, channel, pairs, slow), matrix, median in zip(
+        used, shown, matrices, medians, strict=True
+    ):
         name = case.backend if channel == "gather" else f"{case.backend}, {channel}"
-        style.entitle(ax, name, _note(run, case), width_in)
-        incomplete |= _draw_matrix(ax, pairs, matrix * factor, block, factor, norm)
+        typical = "" if math.isnan(median) else f"median pair {number(median * factor)} {unit}"
+        style.entitle(ax, name, _note(run, case, typical), width_in)
+        incomplete |= _draw_matrix(ax, pairs, matrix, block, factor, median, norm)
         slow_cells = np.unique(np.stack(block.grid.cells(slow)), axis=1)
         _outline(ax, block.grid, *slow_cells, **SLOW, joinstyle="miter", zorder=3)
     height_in = part.bbox.height / part.figure.dpi
-    part.colorbar(
-        ScalarMappable(norm, MAP), ax=used, label=f"median bandwidth ({unit})", pad=0.02,
-        aspect=height_in / 0.15,
+    bar = part.colorbar(
+        ScalarMappable(norm, MAP), ax=used, label="× median (log scale)",
+        pad=0.02, aspect=height_in / 0.15,
     )  # fmt: skip
+    low, high = bar.ax.get_ylim()
+    bases = (1, 2, 5) if high > 4 else (1, 1.5, 2, 3, 5, 7)
+    ticks = [base * 10.0**power for power in range(-3, 4) for base in bases]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    bar.set_ticks(ticks, labels=[f"{tick:g}×" for tick in ticks])
+    bar.set_ticks([], minor=True)
     legend = [Patch(**SLOW, label="slow pair (an outlier)")] if len(block.slow) else []
     if incomplete:
         legend.append(Patch(**MISSING, label=f"no transfer ≥ {least}"))
@@ -203,16 +226,16 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         part.legend(handles=legend, loc="outside upper right", ncols=2)
 
 
-def _note(run: Run, case: Case) -> str:
+def _note(run: Run, case: Case, typical: str) -> str:
     """Describe the failed launches of a case, and the share of the traffic in the logs."""
     share = run.coverage.set_index("case_id").coverage.get(case.id, math.nan)
     seen = "" if math.isnan(share) else f"{share * 100:.0f} % logged"
-    return "\n".join(filter(None, [style.failed(run, case.id), seen]))
+    return "\n".join(filter(None, [style.failed(run, case.id), typical, seen]))
 
 
 def _draw_matrix(
     ax: Axes, pairs: pd.DataFrame, matrix: np.ma.MaskedArray, block: _Block, factor: float,
-    norm: Normalize,
+    median: float, norm: LogNorm,
 ) -> bool:  # fmt: skip
     """Draw one backend's matrix and return whether pairs are missing from it."""
     grid, n = block.grid, len(block.grid.workers)
@@ -223,7 +246,7 @@ def _draw_matrix(
     top, left = np.nonzero(absent)
     _outline(ax, grid, top, left, **MISSING, linewidth=0)
     if n <= MEDIAN_UP_TO:
-        _write(ax, pairs, grid, factor, norm)
+        _write(ax, pairs, grid, factor, median, norm)
     step, labels = math.ceil(n / 16), block.labels
     ticks = np.arange(0, n, step) + 0.5
     ax.set_xticks(ticks, labels[::step], rotation=90 if block.upright else 0)
@@ -247,7 +270,9 @@ def _outline(ax: Axes, grid: Grid, rows: np.ndarray, columns: np.ndarray, **look
         ax.add_artist(PathPatch(path, rasterized=len(grid.workers) > MEDIAN_UP_TO, **looks))
 
 
-def _write(ax: Axes, pairs: pd.DataFrame, grid: Grid, factor: float, norm: Normalize) -> None:
+def _write(
+    ax: Axes, pairs: pd.DataFrame, grid: Grid, factor: float, median: float, norm: LogNorm
+) -> None:
     colours = ScalarMappable(norm, MAP)
     lines = (
         ("q25_Bps", -0.3, 6, "normal"),
@@ -258,11 +283,11 @@ def _write(ax: Axes, pairs: pd.DataFrame, grid: Grid, factor: float, norm: Norma
         lines if len(grid.workers) <= QUANTILES_UP_TO else lines[1:2]
     ):
         values = pairs[column].to_numpy() * factor
-        cells = zip(*grid.cells(pairs), values, pairs.q50_Bps * factor, strict=True)
-        for i, j, value, median in cells:
+        cells = zip(*grid.cells(pairs), values, pairs.q50_Bps / median, strict=True)
+        for i, j, value, ratio in cells:
             ax.text(
                 j + 0.5, i + 0.5 + offset, number(value), size=size, weight=weight,
-                ha="center", va="center", color=style.contrast(colours.to_rgba(median)[:3]),
+                ha="center", va="center", color=style.contrast(colours.to_rgba(ratio)[:3]),
             )  # fmt: skip
 
 

@@ -38,10 +38,19 @@ RC: dict[str, Any] = {
 }  # fmt: skip
 
 ACTIVITIES = {
-    "compute": "#77AADD", "overlap": "#7733AA", "transfer": "#DD4433",
-    "deserialize": "#333333", "disk": "#DDCC55", "neither": "#E4E4E4",
+    "task": "#B5CFEA", "overlap": "#A0567A", "receive": "#EE8866", "idle": "#E4E4E4",
+    "compute": "#7799DD", "other CPU": "#334F88", "no core": "#FFAABB", "blocked": "#7733AA",
+    "serialize": "#AACC66", "deserialize": "#55605A", "messages": "#DDCC55", "poll": "#99582A",
+    "disk": "#6E6E00",
 }  # fmt: skip
-"""The colours of activities, which differ from those of backends."""
+"""The colours of activities. A task that waits for a core does not compute."""
+LAYERS = {
+    "memcpy": "#D9F0D3", "raw": "#A6DBA0", "coroutine": "#5AAE61", "comm": "#1B7837",
+    "worker": "#00441B",
+}  # fmt: skip
+"""The colours of the layers of a message, darker for those closer to Dask's users."""
+BAD = "#DD2222"
+"""The colour of what is wrong."""
 
 
 PUBLISHED: dict[str, Any] = {
@@ -66,7 +75,7 @@ _KNOWN = {
 }  # fmt: skip
 _SPARE = [  # for backends of other names
     Style("#332288", "<"), Style("#882255", ">"), Style("#999933", "p"), Style("#8C8C8C", "h"),
-    Style("#77CCBB", "*"), Style("#774411", "d"), Style("#BB55BB", "8"),
+    Style("#77CCBB", "*"), Style("#5A3A1A", "d"), Style("#BB55BB", "8"),
 ]  # fmt: skip
 
 Draw = TypeVar("Draw", bound=Callable[..., Any])

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
+from commbench.reports.figures.iteration_figures import typical_iteration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,10 +27,18 @@ EDGES_UP_TO = 1000
 VECTORS_UP_TO = 4000
 """The maximum bars that a vector file has as vectors; more are rasterized to keep it small."""
 
-LABELS = {
-    "compute": "compute", "deserialize": "deserialize", "disk": "disk (spill)",
-    "transfer": "receive (the lane below a worker's threads)",
+ACTIONS = {
+    "compute": ("task", "in a task"), "deserialize": ("deserialize", "deserialize"),
+    "disk": ("disk", "disk (spill)"),
+    "transfer": ("receive", "receive (the lane below a worker's threads)"),
 }  # fmt: skip
+"""The activity, with its colour, and the words of each kind of bar."""
+LETTER_IN = 0.062
+"""The width of a letter of a task's name."""
+NAMED_LANES = 24
+"""The maximum lanes that are high enough for names."""
+KEYS = "123456789"
+"""What stands for the names of the tasks that take most of the time."""
 
 
 @style.styled
@@ -50,25 +59,30 @@ def plot(run: Run) -> Figure | None:
     most = max(len(stream.workers) for stream in streams)
     actions = {action for stream in streams for action in stream.bars.action}
     figure, parts = style.new_figure(
-        [sum(each) + 0.3 for each in heights],
-        "Task stream of one iteration: the first measured one of the first good launch",
+        [sum(each) + 0.8 for each in heights],
+        "Task stream of a typical iteration, the one nearest to the median",
         "White = idle. Vertical line = end of the iteration. A worker's threads have one lane each,"
-        " its incoming transfers (all senders together) the lane below them."
+        " its incoming transfers (all senders together) the lane below them. A task that waits for"
+        " a core is in its bar: worker-profile has these waits."
         + (f" Only the first {MAX_WORKERS} of {most} workers are shown." * (most > MAX_WORKERS))
         + style.not_shown(run, groups, {stream.case.id for stream in streams}),
         [
-            Patch(color=style.ACTIVITIES[each], label=LABELS[each])
-            for each in LABELS
-            if each in actions
+            Patch(color=style.ACTIVITIES[activity], label=words)
+            for action, (activity, words) in ACTIONS.items()
+            if action in actions
         ],
     )
     for part, (name, block), each in zip(parts, blocks.items(), heights, strict=True):
         part.suptitle(name, x=0.01, ha="left", weight="bold")
+        keys = _keys(block)
+        legend = [Patch(facecolor="none", label=f"{key} {name:.24}") for name, key in keys.items()]
+        if legend:
+            part.legend(handles=legend, loc="outside lower left", ncols=5, handlelength=0)
         axes = style.rows(part, each, sharex=True)
         longest = max(stream.seconds for stream in block)
         factor, unit = style.scale(longest, "s")
         for ax, stream in zip(axes, block, strict=True):
-            _panel(ax, stream, factor)
+            _panel(ax, stream, factor, longest, keys)
         style.from_zero(axes[-1], "x", longest * factor)
         axes[-1].set_xlabel(f"time since the iteration's start ({unit})")
     return figure
@@ -92,13 +106,13 @@ class _Stream:
 
     @property
     def height_in(self) -> float:
-        """The height of the panel in inches: 0.09 per lane, at most 3.2 for all lanes."""
+        """The height of the panel in inches: 0.13 per lane, at most 3.2 for all lanes."""
         rows = min(len(self.workers), MAX_WORKERS)
-        return 0.75 + min(max(0.22, 0.09 * self.n_lanes) * rows, 3.2)
+        return 0.75 + min(max(0.22, 0.13 * self.n_lanes) * rows, 3.2)
 
 
 def _stream(run: Run, case: Case) -> _Stream | None:
-    """Return the first measured iteration of the first successful launch with a task stream."""
+    """Return the iteration with a task stream of a successful launch nearest to the median."""
     keys = ["case_id", "launch", "iteration"]
     samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]
     if not run.ends.empty:
@@ -107,52 +121,73 @@ def _stream(run: Run, case: Case) -> _Stream | None:
     samples = samples.merge(run.tasks[keys].drop_duplicates(), on=keys)
     if samples.empty:
         return None
-    first = samples.sort_values(["launch", "iteration"]).iloc[0]
-    launch, iteration = int(first.launch), int(first.iteration)
+    medians = run.summaries.drop_duplicates("case_id").set_index("case_id").median_s
+    typical = typical_iteration(samples.assign(wall_s=samples.seconds), medians[case.id]).iloc[0]
+    launch, iteration = int(typical.launch), int(typical.iteration)
 
     def same(frame: pd.DataFrame) -> pd.DataFrame:
         here = (frame.launch == launch) & (frame.iteration == iteration)
         return frame[here & (frame.case_id == case.id)]
 
-    bars = same(run.tasks)[["worker", "thread", "action", "start_s", "stop_s"]]
+    bars = same(run.tasks)[["worker", "thread", "name", "action", "start_s", "stop_s"]]
     if not run.transfers.empty:
         received = same(run.transfers)[["dst", "start_s", "stop_s"]]
-        received = received.rename(columns={"dst": "worker"}).assign(action="transfer", thread=-1)
+        received = received.rename(columns={"dst": "worker"}).assign(
+            name="", action="transfer", thread=-1
+        )
         bars = pd.concat([bars, received], ignore_index=True)
     bars = bars.assign(
         action=bars.action.where(~bars.action.str.startswith("disk"), "disk"),
-        start_s=(bars.start_s - first.started_at_s).clip(lower=0),
-        stop_s=bars.stop_s - first.started_at_s,
+        start_s=(bars.start_s - typical.started_at_s).clip(lower=0),
+        stop_s=bars.stop_s - typical.started_at_s,
     )
-    bars = bars[bars.action.isin(LABELS) & (bars.stop_s > bars.start_s)]
+    bars = bars[bars.action.isin(ACTIONS) & (bars.stop_s > bars.start_s)]
     if bars.empty:
         return None
     # Number the threads of each worker from 0 instead of by their system-wide ids.
     threads = bars.thread.where(bars.action != "transfer")
     lane = threads.groupby(bars.worker).rank(method="dense") - 1
     return _Stream(
-        case, launch, iteration, float(first.seconds), style.workers(run, [case.id]),
+        case, launch, iteration, float(typical.seconds), style.workers(run, [case.id]),
         bars.assign(lane=lane.fillna(-1)),
     )  # fmt: skip
 
 
-def _panel(ax: Axes, stream: _Stream, factor: float) -> None:
+def _keys(block: list[_Stream]) -> dict[str, str]:
+    """Return the names of the tasks that take most of the time, each with its key."""
+    bars = pd.concat([stream.bars for stream in block])
+    bars = bars[bars.action == "compute"]
+    seconds = (bars.stop_s - bars.start_s).groupby(bars.name).sum().sort_values(ascending=False)
+    return dict(zip(filter(None, map(str, seconds.index)), KEYS, strict=False))
+
+
+def _panel(
+    ax: Axes, stream: _Stream, factor: float, longest_s: float, keys: dict[str, str]
+) -> None:
     workers, n_lanes = stream.workers[:MAX_WORKERS], stream.n_lanes
     row_by_worker = {worker: row for row, worker in enumerate(workers)}
     bars = stream.bars[stream.bars.worker.isin(row_by_worker)]
     # Leave space above and below the row of each worker, to separate workers.
     lane = 0.84 / n_lanes
     top = bars.worker.map(row_by_worker) + 0.08 + (bars.lane % n_lanes) * lane
-    for action in LABELS:
+    for action, (activity, _) in ACTIONS.items():
         mine = bars.action == action
         left, right = bars.start_s[mine] * factor, bars.stop_s[mine] * factor
         edged = len(bars) <= EDGES_UP_TO
         boxes = PolyCollection(
             list(style.corners(left, right, top[mine], top[mine] + lane)),
-            facecolor=style.ACTIVITIES[action], edgecolor="white" if edged else "none",
+            facecolor=style.ACTIVITIES[activity], edgecolor="white" if edged else "none",
             linewidth=0.3 if edged else 0, rasterized=len(bars) > VECTORS_UP_TO, label=action,
         )  # fmt: skip
         ax.add_collection(boxes, autolim=False)
+    if len(workers) * n_lanes <= NAMED_LANES:
+        letters = (bars.stop_s - bars.start_s) / longest_s * style.WIDTH_IN / LETTER_IN * 0.9
+        for bar, y in zip(bars.itertuples(), top + lane / 2, strict=True):
+            fitting = [text for text in (bar.name, keys.get(bar.name, "")) if text]
+            fitting = [text for text in fitting if len(text) < letters[bar.Index]]
+            if bar.action == "compute" and fitting:
+                middle = (bar.start_s + bar.stop_s) / 2 * factor
+                ax.text(middle, y, fitting[0], size=6, ha="center", va="center", clip_on=True)
     ax.axvline(stream.seconds * factor, color="black", linewidth=1)
     ax.set_title(
         f"{style.label(stream.case.backend, 60)}: {format_seconds(stream.seconds)}"

@@ -22,6 +22,7 @@ from commbench.reports.figures import Drawing, drawn
 from commbench.reports.html import pair_matrix
 from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
+from commbench.reports.sections.iteration_tables import BAR
 
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -33,7 +34,7 @@ class Part:
 
     id: str
     """The unique name of the section in links."""
-    title: str
+    section: Section
     figures: list[Drawing]
     matrices: list[pair_matrix.Block]
     tables: list[Table]
@@ -43,11 +44,19 @@ def render(run: Run) -> str:
     """Return the report as one HTML file that loads no other files."""
     script = _file("report.js")
     digest = hashlib.sha256(script.encode()).digest()
+    sections = list(_parts(run))
+    good = (figure for part in sections for figure in part.figures if not figure.problem)
+    first = next(good, None)
     return _template().render(
         heading=heading(run),
-        opening=list(opening(run)),
+        opening=[
+            part
+            for part in opening(run)
+            if not (first and isinstance(part, Table) and BAR in part.columns)
+        ],
+        first=first,
         warnings=run.warnings,
-        sections=list(_parts(run)),
+        sections=sections,
         run=run.manifest.id,
         path=str(run.path),
         version=__version__,
@@ -71,7 +80,7 @@ def _parts(run: Run) -> Iterator[Part]:
         n_named[name] += 1
         part = Part(
             f"{name}-{n_named[name]}" if n_named[name] > 1 else name,
-            section.title,
+            section,
             # Several sections may name a figure: the first one shows it.
             [drawings.pop(name) for name in section.figures if name in drawings],
             [],

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
-from matplotlib.colors import to_hex
+from matplotlib.colors import LogNorm, to_hex
 
 from commbench.analysis.run import Run
 from commbench.machine.topology import UNKNOWN
 from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_figure import MAP, Grid
+from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale
 from commbench.reports.sections import CHANNELS
 from commbench.reports.sections import number as format_number
 
@@ -45,21 +45,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells of one backend: a named row per sender."""
+    """The cells of one backend: a named row per sender. Colours are multiples of `median`."""
 
     backend: str
+    median: str
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """The matrices of the backends of one task, with the same scale of colours."""
+    """The matrices of the backends of one task; `ends` are those of the scale of colours."""
 
     title: str
     names: tuple[str, ...]
     matrices: tuple[Matrix, ...]
     silent: tuple[str, ...]
-    top: str
+    ends: tuple[str, str]
     scale: tuple[str, ...]
     note: str
     size: str
@@ -85,18 +86,18 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
         str(case_id): _slowest(group, grid)
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
-    top_Bps = style.largest(*(table["q50_Bps"].fillna(0) for table in slowest.values()))  # noqa: N806
+    norm = ratio_scale((t["q50_Bps"] / t["typical_Bps"]).to_numpy() for t in slowest.values())
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
         names=grid.names,
         matrices=tuple(
-            _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, top_Bps)
+            _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, norm)
             for case in cases
             if case.id in slowest
         ),
         silent=tuple(case.backend for case in cases if case.id not in slowest),
-        top=format_number(top_Bps / 1e9),
+        ends=(f"{norm.vmin:.2g}", f"{norm.vmax:.2g}"),
         scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases)),
         size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",
@@ -126,7 +127,8 @@ def _note(run: Run, grid: Grid, n_workers: int) -> str:
 def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
     """Return the slowest pair of every cell, with the totals of all of the cell's pairs."""
     # Pairs of unknown bandwidth come last: they only represent a cell without other pairs.
-    table = pairs.assign(cell=_numbers(pairs, grid)).sort_values("q50_Bps", kind="stable")
+    table = pairs.assign(cell=_numbers(pairs, grid), typical_Bps=pairs["q50_Bps"].median())
+    table = table.sort_values("q50_Bps", kind="stable")
     cells = table.groupby("cell")
     totals = cells.agg(n_pairs=("n", "size"), all_n=("n", "sum"), all_bytes=("bytes", "sum"))
     return cells.head(1).set_index("cell").join(totals)
@@ -134,7 +136,7 @@ def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 def _matrix(
     run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, grid: Grid,
-    top_Bps: float,  # noqa: N803 - the spelling of the unit
+    norm: LogNorm,
 ) -> Matrix:  # fmt: skip
     least = format_bytes(run.manifest.min_transfer_bytes)
     slowdowns = slow.set_index(["src", "dst"])["slowdown"].to_dict()
@@ -156,12 +158,13 @@ def _matrix(
         text = str(format_number(row.q50_Bps / 1e9)) if grid.n_cells <= _TEXT_UP_TO else ""
         if math.isnan(row.q50_Bps):
             return Cell("untimed", "\n".join(lines), text)
-        colours = _colours()[round(255 * row.q50_Bps / top_Bps)]
+        colours = _colours()[round(255 * float(norm(row.q50_Bps / row.typical_Bps)))]
         return Cell("slow" if n_slow[number] else "pair", "\n".join(lines), text, *colours)
 
     n = range(grid.n_cells)
     rows = ((grid.names[i], tuple(make_cell(i, j) for j in n)) for i in n)
-    return Matrix(case.backend, tuple(rows))
+    typical = format_number(table["typical_Bps"].iloc[0] / 1e9)
+    return Matrix(case.backend, typical, tuple(rows))
 
 
 def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
@@ -204,6 +207,6 @@ def _transports(transports: pd.DataFrame, case: Case, shown: pd.DataFrame) -> di
 
 @cache
 def _colours() -> list[tuple[str, str]]:
-    """Return the colours from zero to the highest bandwidth, each with a readable text colour."""
+    """Return the colours of the scale, each with a readable colour of text."""
     colours = colormaps[MAP](np.linspace(0, 1, 256))
     return [(to_hex(colour), style.contrast(colour[:3])) for colour in colours]

@@ -109,6 +109,19 @@
     });
   }
 
+  // A figure is as wide as the page. On a small screen that is too small to read it.
+  function makeEnlargeable(figure) {
+    const button = document.createElement("button");
+    button.type = "button";
+    const label = () => {
+      button.textContent = figure.classList.contains("large") ? "Fit to the page" : "Full size";
+    };
+    button.addEventListener("click", () => { figure.classList.toggle("large"); label(); });
+    label();
+    figure.append(button);
+  }
+
+  document.querySelectorAll("figure").forEach(makeEnlargeable);
   document.querySelectorAll("table.data").forEach(makeSortable);
   document.querySelectorAll("table.matrix").forEach(makeExplorable);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_message_size, format_seconds
 
@@ -23,6 +23,7 @@ CHANNELS = {
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
 }
 """Per channel of fetches: the end of titles, and the source of the numbers."""
+_FORMATTING = "[\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 REST = "The format json has all."
 """The end of the note of a table that does not show all rows."""
 
@@ -73,6 +74,9 @@ class Section:
         The names of the figures of the HTML page.
     opening
         Returns lines and tables for the report's opening, which has about 35 lines in all.
+    to_read, not_to_conclude
+        What to read in the section's figures and tables, and what not to conclude from them, for
+        readers who see them for the first time.
     """
 
     title: str
@@ -82,12 +86,39 @@ class Section:
     page_matrices: Callable[[Run], Iterable[Any]] = lambda _run: ()
     figures: tuple[str, ...] = ()
     opening: Callable[[Run], Iterable[str | Table]] = lambda _run: ()
+    to_read: str = ""
+    not_to_conclude: str = ""
 
 
 def sections() -> list[Section]:
     """Return the installed sections in the order of their positions."""
     installed = (_load(name) for name in registry.names("section"))
     return sorted(installed, key=lambda section: (section.position, section.title))
+
+
+class Reading(str):
+    """What to read in a figure and what not to conclude, which Jupyter shows as Markdown."""
+
+    def _repr_markdown_(self) -> str:
+        return self
+
+
+def reading(figure: str) -> Reading:
+    """Return what to read in the figure of this name, and what not to conclude from it.
+
+    Raises
+    ------
+    UnknownNameError
+        If no section has a figure of that name; the message lists all.
+    """
+    by_figure = {name: section for section in sections() for name in section.figures}
+    if figure not in by_figure:
+        raise UnknownNameError("figure", figure, sorted(by_figure))
+    section = by_figure[figure]
+    return Reading(
+        f"**What to read.** {section.to_read}\n\n"
+        f"**What not to conclude.** {section.not_to_conclude}"
+    )
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -220,10 +251,14 @@ def range_ends(low_s: float, high_s: float) -> tuple[str, str]:
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters replaced: results files may be from anyone."""
+    """Return `text` with control characters replaced: results files may be from anyone.
+
+    Those that are invisible, or change the order of others, are replaced, too.
+    """
     lines = text.replace("\r\n", "\n")
     # Surrogates are replaced, too: they can't be encoded.
-    return re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+    text = re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
+    return re.sub(_FORMATTING, "\N{REPLACEMENT CHARACTER}", text)
 
 
 def some(names: Sequence[str], most: int) -> str:
@@ -253,11 +288,22 @@ def percent(share: float) -> str:
 def counts(group: pd.DataFrame) -> str:
     """Return the numbers of launches and samples of these rows of summaries."""
 
-    def span(column: str) -> str:
+    def span(column: str, one: str) -> str:
         low, high = int(group[column].min()), int(group[column].max())
-        return str(low) if low == high else f"{low} to {high}"
+        return f"{low} to " * (low < high) + plural(high, one)
 
-    return f"{span('n_launches')} launches, {span('n_samples')} samples"
+    return f"{span('n_launches', 'launch')}, {span('n_samples', 'sample')}"
+
+
+def plural(n: int, one: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> plural(1, "launch"), plural(2, "launch"), plural(0, "sample")
+    ('1 launch', '2 launches', '0 samples')
+    """
+    return f"{n} {one}{'' if n == 1 else 'es' if one.endswith('ch') else 's'}"
 
 
 def warmup(group: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from commbench.analysis.run import Run
 from commbench.model import Comparison
 from commbench.model.units import format_message_size
-from commbench.reports.sections import Quantity, Section, Table, by_size, number
+from commbench.reports.sections import Quantity, Section, Table, by_size, number, plural
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
 
@@ -47,17 +47,21 @@ def resolution(run: Run) -> str:
 def _resolution(run: Run) -> str:
     if not run.comparisons:
         return ""
-    by_resolution = sorted(run.comparisons, key=lambda comparison: comparison.detectable)
+    # Medians of 0 have no ratio, however many launches there are.
+    known = [c for c in run.comparisons if min(c.baseline_s, c.candidate_s) > 0]
+    if not known:
+        return "This run can't tell any backends apart: the clock is too coarse for their times."
+    by_resolution = sorted(known, key=lambda comparison: comparison.detectable)
     least, most = by_resolution[0], by_resolution[-1]
     if math.isinf(least.detectable):
         together = Counter(
-            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in run.comparisons
+            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in known
         )
         n_launches = least_launches(max(together.values()))
         remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
-        has = "1 launch" if least.n_launches == 1 else f"{least.n_launches} launches"
         return (
-            f"This run can't tell any backends apart: it has {has} per case, "
+            f"This run can't tell any backends apart: it has {plural(least.n_launches, 'launch')} "
+            "per case, "
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
@@ -80,8 +84,8 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     return (
         "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
-        "verdict with a probability of 90 %; same within: the largest ratio that two one-sided "
-        "tests at 5 % leave. "
+        "verdict with a probability of 90 %; same within: the 90 % interval, which two one-sided "
+        "tests leave, and on which the verdict same rests. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
         f"same: within {limit:.4g}; inconclusive: neither."
         + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
@@ -111,15 +115,18 @@ VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "finds\nfrom", "same\nwithin", 
 def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
     """Return the cells of ``VERDICT_COLUMNS``; intervals are sorted by their lower end."""
     c = comparison
-    interval = "none" if math.isnan(c.ci_low) else f"{c.ci_low:.2f}…{c.ci_high:.2f}"
     return (
         _times(c),
-        Quantity(interval, c.ci_low),
+        _interval(c.ci_low, c.ci_high),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
         Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
-        Quantity(f"{1 + c.margin:.2f}×", c.margin) if c.margin < math.inf else "—",
+        _interval(c.same_low, c.same_high),
         c.verdict,
     )
+
+
+def _interval(low: float, high: float) -> Quantity:
+    return Quantity("none" if math.isnan(low) else f"{low:.2f}…{high:.2f}", low)
 
 
 def _times(comparison: Comparison) -> Quantity:
@@ -127,4 +134,12 @@ def _times(comparison: Comparison) -> Quantity:
     return Quantity(text, comparison.ratio)
 
 
-SECTION = Section(title="Differences between backends", position=70, tables=tables)
+SECTION = Section(
+    title="Differences between backends",
+    position=70,
+    tables=tables,
+    to_read="A ratio below 1 says that the first one took less time. Faster and slower are said "
+    "only where the interval, an exact rank test and a least effect agree.",
+    not_to_conclude="That inconclusive means equal: the run can't tell, and --rigorous goes on "
+    "until it can. Where backends are equal, the verdict is same.",
+)

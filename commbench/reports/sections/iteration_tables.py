@@ -30,6 +30,8 @@ _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
+BAR = "bar"
+"""The column that figures make unnecessary."""
 _BAR = 16
 _DASH = "—"
 
@@ -83,12 +85,18 @@ def time_opening(run: Run) -> Iterator[Table]:
             {
                 "backend": group.backend,
                 "time per iteration": map(median_time, group.itertuples()),
-                "bar": (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
+                BAR: (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
-                "interval": [_DASH if c is None else verdict_cells(c)[1] for c in pairs],
+                "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
             },
-            text_columns={"bar"},
+            text_columns={BAR},
         )
+
+
+def _shown_interval(c: Comparison) -> str:
+    """Return the interval on which the verdict rests."""
+    _, interval, _, _, same, verdict = verdict_cells(c)
+    return f"{same} (90 %)" if verdict == "same" else interval
 
 
 def _bar(share: float) -> str:
@@ -256,11 +264,22 @@ TIME = Section(
     tables=time_tables,
     figures=("workload-time",),
     opening=time_opening,
+    to_read="A dot is the median of one launch, the upright bar the median of the dots, the line "
+    "its confidence interval. How far the dots of one colour lie apart is what a second cluster, "
+    "started alike, may differ by.",
+    not_to_conclude="That the backend with the smallest median is the fastest: see the verdicts. "
+    "Nor that a slow backend moves bytes slowly: where the time went has the reason.",
 )
 PROFILE = Section(
     title="Where the time went",
     position=30,
     tables=profile_tables,
-    figures=("communication", "task-stream", "worker-profile"),
+    figures=("worker-profile", "communication", "task-stream"),
     opening=profile_opening,
+    to_read="No core is time in which a thread could have run, but others had the cores; "
+    "receiving and await data are time in which data were coming in. The task stream has the same "
+    "iterations: where the same tasks take longer, and how much of the time has none.",
+    not_to_conclude="That receiving is the network: a fetch lasts from the request to the "
+    "deserialized data, so a sender or receiver that gets no core makes it longer. Nor that a "
+    "machine with more cores would show the same shares.",
 )

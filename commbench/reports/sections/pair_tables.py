@@ -22,7 +22,7 @@ from commbench.reports.sections import (
     quantities,
     some,
 )
-from commbench.stats.stragglers import MIN_SLOWDOWN
+from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,7 +224,10 @@ def _transport_table(run: Run) -> Table:
 
 
 def opening(run: Run) -> Iterator[str]:
-    """Yield which transports the backends really used, and what is wrong with them."""
+    """Yield which transports were really used, what is wrong with them, and that no pair is slow.
+
+    Slow pairs begin the report.
+    """
     used = run.pair_transports.drop_duplicates(["backend", "transport"])
     order = [*dict.fromkeys(case.backend for case in run.suite.cases)]
     texts = {
@@ -237,10 +240,22 @@ def opening(run: Run) -> Iterator[str]:
         wrong = [text for text in used["contradiction"].unique() if text]
         yield f"Which way the bytes went: {some(ways, _MAX_OPENING)}"
         yield from (f"⚠ {text}" for text in wrong)
+    groups = run.pairs.groupby(["case_id", "channel", "link"], observed=True)["n"]
+    large = groups.size() >= MIN_PAIRS
+    if large.any() and run.slow_pairs.empty:
+        tested = (groups.min() >= MIN_TRANSFERS)[large].all()
+        few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
+        yield "No pair of workers is slow" if tested else f"No pair of workers is named: {few}"
 
 
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
     page_matrices=_matrices, figures=("pair-bandwidth",), opening=opening,
+    to_read="The row is the sender, the column the receiver. A cell has the median of single "
+    "fetches, in figures between their quartiles; its colour compares it with the backend's "
+    "median pair. Red frames are the pairs that are slow by a test, not by colour.",
+    not_to_conclude="That this is what the link can do: a fetch of a computation has the company "
+    "of all that the workers do meanwhile. Nor that other differences mean anything: equal links "
+    "differ by as much as ordinary cells do.",
 )  # fmt: skip

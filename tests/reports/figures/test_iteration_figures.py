@@ -94,6 +94,14 @@ def test_worker_labels_are_thinned_out(n_workers, shown):
     assert len(axes.get_xticks()) <= shown
 
 
+def test_a_wait_for_a_core_within_a_task_is_not_called_computing():
+    figure = plot_communication(together(workload("tcp")))
+    assert not any("computing" in text for text in texts(figure))
+    colours = {colour for colour, _ in PARTS.values()}
+    assert colours & {TASKS["compute_s"][0], TASKS["queue_s"][0]} == set()
+    assert PARTS["transfer_only_s"][0] == TASKS["data_s"][0]
+
+
 # --- profile -----------------------------------------------------------------------------------
 
 
@@ -169,14 +177,19 @@ def test_one_launch_has_no_interval():
     assert "one launch allows no interval" in caption(figure)
 
 
-def test_median_ratio_and_cpu_time_are_printed():
+def test_median_ratio_verdict_and_cpu_time_are_printed():
     run = together(workload("tcp"), workload("ucx", seconds=3))
     first, second = stats.summaries(run).itertuples()
     lines = _asides(plot_times(run).axes[0])
-    assert lines[-0.75] == ["median", "ratio", "CPU time"]
-    assert lines[0] == [format_seconds(first.median_s), "1.00", format_seconds(first.cpu_s)]
+    assert lines[-0.75] == ["median", "ratio", "verdict", "CPU time"]
+    verdict = run.comparisons[0].verdict
+    assert lines[0] == [
+        format_seconds(first.median_s), "1.00", "baseline", format_seconds(first.cpu_s)
+    ]  # fmt: skip
     ratio = f"{run.comparisons[0].ratio:.2f}"
-    assert lines[1] == [format_seconds(second.median_s), ratio, format_seconds(second.cpu_s)]
+    assert lines[1] == [
+        format_seconds(second.median_s), ratio, verdict, format_seconds(second.cpu_s)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

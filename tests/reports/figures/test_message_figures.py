@@ -9,7 +9,7 @@ from commbench import stats
 from commbench.model import LAYERS
 from commbench.model.units import format_bandwidth, format_seconds
 from commbench.reports.figures import style
-from commbench.reports.figures.message_figures import COLOURS, FASTER, plot_layers, plot_sizes
+from commbench.reports.figures.message_figures import plot_layers, plot_sizes
 
 # --- sizes -------------------------------------------------------------------------------------
 
@@ -183,13 +183,7 @@ def test_bars_of_layers_are_stacked_from_the_wire_up():
                 assert right == pytest.approx(end)
 
 
-def test_backends_layers_and_activities_have_different_colours():
-    backends = {look.colour for look in (*style._KNOWN.values(), *style._SPARE)}
-    assert not backends & {*COLOURS.values(), FASTER, *style.ACTIVITIES.values()}
-    assert tuple(COLOURS) == LAYERS
-
-
-def test_a_layer_that_is_faster_than_the_one_below_is_hatched():
+def test_a_line_goes_to_the_time_of_a_layer_that_takes_longer_than_one_above():
     case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1])
     faster = [
         dataclasses.replace(r, seconds=r.seconds / 10) if getattr(r, "layer", "") == "comm" else r
@@ -198,9 +192,11 @@ def test_a_layer_that_is_faster_than_the_one_below_is_hatched():
     run = in_memory([case], faster)
     raw, comm = stats.summaries(run).set_index("layer").median_s[["raw", "comm"]]
     (axes,) = plot_layers(run).axes
-    left, right = ends(axes)["faster comm tcp"]
-    assert right / left == pytest.approx(raw / comm)
-    assert ends(axes)["comm tcp"][0] == pytest.approx(ends(axes)["comm tcp"][1])
+    (line,) = [line for line in axes.lines if line.get_gid() == "longer raw tcp"]
+    end, time = line.get_xdata()
+    assert time / end == pytest.approx(raw / comm)
+    assert ends(axes)["raw tcp"] == pytest.approx((0, end))
+    assert ends(axes)["comm tcp"] == pytest.approx((end, end))
 
 
 def test_the_time_at_each_layer_is_printed():

@@ -2,12 +2,13 @@ import io
 
 import builders
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import pytest
 from builders import end, failure, in_memory
 from drawing import together, workload
 
-from commbench.model import Case
+from commbench.model import LAYERS, Case
 from commbench.reports.figures import iteration_figures, style
 
 
@@ -30,6 +31,15 @@ def test_backends_of_a_run_have_different_colours_and_markers():
     assert len({look.marker for look in looks.values()}) == len(names)
     # Looks are used again where there are more backends than looks.
     assert len(style.backend_styles(_run(*(f"other-{index}" for index in range(9))))) == 9
+
+
+def test_each_colour_has_one_meaning():
+    colours = [look.colour for look in (*style._KNOWN.values(), *style._SPARE)]
+    colours += [*style.ACTIVITIES.values(), *style.LAYERS.values(), style.BAD]
+    assert tuple(style.LAYERS) == LAYERS
+    rgb = 255 * mpl.colors.to_rgba_array([*colours, style.PUBLISHED["color"]])[:, :3]
+    distances = np.linalg.norm(rgb[:, None] - rgb, axis=-1)[np.triu_indices(len(rgb), k=1)]
+    assert distances.min() > 20
 
 
 def test_cases_are_grouped_under_what_sets_them_apart():

@@ -75,17 +75,29 @@ def test_disk_and_deserialize_have_separate_bars():
     assert "compute" not in texts(figure)
 
 
-def test_the_first_iteration_of_the_first_good_launch_is_drawn():
+def test_the_iteration_nearest_to_the_median_is_drawn():
     records = [
-        end(CASE, ok=False), _sample(), _task(0, 1),
-        end(CASE, launch=1), _sample(launch=1, iteration=-1),
+        end(CASE, ok=False), _sample(seconds=1.5), _task(0, 1),
+        end(CASE, launch=1), _sample(launch=1, iteration=-1, seconds=1.5),
         _task(0, 1, launch=1, iteration=-1),
-        _sample(launch=1, iteration=1), _task(0, 0.5, launch=1, iteration=1),
+        _sample(launch=1, iteration=2), _task(0, 0.5, launch=1, iteration=2),
+        _sample(launch=1, iteration=1, seconds=1.0), _task(0, 0.5, launch=1, iteration=1),
         _sample(launch=1, seconds=1.5), _task(0.25, 0.75, launch=1),
     ]  # fmt: skip
     (axes,) = task_stream.plot(in_memory([CASE], records)).axes
     assert axes.get_title(loc="left") == "tcp: 1.50 s (launch 1, iteration 0)"
     np.testing.assert_allclose([bar[:2] for bar in _bars(axes, "compute")], [(0.25, 0.75)])
+
+
+def test_tasks_have_their_name_or_its_key_where_it_fits():
+    records = [
+        _sample(), end(CASE), _task(0, 1, name="merge-partitions"),
+        _task(1.1, 1.2, name="merge-partitions"), _task(1.3, 1.31, name="getitem"),
+    ]  # fmt: skip
+    figure = task_stream.plot(in_memory([CASE], records))
+    names = [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+    assert names == ["merge-partitions", "1"]
+    assert {"1 merge-partitions", "2 getitem"} <= {*texts(figure)}
 
 
 def test_panels_share_one_time_axis():
