@@ -1,4 +1,4 @@
-"""The command line; the README has a table of the exit statuses."""
+"""The command line; ``docs/README.md`` has a table of the exit statuses."""
 
 from __future__ import annotations
 

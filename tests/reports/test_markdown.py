@@ -42,7 +42,7 @@ def read_back(cell):
 
 def seen(text):
     """Return what of `text` a report may show: lines, without what steers a terminal."""
-    shown = re.sub(r"[^\t\n -~\xa0-\U0010ffff]", "�", text.replace("\r\n", "\n"))
+    shown = re.sub(r"[^\t\n -~\xa0-\U0010ffff]|[\u2028\u2029]", "�", text.replace("\r\n", "\n"))
     return "\n".join(line.strip() for line in shown.splitlines()).strip()
 
 
