@@ -154,6 +154,11 @@ class Run:
         """The label and the backend of each case, which together are unique."""
         return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
 
+    @property
+    def of_user_code(self) -> bool:
+        """Whether a user's code was recorded, whose regions are the cases."""
+        return any(case.cluster.launcher == model.USER_CODE for case in self.suite.cases)
+
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of each case: ``pair`` (ping-pong), ``fetch`` (all-to-all) or ``cluster``."""

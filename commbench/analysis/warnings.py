@@ -206,6 +206,10 @@ def _launches(run: Run) -> Iterator[str]:
     n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
     if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
         yield f"{n_failed} of {n_planned} launches failed; see Failures"
+    if run.of_user_code:
+        if len(run.ends) < n_planned:
+            yield "the code was not recorded until its end; what its last region did is missing"
+        return
     if len(run.ends) < n_planned:
         yield (
             f"only {len(run.ends)} of {n_planned} launches were run; go on with "
@@ -344,6 +348,9 @@ def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
 
 
 def _unstable_samples(run: Run) -> Iterator[Disturbance]:
+    if run.of_user_code:
+        # Its regions may do something else each time.
+        return
     spreads = stats.spreads(run)
     for column, what, remedy in (
         ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),

@@ -32,6 +32,7 @@ from .observed import (
 )
 from .plan import (
     SCHEMA_VERSION,
+    USER_CODE,
     Case,
     ClusterSpec,
     Launch,
@@ -46,6 +47,7 @@ __all__ = [
     "GPU_MEMORY",
     "LAYERS",
     "SCHEMA_VERSION",
+    "USER_CODE",
     "Activity",
     "Case",
     "ClusterSpec",

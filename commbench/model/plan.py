@@ -197,6 +197,10 @@ class ClusterSpec:
         return labels
 
 
+USER_CODE = "user"
+"""The launcher in the cases of a user's code, whose cluster commbench did not start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A workload with its parameters, a backend and a cluster to measure.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import combinations, groupby
+from typing import Any
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
@@ -21,6 +22,13 @@ from commbench.stats.comparison import MIN_LAUNCHES
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
+_SPENT = {
+    "compute": "computed", "queue": "waited for a core", "data": "waited for data",
+    "blocked": "slept in tasks (GIL, locks, I/O)", "idle": "had no task",
+}  # fmt: skip
+"""What task threads do in the parts of their time that sentences name."""
+_LEAST_SHARE = 0.05
+"""The smallest share of these parts that sentences name."""
 NEXT = "What to do next"
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
@@ -96,6 +104,9 @@ def _verdicts(run: Run) -> Iterator[str]:
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()
+                if run.of_user_code:
+                    yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
+                    continue
                 yield f"{what}: {row.backend} takes {format_seconds(row.median_s)}."
                 continue
             compared = {
@@ -110,6 +121,19 @@ def _verdicts(run: Run) -> Iterator[str]:
                 yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
                 continue
             yield f"{what}: {_sentence(names, compared, doubtful)}."
+
+
+def _waits(run: Run, row: Any) -> str:
+    """Return how often a region was entered, and what its task threads did most of the time."""
+    entered = f" (the median of {row.n_samples})" if row.n_samples > 1 else ""
+    shares = run.profile_shares[run.profile_shares["process"] == "workers"]
+    shares = shares[shares["case_id"] == row.case_id]
+    if shares.empty:
+        return entered
+    share = shares.iloc[0][[*_SPENT]].astype(float).sort_values(ascending=False)
+    large = share[share >= _LEAST_SHARE]
+    named = [f"{_SPENT[str(name)]} for {part:.0%} of it" for name, part in large.items()]
+    return f"{entered}: its task threads {_listed(named[:3])}" if named else entered
 
 
 def _sentence(

@@ -31,6 +31,7 @@ from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
 from commbench.machine import environment
 from commbench.model import (
+    USER_CODE,
     Case,
     ClusterSpec,
     Failure,
@@ -424,7 +425,7 @@ class _Observer:
             known[name] = Case(
                 workload=name, backend=self.client.scheduler.address.partition("://")[0],
                 cluster=ClusterSpec(
-                    n_workers=len(info), threads_per_worker=threads, launcher="external",
+                    n_workers=len(info), threads_per_worker=threads, launcher=USER_CODE,
                     task_placement="dask",
                 ),
                 launches=1, iterations=1, warmups=0,

@@ -1,6 +1,7 @@
 """A user's code is recorded, and left as it was."""
 
 import asyncio
+import re
 import time
 
 import dask.array as da
@@ -10,6 +11,7 @@ from distributed import Client, LocalCluster, wait
 
 import commbench
 from commbench.errors import LaunchError, UsageError
+from commbench.model import registry
 
 QUIET = {"dashboard_address": "127.0.0.1:0"}
 N = 600
@@ -87,9 +89,11 @@ def test_transfers_and_tasks_belong_to_the_innermost_region(recorded):
 def test_a_saved_run_is_read_again_and_reported(recorded):
     run = commbench.load(recorded[0].path)
     assert len(run.transfers) == len(recorded[0].transfers)
-    text = commbench.model.registry.load("report", "tables")(run)
-    assert "sum" in text
-    assert "Bandwidth per pair" in text or "Coverage" in text
+    text = registry.load("report", "terminal")(run)
+    assert re.search(r"^sum took .* \(the median of 2\): its task threads \w+", text, re.MULTILINE)
+    assert re.search(r"^region +times +median", text, re.MULTILINE)
+    assert "--launches" not in text
+    assert "Coverage" in registry.load("report", "tables")(run)
 
 
 def test_the_result_and_the_cluster_are_unchanged(recorded, started):

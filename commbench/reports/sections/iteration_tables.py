@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.model import Case, ClusterSpec, Comparison
+from commbench.model import USER_CODE, Case, ClusterSpec, Comparison
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.sections import (
     Quantity,
@@ -75,6 +75,9 @@ def time_opening(run: Run) -> Iterator[Table]:
     table = run.costs[run.costs["layer"] == "workload"]
     if not 0 < len(table) <= _MAX_OPENING:
         return
+    if run.of_user_code:
+        yield _region_table(table)
+        return
     compared = {(c.baseline_id, c.candidate_id): c for c in run.comparisons}
     alone = len({*run.case_labels.values()}) == 1
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
@@ -91,6 +94,22 @@ def time_opening(run: Run) -> Iterator[Table]:
             },
             text_columns={BAR},
         )
+
+
+def _region_table(table: pd.DataFrame) -> Table:
+    """Return the times of the regions of a user's code."""
+    return Table.from_columns(
+        "",
+        {
+            "region": table.workload,
+            "times": quantities(str, table.n_samples),
+            "median": map(median_time, table.itertuples()),
+            BAR: map(_bar, table.median_s / table.median_s.max()),
+            "moved": quantities(format_bytes, table.moved_bytes),
+            "CPU s": map(number, table.cpu_s),
+        },
+        text_columns={BAR},
+    )
 
 
 def _shown_interval(c: Comparison) -> str:
@@ -116,17 +135,19 @@ def _bar(share: float) -> str:
 def _describe(case: Case) -> str:
     cluster = case.cluster
     params = ", ".join(f"{key}={value}" for key, value in case.params.items())
+    launcher = "" if cluster.launcher in (ClusterSpec.launcher, USER_CODE) else cluster.launcher
     details = (
         cluster.device,
         f"{cluster.workers_per_gpu} per GPU" * (cluster.workers_per_gpu > 1),
         f"RMM {cluster.rmm}" * bool(cluster.rmm),
-        cluster.launcher * (cluster.launcher != ClusterSpec.launcher),
+        launcher,
         *cluster.hosts,
         "placed" * bool(cluster.placement),
         *(f"{name}={value}" for name, value in cluster.env.items()),
     )
+    task = case.workload + f" ({params})" * bool(params)
     return (
-        f"{case.workload} ({params}) on {cluster.n_workers} workers × {cluster.threads_per_worker} "
+        f"{task} on {cluster.n_workers} workers × {cluster.threads_per_worker} "
         f"thread{'s' * (cluster.threads_per_worker > 1)}, {', '.join(filter(None, details))}"
     )
 
@@ -203,14 +224,17 @@ def profile_opening(run: Run) -> Iterator[Table]:
     # The little time on a core between tasks has no column.
     profiles = profiles.assign(compute_s=profiles["compute_s"] + profiles["other_cpu_s"])
     parts = [f"{name}_s" for name in _DOING]
-    for _, rows in profiles.groupby(profiles["case_id"].map(run.case_labels), sort=False):
+    # The regions of a user's code are rows of one table.
+    names = costs["workload" if run.of_user_code else "backend"]
+    tasks = profiles["case_id"].map({} if run.of_user_code else run.case_labels).fillna("")
+    for _, rows in profiles.groupby(tasks, sort=False):
         launches = rows.groupby(["case_id", "launch"], sort=False)[parts].mean()
         medians = launches.groupby("case_id", sort=False).median().set_axis([*_DOING], axis=1)
         medians = medians.reindex([case.id for case in run.suite.cases if case.id in medians.index])
         yield Table.from_columns(
             _difference(medians, costs["backend"], run.comparisons) or "Where the time goes",
             {
-                "ms of a task thread": costs["backend"][medians.index],
+                "ms of a task thread": names[medians.index],
                 **{
                     _TASKS[name].replace("\n", " "): map(number, 1000 * medians[name])
                     for name in _DOING
