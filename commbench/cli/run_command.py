@@ -49,7 +49,9 @@ class _RunGroup(click.Group):
             help="Continue an interrupted run, or one that is to have more launches; the other "
             "options are for that.",
         ),
-        *options.design_options("Fresh clusters per backend, at least as many as there are."),
+        *options.design_options(
+            "Fresh clusters per backend, at least as many as there are.", "Deadline of one launch."
+        ),
         *options.verbosity_options(),
     ],
 )  # fmt: skip
