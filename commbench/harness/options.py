@@ -32,7 +32,7 @@ else:
 LATEST = "latest"
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
-_QUICK = Stopping(budget_s=30.0, quick=True)
+_QUICK = Stopping(budget_s=25.0, quick=True)
 _DESIGN = ("launches", "budget", "detect", "rigorous", "timeout")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
@@ -138,12 +138,12 @@ _BY_UNIT = {"bytes": BYTES, "seconds": SECONDS}
 _FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
 
-def complete(kind: str) -> Callable[..., list[str]]:
-    """Return a completion by the names of plug-ins, of the last item in a list."""
+def complete(kind: str, *more: str) -> Callable[..., list[str]]:
+    """Return a completion of the last item in a list: a plug-in, or one of `more`."""
 
     def matches(_context: Any, _param: Any, incomplete: str) -> list[str]:
         first, comma, last = incomplete.rpartition(",")
-        names = registry.names(kind)
+        names = [*registry.names(kind), *more]
         return [f"{first}{comma}{name}" for name in names if name.startswith(last)]
 
     return matches
