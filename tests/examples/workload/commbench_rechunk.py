@@ -6,7 +6,7 @@ the wire.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import commbench
 
@@ -15,6 +15,7 @@ class Rechunk(commbench.ClusterWorkload):
     name = "rechunk"  # the entry point's name
     summary = "bands of rows become bands of columns"  # for `commbench list`
     preload = ("dask.array",)  # imported in every process before it communicates
+    quick: ClassVar = {"size": 1000}  # the parameters of --quick
 
     @dataclass(frozen=True, kw_only=True)
     class Params:  # each field is an option of `commbench run rechunk`
