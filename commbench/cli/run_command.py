@@ -132,6 +132,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.store import directory
     from commbench.studies import budget
 
+    options.validate_verbosity(given)
     if given["dry_run"]:
         _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
         return 0
@@ -165,6 +166,7 @@ def _resume(given: dict[str, Any], workload: str = "") -> int:
     from commbench.store import directory
     from commbench.studies import budget
 
+    options.validate_verbosity(given)
     path = given["resume"]
     data = load(path)
     # Read all files now, so that an unreadable one is reported before measuring.

@@ -312,6 +312,18 @@ def verbosity_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
+def validate_verbosity(given: Mapping[str, Any]) -> None:
+    """Raise an error if the options ask for more output and for less.
+
+    Raises
+    ------
+    UsageError
+        With the options.
+    """
+    if given.get("verbose") and given.get("quiet"):
+        raise UsageError("--verbose prints all tables, and --quiet none; give one of them")
+
+
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options for launches, iterations, …, by their names in ``Case``."""
     settings = {key: given[key] for key in _REPLICATION if given[key] is not None}
@@ -401,6 +413,8 @@ def resumed(
             )
         cases = tuple(replace(case, launches=launches) for case in cases)
     if given.get("timeout") is not None:
+        if given["timeout"] <= 0:
+            raise UsageError(f"--timeout is {given['timeout']:g} s; it must be above 0")
         cases = tuple(replace(case, timeout_s=given["timeout"]) for case in cases)
     suite = replace(manifest.suite, cases=cases)
     return replace(manifest, suite=suite, stopping=rule or manifest.stopping)
