@@ -149,8 +149,8 @@ def test_sort_keys_are_exact_values(full, page):
     assert [float(row[1].get("data-value", "")) for row in times] == list(medians)
     assert {row[0].get("data-value") for row in times} == {None}
     coverage = cells(data_table(page, "Coverage"))
-    assert [words(row[3]) for row in coverage] == ["600.0%"] * 3
-    assert {row[3].get("data-value") for row in coverage} == {"6.0"}
+    assert [words(row[3]) for row in coverage] == ["100.0%"] * 3
+    assert {row[3].get("data-value") for row in coverage} == {"1.0"}
 
 
 def test_an_unknown_number_has_an_empty_sort_key(recorded):
