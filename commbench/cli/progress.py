@@ -32,34 +32,37 @@ def display(run: Manifest, n_launches: int, *, quiet: bool = False) -> Iterator[
         return
 
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     rule = run.stopping
-    unit = (MofNCompleteColumn(), TextColumn("launches,")) if rule is None else ()
+    unit = (MofNCompleteColumn(), TextColumn("launches")) if rule is None else ()
     columns = (
-        TextColumn("{task.description}"), BarColumn(), *unit, TimeRemainingColumn(),
-        TextColumn("left" if rule is None else "left at the latest"),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *unit,
+        TextColumn("{task.fields[left]}"),
+    )
     # No auto_refresh, whose thread would disturb measurements.
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     with progress:
-        task = progress.add_task("starting", total=n_launches if rule is None else rule.budget_s)
+        total = n_launches if rule is None else rule.budget_s
+        task = progress.add_task("starting", total=total, left="")
         phase, began = "starting", time.monotonic()
+        n_ended, spent_s = 0, 0.0
 
         def show(record: Record | Phase | str | None) -> None:
-            nonlocal phase, began
+            nonlocal phase, began, n_ended, spent_s
             if isinstance(record, str):
                 progress.console.print(record, highlight=False)
             elif isinstance(record, Failure):
                 progress.console.print(f"✗ {names[record.case_id]}: {record.message}", style="red")
             elif isinstance(record, LaunchEnd):
+                n_ended, spent_s = n_ended + 1, spent_s + record.seconds
+                left = _left(n_launches - n_ended, spent_s / n_ended)
+                if rule is not None:
+                    left = f"{format_duration(max(0.0, rule.budget_s - spent_s))} left at most"
                 progress.advance(task, 1 if rule is None else record.seconds)
+                progress.update(task, left=left)
                 phase, began = "choosing the next launch", time.monotonic()
             elif isinstance(record, Phase):
                 phase, began = f"{names[record.case_id]}: {record.name}", time.monotonic()
@@ -125,7 +128,10 @@ class _Lines:
         line += f"{'done' if end.ok else 'FAILED'} in {end.seconds:.1f} s"
         if (seconds := self._last.pop(end.case_id, None)) is not None:
             line += f", last iteration {format_seconds(seconds)}"
-        n_left = self._n_launches - self._n_ended
-        if n_left > 0:
-            line += f", {format_duration(n_left * self._spent_s / self._n_ended)} left"
-        return line
+        left = _left(self._n_launches - self._n_ended, self._spent_s / self._n_ended)
+        return f"{line}, {left}" if left else line
+
+
+def _left(n_launches: int, seconds: float) -> str:
+    """Return how long this number of launches takes; empty if there are none."""
+    return f"{format_duration(n_launches * seconds)} left" if n_launches > 0 else ""

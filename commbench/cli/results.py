@@ -73,7 +73,8 @@ def open_(run: Path) -> None:
 @click.command()
 @click.argument("run", type=RUN)
 @click.option(
-    "--format", "form", required=True, metavar="FORMAT", shell_complete=options.complete("report"),
+    "--format", "form", required=True, metavar="FORMAT",
+    shell_complete=options.complete("report", _ASV),
     help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
 )  # fmt: skip
 @click.option(

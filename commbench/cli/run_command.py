@@ -56,7 +56,9 @@ class _RunGroup(click.Group):
             help="Continue an interrupted run, or one that is to have more launches; the other "
             "options are for that.",
         ),
-        *options.design_options("Fresh clusters per backend, at least as many as there are."),
+        *options.design_options(
+            "Fresh clusters per backend, at least as many as there are.", "Deadline of one launch."
+        ),
         *options.verbosity_options(),
     ],
 )  # fmt: skip
@@ -135,6 +137,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.store import directory
     from commbench.studies import budget
 
+    options.validate_verbosity(given)
     if given["dry_run"]:
         _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
         return 0
@@ -168,6 +171,7 @@ def _resume(given: dict[str, Any], workload: str = "") -> int:
     from commbench.store import directory
     from commbench.studies import budget
 
+    options.validate_verbosity(given)
     path = given["resume"]
     data = load(path)
     # Read all files now, so that an unreadable one is reported before measuring.

@@ -32,7 +32,7 @@ else:
 LATEST = "latest"
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
-_QUICK = Stopping(budget_s=30.0, quick=True)
+_QUICK = Stopping(budget_s=25.0, quick=True)
 _DESIGN = ("launches", "budget", "detect", "rigorous", "timeout")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
@@ -135,14 +135,15 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
     Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
 }
 _BY_UNIT = {"bytes": BYTES, "seconds": SECONDS}
+_FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
 
-def complete(kind: str) -> Callable[..., list[str]]:
-    """Return a completion by the names of plug-ins, of the last item in a list."""
+def complete(kind: str, *more: str) -> Callable[..., list[str]]:
+    """Return a completion of the last item in a list: a plug-in, or one of `more`."""
 
     def matches(_context: Any, _param: Any, incomplete: str) -> list[str]:
         first, comma, last = incomplete.rpartition(",")
-        names = registry.names(kind)
+        names = [*registry.names(kind), *more]
         return [f"{first}{comma}{name}" for name in names if name.startswith(last)]
 
     return matches
@@ -195,7 +196,7 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
         if not issubclass(workload, PairWorkload):
             chosen["Cluster"] = [*_options("size", "launcher"), _placement("none")]
         chosen["GPU"] = [device, *_options("gpu")]
-    return {**chosen, "Statistics": _statistics(workload), "Output": _output()}
+    return {**chosen, "Statistics": _statistics(workload), "Output": _output(resume=bool(workload))}
 
 
 def param_options(params: type[Any]) -> list[click.Option]:
@@ -205,7 +206,8 @@ def param_options(params: type[Any]) -> list[click.Option]:
         click.Option(
             [f"--{field.name.replace('_', '-')}"],
             type=_type(hints[field.name], field.metadata.get("unit", "")),
-            help=f"{field.metadata.get('help', '')}  [default: {_show(field.default)}]",
+            help=f"{field.metadata.get('help', '')}  "
+            f"[default: {_show(field.default, field.metadata.get('unit', ''))}]",
         )
         for field in fields(params)
     ]
@@ -223,40 +225,48 @@ def _type(hint: Any, unit: str) -> Any:
     return _BY_UNIT.get(unit, COUNT if hint is int else hint)
 
 
-def _show(default: Any) -> str:
+def _show(default: Any, unit: str = "") -> str:
     if not isinstance(default, tuple | list):
-        return str(default)
-    items = [str(item) for item in default]
+        return _FORMATS[unit](default).replace(" ", "") if unit else str(default)
+    items = [_show(item, unit) for item in default]
     return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
 
 
 def _statistics(workload: type[Workload] | None) -> list[click.Option]:
-    counts: dict[str, Any] = dict.fromkeys(("launches", "iterations", "warmups"), _FILES)
+    default = dict.fromkeys((*_REPLICATION, "timeout"), _FILES)
+    quick: list[click.Option] = []
     if workload is not None:
-        case = Case(workload="", backend="")
-        counts = {name: workload.defaults.get(name, getattr(case, name)) for name in counts}
+        counts = {**{name: getattr(Case, name) for name in _REPLICATION}, **workload.defaults}
+        default = {name: str(count) for name, count in counts.items()}
+        default["timeout"] = units.format_duration(Case.timeout_s)
+        quick = [
+            click.Option(["--quick"], is_flag=True,
+                         help="A look within a minute for two backends: a small problem and few "
+                              "launches, too few for a verdict."),
+        ]  # fmt: skip
     what = "Timed messages per launch and size."
     if workload is None or not issubclass(workload, PairWorkload):
         what = "Timed calls per launch."
     return [
-        click.Option(["--quick"], is_flag=True,
-                     help="A look within a minute for two backends: a small problem and few "
-                          "launches, too few for a verdict."),
-        *design_options(f"Fresh clusters per backend, without a budget.  "
-                        f"[default: {counts['launches']}]"),
+        *quick,
+        *design_options(
+            f"Fresh clusters per backend, without a budget.  [default: {default['launches']}]",
+            f"Deadline of one launch.  [default: {default['timeout']}]",
+        ),
         click.Option(["--iterations"], type=COUNT,
-                     help=f"{what}  [default: {counts['iterations']}]"),
+                     help=f"{what}  [default: {default['iterations']}]"),
         click.Option(["--warmups"], type=COUNT,
-                     help=f"As many before the timed ones.  [default: {counts['warmups']}]"),
+                     help=f"As many before the timed ones.  [default: {default['warmups']}]"),
         click.Option(["--seed"], type=COUNT,
-                     help="Seed of the data and of the launches' order.  [default: 0]"),
+                     help="Seed of the data and of the launches' order.  "
+                          f"[default: {default['seed']}]"),
     ]  # fmt: skip
 
 
-def design_options(launches: str) -> list[click.Option]:
+def design_options(launches: str, timeout: str) -> list[click.Option]:
     """Return the options that a run can still have when it is resumed.
 
-    `launches` is the help for ``--launches``.
+    `launches` and `timeout` are the help of these.
     """
     rule = Stopping()
     return [
@@ -271,15 +281,16 @@ def design_options(launches: str) -> list[click.Option]:
         click.Option(["--rigorous"], is_flag=True,
                      help=f"Like --budget {_RIGOROUS.budget_s / 3600:.0f}h "
                           f"--detect {_RIGOROUS.detect:.0%}."),
-        click.Option(["--timeout"], type=SECONDS, help="Deadline of one launch.  [default: 5m]"),
+        click.Option(["--timeout"], type=SECONDS, help=timeout),
     ]  # fmt: skip
 
 
-def _output() -> list[click.Option]:
+def _output(*, resume: bool) -> list[click.Option]:
     return [
         click.Option(["--output"], type=_PATH, default=Path("results"), metavar="DIR",
                      show_default=True, help="Parent folder of the run's directory."),
-        click.Option(["--resume"], type=RUN, metavar="RUN", help="Continue a run."),
+        click.Option(["--resume"], type=RUN, metavar="RUN", hidden=not resume,
+                     help="Continue a run."),
         click.Option(["--min-transfer"], type=BYTES, default="1MB", show_default=True,
                      help="Count transfers from this size on in pair tables."),
         click.Option(["--racks"], type=_PATH, metavar="FILE",
@@ -299,6 +310,18 @@ def verbosity_options() -> list[click.Option]:
         click.Option(["--quiet", "-q"], is_flag=True,
                      help="Print failures and the run's directory only."),
     ]  # fmt: skip
+
+
+def validate_verbosity(given: Mapping[str, Any]) -> None:
+    """Raise an error if the options ask for more output and for less.
+
+    Raises
+    ------
+    UsageError
+        With the options.
+    """
+    if given.get("verbose") and given.get("quiet"):
+        raise UsageError("--verbose prints all tables, and --quiet none; give one of them")
 
 
 def replication(given: dict[str, Any]) -> dict[str, Any]:
@@ -390,6 +413,8 @@ def resumed(
             )
         cases = tuple(replace(case, launches=launches) for case in cases)
     if given.get("timeout") is not None:
+        if given["timeout"] <= 0:
+            raise UsageError(f"--timeout is {given['timeout']:g} s; it must be above 0")
         cases = tuple(replace(case, timeout_s=given["timeout"]) for case in cases)
     suite = replace(manifest.suite, cases=cases)
     return replace(manifest, suite=suite, stopping=rule or manifest.stopping)

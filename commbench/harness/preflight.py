@@ -15,6 +15,8 @@ from commbench.workloads.base import ClusterWorkload, FetchWorkload, PairWorkloa
 
 _LAUNCH_SECONDS = 4.0
 """Of starting Python and a scheduler, measuring their idle cost, and ending them."""
+_LAYER_SECONDS = 1.0
+"""Of starting the peer of a layer of pingpong."""
 _WORKER_SECONDS = 0.5
 """The CPU time that a worker takes to start and to end."""
 _CALL_SECONDS = 0.05
@@ -30,7 +32,8 @@ def launch_seconds(case: Case) -> float:
     """Return a rough estimate of the seconds of a launch of `case`."""
     workload, n_workers = make_workload(case), case.cluster.n_workers
     if isinstance(workload, PairWorkload):
-        return _LAUNCH_SECONDS * len(workload.layers) + _messages_seconds(workload, case)
+        start_s = _LAUNCH_SECONDS + _LAYER_SECONDS * len(workload.layers)
+        return start_s + _messages_seconds(workload, case)
     here = _cores_here(case)
     start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
     # Making the data takes as long as an iteration.

@@ -80,7 +80,11 @@ class PingPong(PairWorkload):
             metadata={"help": "messages before an acknowledgement, in all modes but latency"},
         )
         seconds_per_size: float = field(
-            default=1.0, metadata={"help": "stop a size after this long, if ten messages are timed"}
+            default=1.0,
+            metadata={
+                "help": "stop a size after this long, if ten messages are timed",
+                "unit": "seconds",
+            },
         )
 
     def __init__(self, params: Params, context: Context) -> None:

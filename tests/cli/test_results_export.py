@@ -160,6 +160,8 @@ def test_junit_has_failed_and_skipped_cases(tmp_path):
         ("", "Missing option '--format'"),
         ("--format csv --commit HEAD", "--commit: only an export --format asv takes"),
         ("--format csv --force", "--force: only an export --format asv takes that, not csv"),
+        ("--format csv --output x", "--output: only an export --format asv takes that, not csv"),
+        ("--format asv --file x", "--file: asv's results are files in a folder, which is --output"),
         ("--format asv", "give asv's results_dir, as asv.conf.json has it: --output"),
     ],
 )

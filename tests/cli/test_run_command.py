@@ -136,6 +136,8 @@ RESUMED = {
     "the workload": ("svd", "measures merge, not svd"),
     "fewer launches": ("--launches 1", "--launches is 1, and the run has 2"),
     "a suite": ("suites/smoke.toml", "a run goes on with its suite"),
+    "no time": ("--timeout 0", "--timeout is 0 s; it must be above 0"),
+    "much and little output": ("-v -q", "--verbose prints all tables, and --quiet none"),
     "no budget": ("--detect 2", "--detect is 2; it must be above 0 and below 1"),
 }
 
@@ -254,6 +256,7 @@ USAGE = {
     "workers": ("--workers 0", "merge", "worker"),
     "device": ("--device tpu", "merge", "'auto', 'cpu', 'gpu'"),
     "option": ("--row 10", "merge", "--row"),
+    "much and little output": ("-v -q", "merge", "--verbose prints all tables, and --quiet none"),
     "suite file": ("", "no-such.toml", "can't read no-such.toml"),
 }
 

@@ -103,7 +103,7 @@ def test_bad_value_is_refused_with_its_option(arguments, message, read):
 
 def test_help_has_the_defaults(read):
     text = " ".join(read("--help").split())
-    for default in ("7", "0.5", "False", "p2p", "1,2", "0,1,2,3,…,49"):
+    for default in ("7", "0.5", "False", "p2p", "1B,2B", "0.1s", "0,1,2,3,…,49"):
         assert f"[default: {default}]" in text
     assert re.search(r"--iterations COUNT Timed calls per launch. \[default: 11\]", text)
 

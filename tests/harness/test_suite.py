@@ -26,7 +26,7 @@ BAD = {
     "unknown key of the cluster": (
         "[cluster]\nworkers = 2\n" + MERGE, "'workers'", "known: cpus_per_worker, dask", ".cluster",
     ),
-    "parameter beside params": (MERGE + "rows = 3", "svd: params = { rows = … }", ".case[0]"),
+    "parameter outside params": (MERGE + "rows = 3", "svd: params = { rows = … }", ".case[0]"),
     "unknown key of a case": (MERGE + "param = {}", "'param' (did you mean 'params'?)", ".case[0]"),
     "unknown key of a case's cluster": (
         MERGE + MERGE + "[case.cluster]\nn_worker = 1", "'n_worker'", ".case[1].cluster",

@@ -114,6 +114,11 @@ def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
     assert (comparison["verdict"], comparison["test"]) == ("same", "Wilcoxon signed-rank")
 
 
+def test_quiet_has_no_progress(ab):
+    assert "block 1/" in ab("merge", launches=1).stderr
+    assert ab("--quiet", "merge", launches=1).stderr == ""
+
+
 def test_every_block_has_both_sides_in_random_order(ab):
     ab("--seed", "40", "merge", "--backends", "tcp", launches=5)
     blocks = [ab.log[2 * n : 2 * n + 2] for n in range(5)]

@@ -1,0 +1,63 @@
+"""The duration of a launch is estimated roughly, and what can't end well is named beforehand."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import builders
+import pytest
+
+from commbench import load
+from commbench.harness import preflight, suite
+from commbench.model import ClusterSpec, Suite, registry
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
+
+
+def case(workload="merge", **cluster):
+    (one,) = suite.cases_for(workload, ["tcp"], {}, ClusterSpec(**cluster))
+    return one
+
+
+def described(one, budget_s=None):
+    return list(preflight.describe(Suite(name="s", cases=(one,)), budget_s))
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in REFERENCE.glob("*/run.json")])
+def test_the_estimate_is_right_within_a_factor_of_three(name):
+    run = load(REFERENCE / name)
+    for one in run.suite.cases:
+        if one.cluster.launcher not in registry.names("launcher"):
+            pytest.skip("its launcher is one of the tests")
+        seconds = run.ends[run.ends["case_id"] == one.id]["seconds"].median()
+        assert 1 / 3 < preflight.launch_seconds(one) / seconds < 3
+
+
+@pytest.mark.parametrize("workload", registry.names("workload"))
+def test_the_problem_of_a_quick_run_takes_a_few_seconds(workload):
+    kind = registry.load("workload", workload)
+    (one,) = suite.cases_for(workload, ["tcp"], dict(kind.quick), ClusterSpec())
+    assert preflight.launch_seconds(one) < 8 < 2 * preflight.launch_seconds(one)
+
+
+def test_a_launch_that_exceeds_its_deadline_is_named():
+    assert len(described(case())) == 1
+    late = replace(case("all-to-all"), iterations=1000)
+    (warning,) = described(late)[1:]
+    assert "a launch of all-to-all over tcp takes about" in warning
+    assert "its deadline is 5 min: --timeout" in warning
+    assert described(replace(late, timeout_s=1e6))[1:] == []
+
+
+@pytest.mark.parametrize(("launcher", "n_warnings"), [("local", 1), ("slurm", 0)])
+def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, n_warnings):
+    n_workers = 5 * len(os.sched_getaffinity(0))
+    one = builders.case(cluster=ClusterSpec(n_workers=n_workers, launcher=launcher))
+    one = replace(one, params={"rows": 10_000}, timeout_s=1e6)
+    warnings = described(one)[1:]
+    assert len(warnings) == n_warnings
+    assert all(f"{n_workers} workers share" in warning for warning in warnings)
+
+
+def test_a_budget_is_the_most_that_launches_take():
+    assert described(case(), 90.0) == ["at most 1.5 min of launches"]
