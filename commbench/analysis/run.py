@@ -155,7 +155,7 @@ class Run:
         return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
 
     @property
-    def of_user_code(self) -> bool:
+    def is_user_code(self) -> bool:
         """Whether a user's code was recorded, whose regions are the cases."""
         return any(case.cluster.launcher == model.USER_CODE for case in self.suite.cases)
 

@@ -206,7 +206,7 @@ def _launches(run: Run) -> Iterator[str]:
     n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
     if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
         yield f"{n_failed} of {n_planned} launches failed; see Failures"
-    if run.of_user_code:
+    if run.is_user_code:
         if len(run.ends) < n_planned:
             yield "the code was not recorded until its end; what its last region did is missing"
         return
@@ -278,7 +278,7 @@ def _coverage(run: Run) -> Iterator[str]:
 def undisturbed(run: Run) -> tuple[Run, list[str]]:
     """Return the run without the launches that others disturbed, and the names of these.
 
-    Launches are left out in which other processes or the hypervisor took more of the cores' time
+    Launches are left out in which other processes or the hypervisor had more of the cores' time
     than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay if too few for a verdict
     would be left.
     """
@@ -323,7 +323,7 @@ def _stolen_time(run: Run) -> Iterator[Disturbance]:
 
 
 def _core_use(run: Run) -> pd.DataFrame:
-    """Return the shares of the cores' time that others and the hypervisor took, by launch."""
+    """Return the shares of the cores' time that others and the hypervisor used, by launch."""
     use = run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
     total_s = use["n_cores"] * use["seconds"]
     others_s = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
@@ -348,7 +348,7 @@ def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
 
 
 def _unstable_samples(run: Run) -> Iterator[Disturbance]:
-    if run.of_user_code:
+    if run.is_user_code:
         # Its regions may do something else each time.
         return
     spreads = stats.spreads(run)

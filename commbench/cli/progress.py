@@ -14,7 +14,7 @@ from commbench.model.units import format_duration, format_seconds
 
 _Show = Callable[[Record | Phase | str | None], None]
 _QUIET_SECONDS = 30.0
-"""The time after which the phase of a launch has a line of its own."""
+"""The time after which the phase of a launch has a separate line."""
 
 
 @contextmanager

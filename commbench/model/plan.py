@@ -220,7 +220,7 @@ class Case:
     timeout_s: float = 300.0
 
     @property
-    def twin_of(self) -> str:
+    def original(self) -> str:
         """The backend that this one is a twin of, a control with the same settings, or ""."""
         original, at, _ = self.backend.partition("@")
         return original * bool(at)

@@ -82,7 +82,7 @@ def verdicts(run: Run) -> list[str]:
 
 
 def _verdicts(run: Run) -> Iterator[str]:
-    twins = {case.id for case in run.suite.cases if case.twin_of}
+    twins = {case.id for case in run.suite.cases if case.original}
     table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
     table = table[~table["case_id"].isin(twins)]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
@@ -104,7 +104,7 @@ def _verdicts(run: Run) -> Iterator[str]:
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()
-                if run.of_user_code:
+                if run.is_user_code:
                     yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
                     continue
                 yield f"{what}: {row.backend} takes {format_seconds(row.median_s)}."
@@ -192,8 +192,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 
 def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
-    twins = {case.id: case for case in run.suite.cases if case.twin_of}
-    names = " and ".join(f"{case.twin_of} and {case.backend}" for case in twins.values())
+    twins = {case.id: case for case in run.suite.cases if case.original}
+    names = " and ".join(f"{case.original} and {case.backend}" for case in twins.values())
     controls = {
         "memory copies are the same for all backends": [
             c for c in run.comparisons if c.layer == "memcpy" and c.candidate_id not in twins

@@ -123,19 +123,19 @@ def comparisons(run: Run) -> list[Comparison]:
         paired = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
-        pairs = [pair for pair in combinations(group, 2) if _is_of_interest(*pair)]
-        found = compare_pairs(pairs, min_effect, alike=alike, paired=paired, alpha=alpha)
-        results += _without_contradicted(found, [bool(two.case.twin_of) for _, two in pairs])
+        pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
+        compared = compare_pairs(pairs, min_effect, alike=alike, paired=paired, alpha=alpha)
+        results += _without_contradicted(compared, [bool(two.case.original) for _, two in pairs])
     return results
 
 
-def _is_of_interest(one: Side, two: Side) -> bool:
-    twins = [side.case for side in (one, two) if side.case.twin_of]
-    return not twins or two.case.twin_of == one.case.backend
+def _are_compared(one: Side, two: Side) -> bool:
+    twins = [side.case for side in (one, two) if side.case.original]
+    return not twins or two.case.original == one.case.backend
 
 
 def _without_contradicted(
-    found: Sequence[Comparison], are_controls: Sequence[bool]
+    comparisons: Sequence[Comparison], are_controls: Sequence[bool]
 ) -> list[Comparison]:
     """Return the comparisons; none has a smaller difference than one between twins."""
 
@@ -143,11 +143,13 @@ def _without_contradicted(
         differs = comparison.verdict in ("faster", "slower")
         return abs(math.log(comparison.ratio)) if differs else 0.0
 
-    controls = [size(each) for each, control in zip(found, are_controls, strict=True) if control]
+    controls = [
+        size(each) for each, control in zip(comparisons, are_controls, strict=True) if control
+    ]
     limit = max(controls, default=0.0)
     return [
         each if control or not 0 < size(each) <= limit else replace(each, verdict="inconclusive")
-        for each, control in zip(found, are_controls, strict=True)
+        for each, control in zip(comparisons, are_controls, strict=True)
     ]
 
 
@@ -221,7 +223,7 @@ def between(
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
     compared = compare_pairs(pairs, min_effect, paired=paired)
-    usual = _ratios_of_sessions(history, control)
+    usual = _session_ratios(history, control)
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
         for each, (one, _) in zip(compared, pairs, strict=True)
@@ -232,7 +234,7 @@ def _key(side: Side) -> tuple[str, str, int]:
     return side.case.id, side.layer, side.payload_bytes
 
 
-def _ratios_of_sessions(history: Sequence[Run], control: str) -> dict[tuple[str, str, int], float]:
+def _session_ratios(history: Sequence[Run], control: str) -> dict[tuple[str, str, int], float]:
     """Return the ratio that the medians of two sessions exceed with 5 %, per case, layer and size.
 
     It is that of Student's t for the standard deviation of the sessions' log medians, times √2 for

@@ -92,15 +92,15 @@ def significance(run: Run) -> float:
 
     Examples
     --------
-    >>> [round(level_of_look(k), 4) for k in range(1, 6)]
+    >>> [round(look_level(k), 4) for k in range(1, 6)]
     [0.0, 0.0013, 0.0084, 0.0226, 0.0414]
     """
     if run.manifest.stopping is None:
         return 1 - CONFIDENCE
-    return level_of_look(max(1, look(run)))
+    return look_level(max(1, look(run)))
 
 
-def level_of_look(number: int) -> float:
+def look_level(number: int) -> float:
     """Return the two-sided level of O'Brien and Fleming's test at look `number`, from 1 on."""
     return math.erfc(_BOUNDARY * math.sqrt(N_LOOKS / number / 2))
 

@@ -61,7 +61,7 @@ _MIN_WORKERS = 4
 _MOST = 0.75
 """The share of a slow worker's links that have at least half of its effect."""
 _N_POLISHES = 10
-_ERROR_OF_MEDIAN = 1.2533
+_MEDIAN_ERROR = 1.2533
 """The ratio of the median's standard error to that of the mean for normal values: sqrt(π / 2)."""
 _GROUP = ["case_id", "channel", "link"]
 _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
@@ -203,7 +203,7 @@ def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Arr
     """
     n_pairs = np.bincount(worker, minlength=len(effect))
     n_shown = np.bincount(worker, rest >= effect[worker] / 2, minlength=len(effect))
-    error = _ERROR_OF_MEDIAN * noise / np.sqrt(np.maximum(1, n_pairs))
+    error = _MEDIAN_ERROR * noise / np.sqrt(np.maximum(1, n_pairs))
     real: _Array = n_shown >= np.maximum(2, _MOST * n_pairs)
     real &= effect > -scipy.special.ndtri(ALPHA / (2 * len(effect))) * error
     return real

@@ -1,4 +1,4 @@
-"""Record what a cluster does for a user's own code: ``with commbench.profile(client) as run:``.
+"""Record what a cluster does for a user's code: ``with commbench.profile(client) as run:``.
 
 The whole block and its named parts are regions. Each name is a case of the run, and each time that
 a region is entered an iteration. Transfers, wire bytes and tasks belong to the innermost region;
@@ -116,7 +116,7 @@ def profile_script(
     Raises
     ------
     BaseException
-        Whatever the script raises, ``SystemExit`` for example, with the run as its ``run``.
+        Any exception of the script, also ``SystemExit``; its ``run`` is the run, or None.
     """
     import dask
     from distributed import Client

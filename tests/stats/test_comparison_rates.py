@@ -17,7 +17,7 @@ import twins
 from commbench import load
 from commbench.stats.comparison import MIN_EFFECT, compare_pairs, make_side
 from commbench.stats.selection import measured
-from commbench.stats.sequential import CONFIDENCE, N_LOOKS, level_of_look
+from commbench.stats.sequential import CONFIDENCE, N_LOOKS, look_level
 
 Launches = list[np.ndarray[Any, Any]]
 CASES = (builders.case("tcp"), builders.case("ucx"))
@@ -104,7 +104,7 @@ def sequentially(one, two):
     """Return the comparison with which a run ends whose budget has time for all of these."""
     for number in range(1, N_LOOKS + 1):
         n = len(one) * number // N_LOOKS
-        result = verdict(one[:n], two[:n], level_of_look(number))
+        result = verdict(one[:n], two[:n], look_level(number))
         if result.verdict != "inconclusive":
             break
     return result

@@ -17,7 +17,7 @@ def test_all_looks_together_have_the_level_of_one_test():
     steps = rng.standard_normal((200_000, sequential.N_LOOKS))
     looks = np.arange(1, sequential.N_LOOKS + 1)
     z = np.cumsum(steps, axis=1) / np.sqrt(looks)
-    limits = [scipy.stats.norm.isf(sequential.level_of_look(int(number)) / 2) for number in looks]
+    limits = [scipy.stats.norm.isf(sequential.look_level(int(number)) / 2) for number in looks]
     crossed = (np.abs(z) > limits).any(axis=1).mean()
     assert crossed == pytest.approx(0.05, abs=0.002)
 
@@ -40,7 +40,7 @@ def verdict(looks):
     """Return the verdict with which a run of these looks ends."""
     for number, pair in enumerate(looks, 1):
         (result,) = compare_pairs(
-            [tuple(pair)], 0.05, paired=True, alpha=sequential.level_of_look(number)
+            [tuple(pair)], 0.05, paired=True, alpha=sequential.look_level(number)
         )
         if result.verdict != "inconclusive":
             return result.verdict

@@ -75,7 +75,7 @@ def time_opening(run: Run) -> Iterator[Table]:
     table = run.costs[run.costs["layer"] == "workload"]
     if not 0 < len(table) <= _MAX_OPENING:
         return
-    if run.of_user_code:
+    if run.is_user_code:
         yield _region_table(table)
         return
     compared = {(c.baseline_id, c.candidate_id): c for c in run.comparisons}
@@ -225,8 +225,8 @@ def profile_opening(run: Run) -> Iterator[Table]:
     profiles = profiles.assign(compute_s=profiles["compute_s"] + profiles["other_cpu_s"])
     parts = [f"{name}_s" for name in _DOING]
     # The regions of a user's code are rows of one table.
-    names = costs["workload" if run.of_user_code else "backend"]
-    tasks = profiles["case_id"].map({} if run.of_user_code else run.case_labels).fillna("")
+    names = costs["workload" if run.is_user_code else "backend"]
+    tasks = profiles["case_id"].map({} if run.is_user_code else run.case_labels).fillna("")
     for _, rows in profiles.groupby(tasks, sort=False):
         launches = rows.groupby(["case_id", "launch"], sort=False)[parts].mean()
         medians = launches.groupby("case_id", sort=False).median().set_axis([*_DOING], axis=1)
