@@ -6,7 +6,7 @@ directory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -136,7 +136,11 @@ class LogCount(_IterationRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord(_IterationRecord):
-    """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read."""
+    """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read.
+
+    ``name`` is the prefix that ``key`` has in common with others, ``nbytes`` the size of the
+    task's result in memory.
+    """
 
     table: ClassVar = "tasks"
     in_parts: ClassVar = True
@@ -147,6 +151,8 @@ class TaskRecord(_IterationRecord):
     action: str
     start_s: float
     stop_s: float
+    key: str = field(default="", metadata={"added": "0.1"})
+    nbytes: int = field(default=0, metadata={"added": "0.1"})
 
 
 @dataclass(frozen=True, kw_only=True)

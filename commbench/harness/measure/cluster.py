@@ -227,5 +227,7 @@ def _tasks_from(number: int, most: int, dask_scheduler: Any) -> str:
         "action": [bar["action"] for _, bar in bars],
         "start_s": [bar["start"] for _, bar in bars],
         "stop_s": [bar["stop"] for _, bar in bars],
+        "key": [str(task["key"]) for task, _ in bars],
+        "nbytes": [task.get("nbytes") or 0 for task, _ in bars],
     }
     return json.dumps((n_gone + first + len(tasks), columns))

@@ -191,6 +191,8 @@ def test_every_iteration_computes_its_whole_graph_again(moves, iteration):
     computed = sorted((t.name, t.worker) for t in tasks if t.action == "compute")
     assert computed == [("look", "1")] * N_ARRAYS + [("make", "0")] * N_ARRAYS
     assert {t.name for t in tasks} == {"make", "look"}
+    assert len({t.key for t in tasks}) == 2 * N_ARRAYS
+    assert all(t.nbytes >= MB for t in tasks if t.name == "make")
     (sample,) = select(moves, Sample, iteration)
     for task in tasks:
         assert sample.started_at_s - 0.1 < task.start_s <= task.stop_s

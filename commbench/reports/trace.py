@@ -1,0 +1,145 @@
+"""``trace``: the typical iteration of each case as a timeline, for Perfetto or speedscope.
+
+The format is Chrome's Trace Event Format: a JSON array of events with times in µs. A worker is a
+process. Its tracks are its threads with their tasks, and lanes of fetches that it sends and
+receives; an arrow leads from the sender's slice to the receiver's. A counter has the bytes that
+it has received.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from commbench.analysis.run import Run
+from commbench.errors import UsageError
+from commbench.stats.selection import measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commbench.model import Case
+
+_RECEIVES, _SENDS = 1000, 2000
+"""The first track of fetches that a worker receives, and sends; threads come before them."""
+_Event = dict[str, Any]
+
+
+def render(run: Run) -> str:
+    """Return the events as JSON, one per line.
+
+    Raises
+    ------
+    UsageError
+        If the run has no tasks.
+    """
+    events: list[_Event] = []
+    for case in run.suite.cases:
+        events += _case(run, case, first_process=len({event["pid"] for event in events}) + 1)
+    if not events:
+        raise UsageError(
+            f"{run.manifest.id} has no tasks, and a trace is of these; commbench report RUN "
+            "--format csv has all samples"
+        )
+    return "[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n"
+
+
+def _case(run: Run, case: Case, first_process: int) -> Iterator[_Event]:
+    """Yield the events of the typical iteration of a case; its workers are processes."""
+    samples = measured(run)
+    samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
+    if samples.empty:
+        return
+    typical = samples.loc[(samples["seconds"] - samples["seconds"].median()).abs().idxmin()]
+    launch, number, began_s = typical[["launch", "iteration", "started_at_s"]]
+    tasks, fetches = (
+        table[
+            (table["case_id"] == case.id)
+            & (table["launch"] == launch)
+            & (table["iteration"] == number)
+        ]
+        for table in (run.tasks, run.transfers)
+    )
+    # Fetches have records of their senders and sizes, which the bars of the task stream lack.
+    tasks = tasks[tasks["action"] != "transfer"]
+    workers = sorted({*tasks["worker"], *fetches["src"], *fetches["dst"]}, key=_by_number)
+    processes = {name: first_process + position for position, name in enumerate(workers)}
+    for name, pid in processes.items():
+        title = f"{run.case_names[case.id]}, worker {name}"
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
+    yield from _tasks(tasks, processes, began_s)
+    yield from _fetches(fetches, processes, began_s)
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+def _tasks(tasks: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
+    for worker, rows in tasks.groupby("worker", observed=True):
+        threads = {ident: 1 + number for number, ident in enumerate(sorted({*rows["thread"]}))}
+        pid = processes[str(worker)]
+        yield from (_track(pid, tid, f"thread {tid}") for tid in threads.values())
+        for row in rows.itertuples():
+            yield _slice(
+                row.name, row.action, pid, threads[row.thread], row.start_s - began_s,
+                row.stop_s - row.start_s, key=row.key, nbytes=row.nbytes,
+            )  # fmt: skip
+
+
+def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
+    lanes: dict[tuple[int, int], list[tuple[float, int]]] = {}
+    fetches = fetches[fetches["stop_s"] >= fetches["start_s"]].sort_values("start_s")
+    for number, row in enumerate(fetches.itertuples()):
+        start_s, stop_s = row.start_s - began_s, row.stop_s - began_s
+        ends = {}
+        for kind, worker, first, what in (
+            ("s", row.src, _SENDS, "sends"), ("f", row.dst, _RECEIVES, "receives")
+        ):  # fmt: skip
+            pid = processes[str(worker)]
+            lane, is_new = _free_lane(lanes.setdefault((pid, first), []), start_s, stop_s)
+            ends[kind] = pid, first + lane
+            if is_new:
+                yield _track(pid, first + lane, f"{what} {lane + 1}")
+        size = {"nbytes": row.nbytes, "keys": row.n_keys, "channel": row.channel}
+        name = f"{row.src} → {row.dst}"
+        for kind, (pid, tid) in ends.items():
+            yield _slice(name, "fetch", pid, tid, start_s, stop_s - start_s, **size)
+            ts = (start_s if kind == "s" else stop_s) * 1e6
+            event = {"ph": kind, "name": "fetch", "cat": "fetch", "id": number, "ts": ts}
+            yield {**event, "pid": pid, "tid": tid, **({"bp": "e"} if kind == "f" else {})}
+    for receiver, rows in fetches.sort_values("stop_s").groupby("dst", observed=True):
+        totals = zip(rows["stop_s"], rows["nbytes"].cumsum(), strict=True)
+        for stop_s, total in totals:
+            yield {
+                "ph": "C", "name": "bytes received", "pid": processes[str(receiver)],
+                "ts": (stop_s - began_s) * 1e6, "args": {"bytes": int(total)},
+            }  # fmt: skip
+
+
+def _free_lane(busy: list[tuple[float, int]], start_s: float, stop_s: float) -> tuple[int, bool]:
+    """Return a lane that is free from `start_s` on, and whether it is a new one.
+
+    `busy` has the end of the last slice and the number of each lane, as a heap.
+    """
+    if busy and busy[0][0] <= start_s:
+        _, lane = heapq.heapreplace(busy, (stop_s, busy[0][1]))
+        return lane, False
+    lane = len(busy)
+    heapq.heappush(busy, (stop_s, lane))
+    return lane, True
+
+
+def _track(pid: int, tid: int, name: str) -> _Event:
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _slice(
+    name: str, category: str, pid: int, tid: int, start_s: float, seconds: float, **args: Any
+) -> _Event:
+    return {
+        "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start_s * 1e6,
+        "dur": seconds * 1e6, "args": args,
+    }  # fmt: skip

@@ -1,0 +1,94 @@
+import itertools
+import json
+
+import builders
+import pytest
+from builders import sample, task, transfer
+
+from commbench.errors import UsageError
+from commbench.reports import trace
+
+CASE = builders.case(n_workers=2)
+
+
+def events(run):
+    return json.loads(trace.render(run))
+
+
+@pytest.fixture(scope="module", name="made")
+def _made(recorded):
+    """Return the events of a run of three iterations, of which the second is the median."""
+    records = []
+    for iteration, seconds in enumerate((1.0, 2.0, 9.0)):
+        at = {"iteration": iteration}
+        records += [
+            sample(CASE, seconds, **at),
+            task(CASE, 0.1, 0.5, worker="0", thread=77, **at),
+            task(CASE, 0.5, 0.9, worker="0", thread=77, **at),
+            task(CASE, 0.2, 0.4, worker="0", thread=5, **at),
+            task(CASE, 0.2, 0.4, worker="1", action="transfer", **at),
+            transfer(CASE, 0.5, 0.8, 10, src="0", dst="1", **at),
+            transfer(CASE, 0.6, 0.7, 20, src="0", dst="1", **at),
+            transfer(CASE, 0.9, 1.0, 30, src="1", dst="0", **at),
+            transfer(CASE, 1.0, 0.9, 99, src="1", dst="0", **at),
+        ]
+    return events(recorded([CASE], builders.ended(records)))
+
+
+def test_slices_are_the_tasks_and_both_ends_of_the_fetches_of_one_iteration(made):
+    slices = [event for event in made if event["ph"] == "X"]
+    assert sum(event["cat"] == "compute" for event in slices) == 3
+    fetches = [event for event in slices if event["cat"] == "fetch"]
+    assert sorted(event["args"]["nbytes"] for event in fetches) == [10, 10, 20, 20, 30, 30]
+    assert {(event["name"], event["pid"]) for event in fetches} == {
+        ("0 → 1", 1), ("0 → 1", 2), ("1 → 0", 1), ("1 → 0", 2),
+    }  # fmt: skip
+
+
+def test_times_are_microseconds_since_the_start_of_the_iteration(made):
+    (first, *_) = sorted(e["ts"] for e in made if e["ph"] == "X" and e["cat"] == "compute")
+    assert first == pytest.approx(1e5, abs=1)
+
+
+def test_slices_of_a_track_do_not_overlap_and_every_track_has_a_name(made):
+    tracks = {}
+    for event in made:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    for track in tracks.values():
+        track.sort(key=lambda event: event["ts"])
+        for one, two in itertools.pairwise(track):
+            assert one["ts"] + one["dur"] <= two["ts"] + 1e-3
+    named = {(e["pid"], e["tid"]) for e in made if e["name"] == "thread_name"}
+    assert named == set(tracks)
+    assert {e["args"]["name"] for e in made if e["name"] == "process_name"} == {
+        "merge over tcp, worker 0", "merge over tcp, worker 1",
+    }  # fmt: skip
+
+
+def test_an_arrow_leads_from_each_sender_to_its_receiver(made):
+    arrows = {}
+    for event in made:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], {})[event["ph"]] = event
+    assert len(arrows) == 3
+    slices = [event for event in made if event["ph"] == "X"]
+    for arrow in arrows.values():
+        for end in arrow.values():
+            assert any(
+                (e["pid"], e["tid"]) == (end["pid"], end["tid"])
+                and e["ts"] <= end["ts"] <= e["ts"] + e["dur"]
+                for e in slices
+            )
+        assert arrow["s"]["pid"] != arrow["f"]["pid"]
+
+
+def test_a_counter_has_the_bytes_that_each_worker_has_received(made):
+    counts = [(e["pid"], e["args"]["bytes"]) for e in made if e["ph"] == "C"]
+    assert sorted(counts) == [(1, 30), (2, 20), (2, 30)]
+
+
+def test_a_run_without_tasks_is_refused(recorded):
+    run = recorded([CASE], builders.ended([sample(CASE, 1.0)]))
+    with pytest.raises(UsageError, match="has no tasks"):
+        trace.render(run)
