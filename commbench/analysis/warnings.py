@@ -267,7 +267,13 @@ def _coverage(run: Run) -> Iterator[str]:
             yield f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log"
         elif row.n_lost < 0:
             yield f"{where}: the logs have {-row.n_lost} fetches that no worker began"
-        if row.coverage < _MIN_COVERAGE:
+        if row.coverage < _MIN_COVERAGE and not row.logged_bytes:
+            unseen = format_bytes(row.wire_bytes)
+            yield (
+                f"{where}: the transfer logs saw none of the {unseen} between workers (P2P "
+                "shuffles don't pass through them), so no pair has a bandwidth"
+            )
+        elif row.coverage < _MIN_COVERAGE:
             yield (
                 f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
                 f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "

@@ -5,6 +5,7 @@ The constants are those of a virtual machine with two cores, and right within a 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -95,6 +96,6 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
             said.add(
                 f"warning: a launch of {case.workload} over {case.backend} takes about "
                 f"{format_duration(each)}, and its deadline is {format_duration(case.timeout_s)}: "
-                f"--timeout {2 * each / 60:.0f}m, or fewer iterations, sizes or workers"
+                f"--timeout {math.ceil(2 * each)}s, or fewer iterations, sizes or workers"
             )
     yield from sorted(said)

@@ -126,7 +126,8 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
     if status not in (0, 1) or len(runs) != 1:
         raise UsageError(
             f"the commbench of --{side} {command[0]} can't measure this; it ended with status "
-            f"{status} and said: {complaint or 'nothing'}"
+            f"{status} and said: {complaint or 'nothing'}. Environments of commits have what "
+            "--install says, for example --install '.[ucx,mpi]'"
         )
     return runs[0]
 

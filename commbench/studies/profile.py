@@ -155,22 +155,23 @@ class _FirstClient:
             result = await start(client, *args, **kwargs)
             if watch._client is None:
                 watch._client = client
-                if client.asynchronous:
+                # The property is true in the loop's thread for any client.
+                if client._asynchronous:
                     watch.run = await watch._make(client).__aenter__()
             return result
 
         def made(client: Any, *args: Any, **kwargs: Any) -> None:
             init(client, *args, **kwargs)
-            if client is watch._client and not client.asynchronous:
+            if client is watch._client and not client._asynchronous:
                 watch.run = watch._make(client).__enter__()
 
         def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
-            if not client.asynchronous and (context := watch._take(client)):
+            if not client._asynchronous and (context := watch._take(client)):
                 context.__exit__(None, None, None)
             return close(client, *args, **kwargs)
 
         async def awaited_close(client: Any, *args: Any, **kwargs: Any) -> Any:
-            if client.asynchronous and (context := watch._take(client)):
+            if client._asynchronous and (context := watch._take(client)):
                 await context.__aexit__(None, None, None)
             return await async_close(client, *args, **kwargs)
 
@@ -179,10 +180,12 @@ class _FirstClient:
             yield
         finally:
             kind.__init__, kind._start, kind.close, kind._close = init, start, close, async_close
-            if not getattr(self._client, "asynchronous", True) and (
+            if not getattr(self._client, "_asynchronous", True) and (
                 context := self._take(self._client)
             ):
-                context.__exit__(*sys.exc_info())
+                # The end of a script is no error of its code.
+                ended = isinstance(sys.exception(), SystemExit)
+                context.__exit__(*((None,) * 3 if ended else sys.exc_info()))
 
     def _take(self, client: Any) -> Context | None:
         """Return the context of `client`, once."""
@@ -299,6 +302,8 @@ class _Open:
     started_at_s: float
     began: float
     cpu_began: float
+    paused_s: float = 0.0
+    """The seconds in which regions within were begun and ended."""
 
 
 class _Observer:
@@ -337,10 +342,12 @@ class _Observer:
                 # The first call makes the scheduler record its task stream.
                 client.get_task_stream()
                 client.run_on_scheduler(timing.keep_every_task)
-                with self.region(name):
-                    yield self._run
-                self._end(time.perf_counter() - began)
-                self._emit.close()
+                try:
+                    with self.region(name):
+                        yield self._run
+                finally:
+                    self._end(time.perf_counter() - began)
+                    self._emit.close()
         finally:
             self._store.finish()
             self._run.read_again(self._store.manifest)
@@ -348,8 +355,9 @@ class _Observer:
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
         """Record a region."""
-        self._switch()
-        region = self._begin(name)
+        with self._paused():
+            self._switch()
+            region = self._begin(name)
         error = ""
         try:
             yield
@@ -357,10 +365,20 @@ class _Observer:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            if self._is_connected:
-                self._finish(region, error)
-            self._open.remove(region)
-            self._run.read_again(self._store.manifest)
+            with self._paused(besides=region):
+                if self._is_connected:
+                    self._finish(region, error)
+                self._open.remove(region)
+                self._run.read_again(self._store.manifest)
+
+    @contextmanager
+    def _paused(self, besides: _Open | None = None) -> Iterator[None]:
+        """Leave the duration of the block out of the times of all open regions but one."""
+        outer = [region for region in self._open if region is not besides]
+        began = time.perf_counter()
+        yield
+        for region in outer:
+            region.paused_s += time.perf_counter() - began
 
     @property
     def _is_connected(self) -> bool:
@@ -381,7 +399,7 @@ class _Observer:
         return region
 
     def _finish(self, region: _Open, error: str) -> None:
-        seconds = time.perf_counter() - region.began
+        seconds = time.perf_counter() - region.began - region.paused_s
         cpu_seconds = self._cluster.cpu_seconds() - region.cpu_began
         if region.profiler is not None:
             region.profiler.end()

@@ -1,15 +1,27 @@
+import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import psutil
 import pytest
+from distributed import Client, LocalCluster
 
+import commbench
 from commbench import backends, stats
 from commbench.harness import runner, suite
 from commbench.model import ClusterSpec, Sample
 
+BLOCKS = 100
+"""How many times user code runs with and without being profiled, in turns."""
 BARE_PINGPONG = Path(__file__).parents[1] / "bare" / "pingpong.py"
 ROUNDS = 15
 
@@ -74,3 +86,59 @@ def test_the_profile_costs_less_than_2_percent_of_a_merge(backend, tmp_path):
     low, high = ratios[k - 1], ratios[-k]
     print(f"{backend}: with / without = {ratio:.3f} ({level:.1%} interval {low:.3f} … {high:.3f})")
     assert ratio <= 1.02
+
+
+def merge():
+    frame = pd.DataFrame({"key": np.arange(200_000) % 5000, "value": 1.0})
+    one, two = dd.from_pandas(frame, npartitions=4), dd.from_pandas(frame[:5000], npartitions=4)
+    return one.merge(two, on="key").value.sum()
+
+
+def array():
+    x = da.random.default_rng(0).random((2000, 2000), chunks=(500, 500))
+    return (x + x.T).sum()
+
+
+def tiny_tasks():
+    return da.ones(10_000, chunks=1).sum(split_every=100)
+
+
+def seconds(client, pids, build):
+    """Return the wall and the CPU time of one computation."""
+    graph = build()
+    processes = [psutil.Process(pid) for pid in pids]
+    before = sum(sum(process.cpu_times()[:2]) for process in processes)
+    began = time.perf_counter()
+    client.compute(graph).result()
+    wall = time.perf_counter() - began
+    return wall, sum(sum(process.cpu_times()[:2]) for process in processes) - before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("build", "most"), [(merge, 1.03), (array, 1.03), (tiny_tasks, 1.08)])
+def test_profiling_user_code_costs_little(build, most, tmp_path):
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        pids = [client.run_on_scheduler(os.getpid), *client.run(os.getpid).values()]
+        ratios = []
+        for number in range(BLOCKS if build is not tiny_tasks else BLOCKS // 4):
+            measured = {}
+            for profiled in (number % 2 == 0, number % 2 == 1):
+                with (
+                    commbench.profile(client, output=tmp_path / str(number))
+                    if profiled
+                    else contextlib.nullcontext()
+                ):
+                    measured[profiled] = seconds(client, pids, build)
+            ratios.append(np.divide(measured[True], measured[False]))
+    for name, values in zip(("wall", "CPU"), np.sort(np.array(ratios), axis=0).T, strict=True):
+        k, level = stats.median_interval(len(values))
+        low, high = values[k - 1], values[-k]
+        print(
+            f"{build.__name__}, {name}: with / without = {np.median(values):.3f} "
+            f"({level:.1%} interval {low:.3f} … {high:.3f})"
+        )
+        assert low <= most

@@ -28,12 +28,12 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     wait(first)
     client.run(evict_all, workers=where)
     before = client.run(spill.written)
-    assert list(measuring._spills(LAUNCH, 1, before, cluster)) == []
+    assert list(measuring.spills(LAUNCH, 1, before, cluster)) == []
 
     more = client.scatter(arrays[1:], workers=where, hash=False)
     wait(more)
     client.run(evict_all, workers=where)
-    (record,) = measuring._spills(LAUNCH, 1, before, cluster)
+    (record,) = measuring.spills(LAUNCH, 1, before, cluster)
     assert isinstance(record, Spill)
     assert (record.worker, record.launch, record.iteration, record.n_values) == ("0", 2, 1, 2)
     assert 2 * MB <= record.nbytes < 2.1 * MB

@@ -243,5 +243,5 @@ def test_the_memory_of_a_job_is_required_and_set_by_its_option():
 
 def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
-    with pytest.raises(UnavailableError, match=r"commbench\[jobqueue\]"):
+    with pytest.raises(UnavailableError, match="pip install 'dask-jobqueue"):
         suite.cases_for("merge", ("tcp",), {}, spec("lsf"))

@@ -57,7 +57,7 @@ def test_ucx_is_refused_because_mpi_and_ucxx_cannot_share_a_rank():
 
 
 @pytest.mark.parametrize(
-    ("module", "message"), [(object(), "needs mpiexec"), (None, r"commbench\[mpi\]")]
+    ("module", "message"), [(object(), "needs mpiexec"), (None, "pip install 'dask-mpi")]
 )
 def test_a_missing_mpiexec_or_dask_mpi_is_named(module, message, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", Mock(return_value=None))

@@ -106,18 +106,24 @@ def test_a_slow_worker_is_one_warning(recorded):
 
 
 @pytest.mark.parametrize(
-    ("n_workers", "times", "lines"),
+    ("n_workers", "times", "launches", "lines"),
     [
-        (2, 3, []),
-        (3, 3, ["No pair of workers is slow"]),
-        (3, 2, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "
+        (2, 3, 6, []),
+        (3, 3, 6, ["No pair of workers is slow"]),
+        (3, 3, 5, ["No pair of workers stands out in 5 launches; one that is little slower takes "
+                   "more to be named (--launches 6)"]),
+        (3, 2, 1, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "
                 "more --iterations"]),
     ],
 )  # fmt: skip
-def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, lines, recorded):
+def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, launches, lines, recorded):
     case = builders.case(n_workers=n_workers)
     pairs = itertools.permutations(map(str, range(n_workers)), 2)
-    records = [transfer(case, 0, 0.1, src=src, dst=dst) for src, dst in pairs]
+    records = [
+        transfer(case, 0, 0.1, src=src, dst=dst, launch=launch)
+        for src, dst in pairs
+        for launch in range(launches)
+    ]
     assert [*opening(recorded([case], times * records))] == lines
 
 

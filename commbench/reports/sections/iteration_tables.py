@@ -39,6 +39,9 @@ _DASH = "—"
 def time_tables(run: Run) -> Iterator[Table]:
     """Yield a table per workload and setting."""
     table = run.costs[run.costs["layer"] == "workload"]
+    if run.is_user_code:
+        yield _region_table(table, "Times of the regions")
+        return
     cases = {case.id: case for case in run.suite.cases}
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
@@ -92,14 +95,15 @@ def time_opening(run: Run) -> Iterator[Table]:
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
                 "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
             },
+            "Times are medians; ratios are of launches, not of the medians." * any(pairs),
             text_columns={BAR},
         )
 
 
-def _region_table(table: pd.DataFrame) -> Table:
+def _region_table(table: pd.DataFrame, title: str = "") -> Table:
     """Return the times of the regions of a user's code."""
     return Table.from_columns(
-        "",
+        title,
         {
             "region": table.workload,
             "times": quantities(str, table.n_samples),

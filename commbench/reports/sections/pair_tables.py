@@ -19,9 +19,11 @@ from commbench.reports.sections import (
     labels,
     number,
     percent,
+    plural,
     quantities,
     some,
 )
+from commbench.stats import MIN_LAUNCHES
 from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS
 
 if TYPE_CHECKING:
@@ -244,8 +246,17 @@ def opening(run: Run) -> Iterator[str]:
     large = groups.size() >= MIN_PAIRS
     if large.any() and run.slow_pairs.empty:
         tested = (groups.min() >= MIN_TRANSFERS)[large].all()
+        n_launches = int(run.transfers["launch"].nunique())
         few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
-        yield "No pair of workers is slow" if tested else f"No pair of workers is named: {few}"
+        if not tested:
+            yield f"No pair of workers is named: {few}"
+        elif n_launches < MIN_LAUNCHES:
+            yield (
+                f"No pair of workers stands out in {plural(n_launches, 'launch')}; one that is "
+                f"little slower takes more to be named (--launches {MIN_LAUNCHES})"
+            )
+        else:
+            yield "No pair of workers is slow"
 
 
 SECTION = Section(

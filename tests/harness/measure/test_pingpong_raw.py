@@ -107,7 +107,7 @@ def test_raw_ucx_without_its_tool_is_unavailable(monkeypatch):
     monkeypatch.setattr("commbench.machine.installed.ucx_tools", lambda: None)
     problem = cases.unmet(case("ucx:shm", layers=("comm", "raw")))
     assert "needs ucx_perftest" in problem.reason
-    assert "commbench[ucx]" in problem.remedy
+    assert "pip install 'distributed-ucxx" in problem.remedy
     assert cases.unmet(case("ucx:shm", layers=("comm",))) is None
 
 

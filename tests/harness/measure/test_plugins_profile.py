@@ -110,7 +110,8 @@ def test_a_task_that_spins_computes(profile):
     _, profiles = profile(spin)
     for row in profiles.loc["0"].itertuples():
         assert SECONDS - 0.05 < row.compute_s < SECONDS + 0.05
-        assert row.messages_s + row.poll_s < row.compute_s
+        # On a busy machine the loop has longer to do what it does anyway.
+        assert row.messages_s + row.poll_s < max(row.compute_s, row.wall_s / 4)
     assert (profiles.loc["1"].compute_s < 0.05).all()
     unused = profiles.loc["1"].idle_s + profiles.loc["1"].queue_s
     assert (unused > profiles.loc["1"].wall_s - SLACK).all()
