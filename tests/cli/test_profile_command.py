@@ -61,6 +61,8 @@ def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     assert set(run.tasks["name"]) == {"sum"}
     (region,) = run.regions.itertuples()
     assert region.name == "my_job"
+    assert run.ends["ok"].tolist() == [True]
+    assert [*run.path.parent.iterdir()] == [run.path]
     assert (run.path / "report.html").exists()
 
 
@@ -69,7 +71,8 @@ def test_an_asynchronous_script_is_observed(run_script):
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert set(run.tasks["name"]) == {"sum"}
-    assert run.ends["ok"].all()
+    assert run.ends["ok"].tolist() == [True]
+    assert [*run.path.parent.iterdir()] == [run.path]
 
 
 @pytest.mark.parametrize("source", ["print(1)", "from distributed import Client"])
