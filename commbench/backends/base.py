@@ -68,6 +68,9 @@ class Backend(ABC):
     """Whether it is compatible with the libraries that MPI loads into each rank."""
     twin: str = ""
     """The text that distinguishes this backend from another one with the same settings."""
+    has_secrets: ClassVar[bool] = False
+    """Whether its settings are secret: commands and job scripts, which others can read, have them.
+    """
     before_cuda: ClassVar[str] = ""
     """A function for processes with GPUs to call before CUDA is used, as ``module:function``."""
 

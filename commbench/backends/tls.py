@@ -16,6 +16,7 @@ class TlsBackend(TcpBackend):
 
     head = "tls"
     protocol = "tls"
+    has_secrets = True
     unavailable_layer = Backend.unavailable_layer
     endpoints = Backend.endpoints
 

@@ -9,6 +9,7 @@ import click
 
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
+from commbench.harness import interrupts
 from commbench.model import registry
 
 
@@ -35,15 +36,11 @@ def profile(
 
     if not script.is_file():
         raise UsageError(f"there is no file {script}; name a Python script")
-    status: int | str | None = 0
-    try:
-        run = profile_script(script, arguments, output, scheduler_address)
-    except SystemExit as error:
-        run, status = error.run, error.code  # type: ignore[attr-defined]
-    except Exception as error:  # noqa: BLE001 - a script may raise anything
-        traceback.print_exc()
-        run, status = error.run, 1  # type: ignore[attr-defined]
+    run, error = profile_script(script, arguments, output, scheduler_address)
+    status = _report_end(error)
     if run is None:
+        if status:
+            ctx.exit(status)
         raise UsageError(
             f"{script} connected no distributed.Client, so there is nothing to report; "
             "it needs one in its main process, as in: with Client() as client: …"
@@ -51,4 +48,17 @@ def profile(
     write_report(RunStore.reopen(run.path), run)
     click.echo(registry.load("report", "terminal")(run), nl=False)
     click.echo(run.path)
-    ctx.exit(status if isinstance(status, int) else 0 if status is None else 1)
+    ctx.exit(status)
+
+
+def _report_end(error: BaseException | None) -> int:
+    """Print what Python would print at the end of a script, and return its exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return interrupts.STATUS
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        click.echo(error.code, err=True)
+    elif error is not None:
+        traceback.print_exception(error)
+    return 0 if error is None else 1

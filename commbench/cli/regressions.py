@@ -88,7 +88,8 @@ def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
 
     paths = sorted(path.parent for path in folder.glob("*/run.json"))
     runs = [load(path) for path in paths if path.resolve() != new.path.resolve()]
-    alike = [run for run in runs if not comparability.match(old.manifest, run.manifest).differences]
+    matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
+    alike = [run for run, match in matches if match.same and not match.differences]
     if len(alike) < stats.MIN_SESSIONS:
         raise UsageError(
             f"{folder} has {len(alike)} of {len(runs)} runs that can be compared with "

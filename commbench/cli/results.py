@@ -30,7 +30,8 @@ _ASV = "asv"
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
     shell_complete=options.complete("report"),
-    help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, or what a plugin adds.",
+    help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, trace, or what a "
+    "plugin adds.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="All tables: the format tables.")
 @click.option(

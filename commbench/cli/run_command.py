@@ -174,6 +174,11 @@ def _resume(given: dict[str, Any], workload: str = "") -> int:
     options.validate_verbosity(given)
     path = given["resume"]
     data = load(path)
+    if data.is_user_code:
+        raise UsageError(
+            f"{path} is the record of a script or a region of code, which can't be continued; "
+            "profile it again"
+        )
     # Read all files now, so that an unreadable one is reported before measuring.
     _ = data.frames
     manifest = options.resumed(data.manifest, path, given, workload)

@@ -69,6 +69,12 @@ def cases_for(
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:
+        original = backend.name.partition("@")[0]
+        if backend.twin and original not in {other.name for other in parsed}:
+            raise SuiteError(
+                f"{backend.name} is a control of {original}, which is not measured: name both"
+            )
+    for backend in parsed:
         gpu.validate(cluster, backend.name)
         if not issubclass(kind, PairWorkload):
             launcher.validate(cluster, backend)

@@ -80,7 +80,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
         launches = "1 launch" if n_launches == 1 else f"{n_launches} launches"
         yield f"{launches}, about {format_duration(total_s)}"
     else:
-        yield f"at most {format_duration(budget_s)} of launches"
+        yield f"about {format_duration(budget_s)} of launches, and the block that is under way then"
     said = set()
     for case, each in seconds:
         spec, here = case.cluster, _cores_here(case)

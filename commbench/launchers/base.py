@@ -62,6 +62,11 @@ class RunningCluster(ABC):
             self.client.close(timeout=1)
 
     @property
+    def known_names(self) -> Mapping[str, str]:
+        """The names of workers by address."""
+        return self.names
+
+    @property
     def n_processes(self) -> int:
         """The number of processes, on this and other hosts."""
         return len(self.pids) + len(self.remote_members)
@@ -134,7 +139,12 @@ class Launcher(ABC):
         UsageError
             With the problem and a remedy.
         """
-        del backend
+        if backend.has_secrets and self.remote(spec):
+            raise UsageError(
+                f"the key of {backend.name} would be in commands or job scripts of the launcher "
+                f"{self.name}, where others can read it; measure {backend.name} with --launcher "
+                "local, or profile your code on a cluster that has its keys"
+            )
         for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
             if getattr(spec, field) and field not in self.supports:
                 raise UsageError(

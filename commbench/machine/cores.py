@@ -126,14 +126,16 @@ def thread_seconds(pid: int | str = "self") -> dict[int, tuple[float, float]]:
     """Return per thread id the seconds on a core and the seconds spent waiting for one.
 
     From ``/proc/PID/task/TID/schedstat``. The time on a core of a running thread may be a
-    scheduler's tick (1 to 10 ms) old. Without this accounting in the kernel, the result is empty.
+    scheduler's tick (1 to 10 ms) old. Without this accounting in the kernel, or if the process has
+    ended, the result is empty.
     """
     threads = {}
-    for folder in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end meanwhile.
-        with contextlib.suppress(OSError, ValueError):
-            ran, waited, _ = (folder / "schedstat").read_text().split()
-            threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
+    with contextlib.suppress(FileNotFoundError):
+        for folder in Path(f"/proc/{pid}/task").iterdir():
+            # A thread may end meanwhile.
+            with contextlib.suppress(OSError, ValueError):
+                ran, waited, _ = (folder / "schedstat").read_text().split()
+                threads[int(folder.name)] = int(ran) / 1e9, int(waited) / 1e9
     return threads
 
 

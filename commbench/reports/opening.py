@@ -6,7 +6,7 @@ Each section contributes its ``opening``. All tables follow on request.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any
 
@@ -194,30 +194,36 @@ def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
     twins = {case.id: case for case in run.suite.cases if case.original}
     names = " and ".join(f"{case.original} and {case.backend}" for case in twins.values())
-    controls = {
-        "memory copies are the same for all backends": [
-            c for c in run.comparisons if c.layer == "memcpy" and c.candidate_id not in twins
-        ],
-        f"{names} are the same backend": [c for c in run.comparisons if c.candidate_id in twins],
-    }
-    for what, compared in controls.items():
-        differ = [c for c in compared if c.verdict in ("faster", "slower")]
-        worst = max((max(c.ratio, 1 / c.ratio) for c in differ), default=1.0)
-        shown = (
-            f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
-            if differ
-            else f"{len(compared)} comparisons find no difference"
-            if len(compared) > 1
-            else "no difference is found"
-        )
+    with_twins, others = list[Comparison](), list[Comparison]()
+    for c in run.comparisons:
+        (with_twins if {c.baseline_id, c.candidate_id} & twins.keys() else others).append(c)
+    for what, compared in (
+        (
+            "memory copies are the same for all backends",
+            [c for c in others if c.layer == "memcpy"],
+        ),
+        (f"{names} are the same backend", with_twins),
+    ):
         if compared:
-            yield f"Control: {what}, and {shown}"
+            yield f"Control: {what}, and {_differences(compared)}"
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     known = {*disturbances, *shown, *run.pair_transports["contradiction"]}
     yield from (f"⚠ {text}" for text in run.warnings if text not in known)
     yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
     if (n_more := len(disturbances) - _MAX_DISTURBANCES) > 0:
         yield f"! {n_more} more"
+
+
+def _differences(compared: Sequence[Comparison]) -> str:
+    """Return what comparisons of equal backends find, which should be nothing."""
+    if min(c.n_launches for c in compared) < MIN_LAUNCHES:
+        return f"it takes {MIN_LAUNCHES} launches to compare them"
+    differ = [c for c in compared if c.verdict in ("faster", "slower")]
+    if not differ:
+        n = len(compared)
+        return f"{n} comparisons find no difference" if n > 1 else "no difference is found"
+    worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
+    return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
 
 
 def next_steps(run: Run) -> str:

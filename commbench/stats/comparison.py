@@ -125,13 +125,15 @@ def comparisons(run: Run) -> list[Comparison]:
         alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
         pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
         compared = compare_pairs(pairs, min_effect, alike=alike, paired=paired, alpha=alpha)
-        results += _without_contradicted(compared, [bool(two.case.original) for _, two in pairs])
+        results += _without_contradicted(
+            compared, [bool(one.case.original or two.case.original) for one, two in pairs]
+        )
     return results
 
 
 def _are_compared(one: Side, two: Side) -> bool:
-    twins = [side.case for side in (one, two) if side.case.original]
-    return not twins or two.case.original == one.case.backend
+    originals = {side.case.original or side.case.backend for side in (one, two)}
+    return len(originals) == 1 or not (one.case.original or two.case.original)
 
 
 def _without_contradicted(
@@ -260,7 +262,9 @@ def _after_sessions(comparison: Comparison, usual: float) -> Comparison:
     decided = comparison.verdict in ("faster", "slower")
     within = decided and 1 / usual <= comparison.ratio <= usual
     verdict = "inconclusive" if within else comparison.verdict
-    return replace(comparison, sessions_ratio=usual, verdict=verdict)
+    # Comparisons with nan are false.
+    detectable = usual if usual > comparison.detectable else comparison.detectable
+    return replace(comparison, sessions_ratio=usual, detectable=detectable, verdict=verdict)
 
 
 def compare_pairs(

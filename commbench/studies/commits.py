@@ -109,6 +109,8 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
 def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Sequence[str | Path]]:
     source = folder / "source"
     if not source.exists():
+        # The folder of a worktree may have been removed.
+        yield "git", "worktree", "prune"
         yield "git", "worktree", "add", "--quiet", "--detach", source, commit
     yield sys.executable, "-m", "venv", "--clear", folder / "env"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")

@@ -11,25 +11,26 @@ import asyncio
 import runpy
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncContextDecorator, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commbench import backends
 from commbench.analysis.run import Run
-from commbench.errors import LaunchError, UnknownNameError, UsageError
+from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
 from commbench.harness import spill, transfers, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
-from commbench.launchers.base import RunningCluster
-from commbench.machine import environment
+from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.machine import cores, environment
 from commbench.model import (
     USER_CODE,
     Case,
@@ -48,6 +49,7 @@ from commbench.store.emitter import Recorder
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
+_Result = TypeVar("_Result")
 _TOOL = "your code"
 """The ``tool`` of the samples, whose results commbench can't verify."""
 
@@ -91,12 +93,12 @@ def profile(client: Any, name: str = "code", *, output: str | Path = "results") 
             f"commbench.profile takes a client that is connected, not {client!r}; "
             "make one with Client(), or await Client(asynchronous=True)"
         )
-    return Context(_Observer(client, Path(output)).recorded(name), client.asynchronous)
+    return Context(_Observer(client, Path(output).absolute()).recorded(name), client.asynchronous)
 
 
 def profile_script(
     script: Path, arguments: Sequence[str], output: Path, scheduler: str = ""
-) -> ProfiledRun | None:
+) -> tuple[ProfiledRun | None, BaseException | None]:
     """Run a script as Python does, and record its first client until it is closed.
 
     Parameters
@@ -110,30 +112,26 @@ def profile_script(
 
     Returns
     -------
-    ProfiledRun or None
-        None if the script has connected no client.
-
-    Raises
-    ------
-    BaseException
-        Any exception of the script, also ``SystemExit``; its ``run`` is the run, or None.
+    (ProfiledRun or None, BaseException or None)
+        The run, unless the script has connected no client, and the exception that ended the script,
+        ``SystemExit`` for example.
     """
     import dask
     from distributed import Client
 
-    watch = _FirstClient(script.stem, output)
+    watch = _FirstClient(script.stem, output.absolute())
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.parent.resolve())
-    with (
-        watch.among(Client),
-        dask.config.set({"scheduler-address": scheduler} if scheduler else {}),
-    ):
+    default = {"scheduler-address": scheduler} if scheduler else {}
+    error: BaseException | None = None
+    with watch.among(Client), dask.config.set(default):
         try:
             runpy.run_path(str(script), run_name="__main__")
-        except BaseException as error:
-            error.run = watch.run  # type: ignore[attr-defined]
-            raise
-    return watch.run
+        except BaseException as raised:  # noqa: BLE001 - the caller raises it again
+            error = raised
+        # The end of a script is no error of its code.
+        watch.end(None if isinstance(error, SystemExit) else error)
+    return watch.run, error
 
 
 class _FirstClient:
@@ -167,12 +165,13 @@ class _FirstClient:
 
         def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
             if not client._asynchronous and (context := watch._take(client)):
-                context.__exit__(None, None, None)
+                # Its context may be left by an exception.
+                context.__exit__(*sys.exc_info())
             return close(client, *args, **kwargs)
 
         async def awaited_close(client: Any, *args: Any, **kwargs: Any) -> Any:
             if client._asynchronous and (context := watch._take(client)):
-                await context.__aexit__(None, None, None)
+                await context.__aexit__(*sys.exc_info())
             return await async_close(client, *args, **kwargs)
 
         kind.__init__, kind._start, kind.close, kind._close = made, started, closed, awaited_close
@@ -180,12 +179,16 @@ class _FirstClient:
             yield
         finally:
             kind.__init__, kind._start, kind.close, kind._close = init, start, close, async_close
-            if not getattr(self._client, "_asynchronous", True) and (
-                context := self._take(self._client)
-            ):
-                # The end of a script is no error of its code.
-                ended = isinstance(sys.exception(), SystemExit)
-                context.__exit__(*((None,) * 3 if ended else sys.exc_info()))
+
+    def end(self, error: BaseException | None) -> None:
+        """End the recording of a client that the script has not closed.
+
+        The event loop of an asynchronous client has ended, and so its record.
+        """
+        if not getattr(self._client, "_asynchronous", True) and (
+            context := self._take(self._client)
+        ):
+            context.__exit__(type(error) if error else None, error, None)
 
     def _take(self, client: Any) -> Context | None:
         """Return the context of `client`, once."""
@@ -199,7 +202,7 @@ class _FirstClient:
         return self._context
 
 
-class Context(AsyncContextDecorator):
+class Context:
     """A context manager that can be entered by ``with``, and by ``async with`` in a thread."""
 
     def __init__(self, context: Any, only_async: bool = False) -> None:
@@ -252,13 +255,29 @@ class _UserCluster(RunningCluster):
 
     def __init__(self, client: Any) -> None:
         self.client = _Blocking(client) if client.asynchronous else client
+        self._known: dict[str, str] = {}
         self.update()
 
     def update(self) -> None:
         """Ask which workers there are now."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         self.names = {address: str(info["name"]) for address, info in workers.items()}
+        self._known |= self.names
         members.locate(self)
+
+    @property
+    def known_names(self) -> Mapping[str, str]:
+        """The names of workers by address, also of those that have left."""
+        return self._known
+
+    def cpu_by_process(self) -> dict[Any, float]:
+        """Return the CPU seconds of each process; those that have ended are not included."""
+        seconds: dict[Any, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
+        if workers := sorted(self.remote_members - {SCHEDULER}):
+            seconds |= self.client.run(time.process_time, workers=workers, on_error="ignore")
+        if SCHEDULER in self.remote_members:
+            seconds[SCHEDULER] = self.client.run_on_scheduler(time.process_time)
+        return seconds
 
     @property
     def shares_processes(self) -> bool:
@@ -296,68 +315,82 @@ class _Open:
     """A region that has begun, and its readings."""
 
     number: int
+    parent: int
     launch: Launch
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
-    started_at_s: float
-    began: float
-    cpu_began: float
+    cpu_before: dict[Any, float]
+    started_at_s: float = 0.0
+    began: float = 0.0
     paused_s: float = 0.0
-    """The seconds in which regions within were begun and ended."""
+    """The seconds in which other regions were begun and ended."""
 
 
 class _Observer:
-    """Collects the records of regions."""
+    """Collects the records of regions.
+
+    Nothing that goes wrong in this is raised in the user's code: it is a `Failure` of the run.
+    """
 
     def __init__(self, client: Any, output: Path) -> None:
         self.client, self._output = client, output
         self._open: list[_Open] = []
         self._n_regions = 0
         self._n_tasks_before = 0
+        self._is_recording = False
+        # Regions of several threads or coroutines may overlap.
+        self._lock = threading.Lock()
 
     @contextmanager
     def recorded(self, name: str) -> Iterator[ProfiledRun]:
         """Make the directory of a run, and record the region `name`."""
-        self._cluster = _UserCluster(self.client)
-        _validate_versions(self._cluster.client)
+        cluster = self._cluster = _UserCluster(self.client)
+        _validate_versions(cluster.client)
+        meters = [transfers.TransferLog()]
+        if not cluster.shares_processes:
+            meters.append(wire.WireMeter())
+        with plugins.installed(cluster, *meters):
+            store = self._store = self._make_store(name)
+            self._run = ProfiledRun(self, store.path, store.manifest)
+            try:
+                with (store.path / "samples.jsonl").open("ab") as file:
+                    self._emit = Recorder(file, store.path, "profile")
+                    # The first call makes the scheduler record its task stream.
+                    cluster.client.get_task_stream()
+                    cluster.client.run_on_scheduler(timing.keep_every_task)
+                    began, self._is_recording = time.perf_counter(), True
+                    try:
+                        with self.region(name):
+                            yield self._run
+                    finally:
+                        self._is_recording = False
+                        self._attempt(self._end, time.perf_counter() - began)
+                        self._emit.close()
+            finally:
+                store.finish()
+                self._run.read_again(store.manifest)
+
+    def _make_store(self, name: str) -> directory.RunStore:
         manifest = Manifest(
             id=directory.new_run_id(name, self._output), suite=Suite(name=name, cases=()),
             environment=environment.collect(), seed=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(sys.argv),
+            # Its arguments may be secret.
+            command=shlex.quote(sys.argv[0]),
         )  # fmt: skip
-        self._store = directory.RunStore.create(self._output, manifest)
-        self._run = ProfiledRun(self, self._store.path, manifest)
-        meters = [transfers.TransferLog()]
-        if not self._cluster.shares_processes:
-            meters.append(wire.WireMeter())
-        began = time.perf_counter()
-        try:
-            with (
-                (self._store.path / "samples.jsonl").open("ab") as file,
-                plugins.installed(self._cluster, *meters),
-            ):
-                self._emit = Recorder(file, self._store.path, "profile")
-                client = self._cluster.client
-                # The first call makes the scheduler record its task stream.
-                client.get_task_stream()
-                client.run_on_scheduler(timing.keep_every_task)
-                try:
-                    with self.region(name):
-                        yield self._run
-                finally:
-                    self._end(time.perf_counter() - began)
-                    self._emit.close()
-        finally:
-            self._store.finish()
-            self._run.read_again(self._store.manifest)
+        return directory.RunStore.create(self._output, manifest)
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
         """Record a region."""
-        with self._paused():
-            self._switch()
-            region = self._begin(name)
+        if not self._is_recording:
+            raise UsageError(
+                f"the region {name} begins when its profile has ended; enter it within the block "
+                "of commbench.profile"
+            )
+        with self._paused(None):
+            self._attempt(self._switch)
+            region = self._attempt(self._begin, name)
         error = ""
         try:
             yield
@@ -365,20 +398,42 @@ class _Observer:
             error = f"{type(raised).__name__}: {raised}"
             raise
         finally:
-            with self._paused(besides=region):
-                if self._is_connected:
-                    self._finish(region, error)
-                self._open.remove(region)
-                self._run.read_again(self._store.manifest)
+            if region is not None:
+                seconds = time.perf_counter() - region.began - region.paused_s
+                with self._paused(region):
+                    self._attempt(self._finish, region, seconds, error)
+                    self._open.remove(region)
+                    self._run.read_again(self._store.manifest)
 
     @contextmanager
-    def _paused(self, besides: _Open | None = None) -> Iterator[None]:
-        """Leave the duration of the block out of the times of all open regions but one."""
-        outer = [region for region in self._open if region is not besides]
-        began = time.perf_counter()
-        yield
-        for region in outer:
-            region.paused_s += time.perf_counter() - began
+    def _paused(self, region: _Open | None) -> Iterator[None]:
+        """Leave the duration of the block out of the times of all regions but `region`."""
+        with self._lock:
+            others = [each for each in self._open if each is not region]
+            began = time.perf_counter()
+            yield
+            for each in others:
+                each.paused_s += time.perf_counter() - began
+
+    def _attempt(self, action: Callable[..., _Result], *arguments: Any) -> _Result | None:
+        """Return the result of `action`; record an exception as a failure, and return None."""
+        try:
+            if not self._is_connected:
+                raise LaunchError(
+                    "the client was closed in the code that was profiled: what was logged since "
+                    "the last region ended is lost; close it after commbench.profile"
+                )
+            return action(*arguments)
+        except Exception as error:  # noqa: BLE001
+            text = str(error) if isinstance(error, LaunchError) else repr(error)
+            cases = self._store.manifest.suite.cases
+            failure = Failure(
+                case_id=cases[0].id if cases else "", launch=0, stage="measure", message=text
+            )
+            # The user's code goes on, even if the disk is full.
+            with suppress(OSError, CommbenchError):
+                self._emit(failure)
+            return None
 
     @property
     def _is_connected(self) -> bool:
@@ -388,33 +443,39 @@ class _Observer:
         launch = self._launch(name)
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
-            self._n_regions, launch, profiler, self._cluster.client.run(spill.written),
-            time.time(), time.perf_counter(), self._cluster.cpu_seconds(),
+            number=self._n_regions, parent=self._open[-1].number if self._open else -1,
+            launch=launch, profiler=profiler, spilled=self._cluster.client.run(spill.written),
+            cpu_before=self._cluster.cpu_by_process(),
         )  # fmt: skip
         self._n_regions += 1
-        self._open.append(region)
         if profiler is not None:
             profiler.begin()
+        self._open.append(region)
         region.started_at_s, region.began = time.time(), time.perf_counter()
         return region
 
-    def _finish(self, region: _Open, error: str) -> None:
-        seconds = time.perf_counter() - region.began - region.paused_s
-        cpu_seconds = self._cluster.cpu_seconds() - region.cpu_began
+    def _finish(self, region: _Open, seconds: float, error: str) -> None:
         if region.profiler is not None:
             region.profiler.end()
-        self._switch()
-        parent = self._open[-2].number if len(self._open) > 1 else -1
+        spent = self._cluster.cpu_by_process()
+        cpu_seconds = sum(
+            max(0.0, after - region.cpu_before.get(process, 0.0))
+            for process, after in spent.items()
+        )
         sample = records.sample(
             region.launch, region.number, "workload", 0, region.started_at_s, seconds,
             cpu_seconds, verified=False, tool=_TOOL,
         )  # fmt: skip
         outline = Region(
-            **records.keys(region.launch, region.number), parent=parent,
+            **records.keys(region.launch, region.number), parent=region.parent,
             name=region.launch.case.workload, started_at_s=region.started_at_s, seconds=seconds,
             error=error,
         )  # fmt: skip
-        few: list[Record] = [outline, sample]
+        # The most important records come first.
+        self._emit(outline)
+        self._emit(sample)
+        self._switch()
+        few: list[Record] = []
         few += timing.spills(region.launch, region.number, region.spilled, self._cluster)
         if region.profiler is not None:
             few += region.profiler.records(region.launch, region.number)
@@ -453,28 +514,30 @@ class _Observer:
         return Launch(case=known[name], index=0, block=0, position=0)
 
     def _end(self, seconds: float) -> None:
-        """Emit the connections of workers, and the ends of all cases."""
+        """Emit the ends of all cases, and the connections of workers."""
         cases = self._store.manifest.suite.cases
-        if not self._is_connected:
-            self._emit(
-                Failure(
-                    case_id=cases[0].id, launch=0, stage="measure",
-                    message="the client was closed in the code that was profiled: what was logged "
-                    "since the last region ended is lost; close it after commbench.profile",
-                )
-            )  # fmt: skip
-            return
-        backend = _backend(cases[0].backend)
-        for position, case in enumerate(cases):
-            launch = Launch(case=case, index=0, block=0, position=position)
-            if backend is not None and not self._cluster.shares_processes:
-                for record in traffic.links(launch, backend, self._cluster):
-                    self._emit(record)
+        launches = [
+            Launch(case=case, index=0, block=0, position=position)
+            for position, case in enumerate(cases)
+        ]
+        for launch in launches:
             self._emit(
                 LaunchEnd(
-                    **records.keys(launch), block=0, position=position, ok=True, seconds=seconds
+                    **records.keys(launch), block=0, position=launch.position, ok=True,
+                    seconds=seconds,
                 )
-            )
+            )  # fmt: skip
+        self._cluster.client.sync(_stop_counting)
+        backend = _backend(cases[0].backend)
+        if backend is not None and not self._cluster.shares_processes:
+            for launch in launches:
+                for record in traffic.links(launch, backend, self._cluster):
+                    self._emit(record)
+
+
+async def _stop_counting() -> None:
+    """Stop counting the turns of the client's event loop, in which this runs."""
+    plugins.stop()
 
 
 def _validate_versions(client: Any) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from commbench import load
 from commbench.backends import parse
+from commbench.errors import UsageError
+from commbench.harness.cases import cases_for
+from commbench.model import ClusterSpec
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +42,11 @@ def test_the_key_is_in_no_file_of_the_run(run):
 def test_without_cryptography_it_is_unavailable(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "cryptography" in parse("tls").unavailable("cpu").remedy
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "slurm", "external"])
+def test_its_key_is_not_given_to_other_hosts(launcher):
+    given = {"hosts": ("a", "b", "c")} if launcher == "ssh" else {}
+    given |= {"scheduler": "tls://10.0.0.1:8786"} if launcher == "external" else {}
+    with pytest.raises(UsageError, match="where others can read it"):
+        cases_for("merge", ["tls"], {}, ClusterSpec(launcher=launcher, **given))

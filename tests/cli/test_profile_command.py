@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import processes
 import pytest
@@ -44,14 +45,21 @@ def run_script(tmp_path):
         command = [sys.executable, "-m", "commbench.cli", "profile", "my_job.py", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         last = (done.stdout.splitlines() or [""])[-1]
-        return done, load(tmp_path / last) if last.startswith("results") else None
+        return done, load(last) if last and Path(last).is_dir() else None
 
     return run
 
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [("client.close()", 0), ("", 0), ("sys.exit(7)", 7), ("raise ValueError('mine')", 1)],
+    [
+        ("client.close()", 0),
+        ("", 0),
+        ("import os; os.chdir('/')", 0),
+        ("sys.exit(7)", 7),
+        ("sys.exit('ValueError: mine')", 1),
+        ("raise ValueError('mine')", 1),
+    ],
 )
 def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     done, run = run_script(MAIN.replace("{end}", end), "--rows", "5")
@@ -64,6 +72,35 @@ def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     assert run.ends["ok"].tolist() == [True]
     assert [*run.path.parent.iterdir()] == [run.path]
     assert (run.path / "report.html").exists()
+    # Arguments may be secret.
+    assert "--rows" not in (run.path / "run.json").read_text()
+    assert (region.error != "") == (end == "raise ValueError('mine')")
+
+
+def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_client(run_script):
+    done, run = run_script("""
+        from dataclasses import dataclass
+        from distributed import Client
+
+        @dataclass(frozen=True)
+        class Frozen(Exception):
+            text: str = "mine"
+
+        if __name__ == "__main__":
+            quiet = {"dashboard_address": "127.0.0.1:0", "processes": False}
+            with Client(n_workers=1, **quiet) as client:
+                client.submit(sum, [1]).result()
+                raise Frozen
+    """)
+    assert done.returncode == 1
+    assert "Frozen" in done.stderr
+    assert run.regions["error"].str.startswith("Frozen").all()
+
+
+def test_a_profile_cant_be_resumed(run_script):
+    _, run = run_script(MAIN.replace("{end}", ""), "5")
+    result = processes.invoke("run", "--resume", run.path)
+    assert "profile it again" in processes.usage_error(result)
 
 
 def test_an_asynchronous_script_is_observed(run_script):

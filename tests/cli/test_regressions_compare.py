@@ -317,9 +317,11 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
 
 def test_a_history_that_is_too_short_is_refused(old, tmp_path):
     new = write(tmp_path, "new", 1.2)
-    write(tmp_path, "other", cases=(builders.case("tcp", params={"rows": 2}),))
+    for number, workload in enumerate(("merge", "svd", "svd", "svd")):
+        others = (builders.case("tcp", workload, params={"rows": 2}),)
+        write(tmp_path, f"other-{number}", cases=others)
     message = usage_error(compare(old, new, "--history", tmp_path))
-    assert "has 0 of 1 runs that can be compared with old: a history takes 3" in message
+    assert "has 0 of 4 runs that can be compared with old: a history takes 3" in message
 
 
 def test_disturbed_launches_are_left_out_and_named(old, tmp_path):

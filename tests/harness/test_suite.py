@@ -56,6 +56,7 @@ BAD = {
     "unknown workload": (MERGE.replace("merge", "merg"), "'merg' (did you mean 'merge'?)"),
     "unknown backend": (MERGE + 'backends = ["tcpp"]', "case[0]", "did you mean 'tcp'?", "known: "),
     "unknown transport": (MERGE + 'backends = ["ucx:foo"]', "'foo'", "known: tcp, shm, nvlink, ib"),
+    "twin alone": (MERGE + 'backends = ["mpi", "tcp@2"]', "a control of tcp", "name both"),
     "option of tcp": (MERGE + 'backends = ["tcp:shm"]', "takes no options", "'shm'"),
     "unknown launcher": ('[cluster]\nlauncher = "slrm"\n' + MERGE, "launcher 'slrm'", "known: "),
     "unknown device": (

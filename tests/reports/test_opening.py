@@ -166,6 +166,8 @@ def test_twins_are_a_control_and_no_choice(recorded):
     verdict, *rest = opening.opening(recorded(cases, builders.ended(records)))
     assert verdict.startswith("merge: tcp and mpi are the same.")
     assert "Control: tcp and tcp@2 are the same backend, and no difference is found" in rest[-1]
+    *_, trust = opening.opening(recorded(cases, builders.ended(records[::6])))
+    assert "are the same backend, and it takes 6 launches to compare them" in trust
 
 
 def test_copies_of_memory_are_a_control(recorded):

@@ -1,7 +1,10 @@
 """A user's code is recorded, and left as it was."""
 
 import asyncio
+import contextlib
+import os
 import re
+import signal
 import time
 
 import dask.array as da
@@ -146,6 +149,101 @@ def test_a_client_that_is_closed_in_the_region_keeps_what_was_recorded(tmp_path)
             )
     assert set(run.tasks["workload"]) == {"first"}
     assert run.failures["message"].str.contains("closed").any()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Return a client of a cluster whose workers may be killed."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, **QUIET) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def kill_one(client):
+    """Kill the process of worker 0, and wait until the scheduler has its successor."""
+    (address,) = [
+        address
+        for address, info in client.scheduler_info(n_workers=-1)["workers"].items()
+        if info["name"] == 0
+    ]
+    os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while True:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        if address not in workers and len(workers) == 2:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("mine")])
+def test_a_worker_that_is_killed_changes_no_exception_and_keeps_its_name(own, tmp_path, error):
+    runs = []
+
+    def run_code():
+        with commbench.profile(own, output=tmp_path) as run:
+            runs.append(run)
+            with run.region("before"):
+                compute(own)
+            kill_one(own)
+            with run.region("after"):
+                compute(own)
+            if error is not None:
+                raise error
+
+    with pytest.raises(ValueError, match="mine") if error else contextlib.nullcontext():
+        run_code()
+    (run,) = runs
+    assert set(run.regions["name"]) == {"code", "before", "after"}
+    names = {*run.transfers["src"], *run.transfers["dst"], *run.tasks["worker"]}
+    assert names == {"0", "1"}
+    assert (run.samples["cpu_seconds"] >= 0).all()
+
+
+def test_regions_of_coroutines_may_overlap(tmp_path):
+    async def main():
+        async with (
+            LocalCluster(n_workers=1, processes=False, asynchronous=True, **QUIET) as cluster,
+            Client(cluster, asynchronous=True) as client,
+            commbench.profile(client, output=tmp_path) as run,
+        ):
+
+            async def part(number):
+                async with run.region(f"part {number}"):
+                    await client.submit(sum, [number])
+
+            await asyncio.gather(*map(part, range(4)))
+        return run
+
+    run = asyncio.run(main())
+    assert run.failures.empty
+    assert sorted(run.regions["name"]) == ["code", "part 0", "part 1", "part 2", "part 3"]
+    assert (run.regions["parent"] < run.regions["iteration"]).all()
+
+
+def test_a_region_after_the_end_is_refused(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+        pass
+    with pytest.raises(UsageError, match="its profile has ended"), run.region("late"):
+        pass
+
+
+def test_the_time_of_a_region_has_not_what_commbench_does_within(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+        for _ in range(5):
+            with run.region("sleep"):
+                time.sleep(0.02)
+    inner, outer = (run.regions[run.regions["parent"] == parent] for parent in (0, -1))
+    # Each region takes commbench over 0.1 s, to observe the idle cluster.
+    assert outer["seconds"].item() < inner["seconds"].sum() + 5 * 0.1
+
+
+def test_the_event_loop_of_the_client_is_left_as_it_was(started, tmp_path):
+    with commbench.profile(started, output=tmp_path):
+        pass
+    assert "select" not in vars(started.loop.asyncio_loop._selector)
 
 
 def test_no_client_is_a_usage_error(tmp_path):

@@ -161,14 +161,14 @@ def collect(
     launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
 ) -> Iterator[Record | Batch]:
     """Yield what the workers and the scheduler have logged since ``drain``."""
-    client, names = cluster.client, cluster.names
+    client, known = cluster.client, cluster.known_names
     common = records.keys(launch, iteration)
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
-    yield from traffic.fetches(client, names, **common)
+    yield from traffic.fetches(client, cluster.names, known, **common)
     for columns in _tasks(client, n_tasks_before):
         # A worker may have left.
-        workers = [names.get(address, address) for address in columns.pop("worker")]
+        workers = [known.get(address, address) for address in columns.pop("worker")]
         yield Batch.from_columns(TaskRecord, **common, worker=workers, **columns)
 
 

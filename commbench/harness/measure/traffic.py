@@ -50,18 +50,20 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
         yield NetworkCounter(**common, host="local", interface=name, nbytes=nbytes)
 
 
-def fetches(client: Any, names: Mapping[str, str], **where: Any) -> Iterator[LogCount | Batch]:
+def fetches(
+    client: Any, names: Mapping[str, str], known: Mapping[str, str] | None = None, **where: Any
+) -> Iterator[LogCount | Batch]:
     """Yield the workers' fetches since the last call: counts first, then transfers.
 
-    The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `where`
-    has the fields of ``records.keys``.
+    The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `known`
+    has also the names of senders that have left, `where` the fields of ``records.keys``.
     """
     counts = client.run(transfers.count, workers=list(names))
     for address, name in names.items():
         yield LogCount(**where, worker=name, **counts[address])
     for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
         columns = json.loads(answer)
-        senders = [names.get(who, who) for who in columns.pop("senders")]
+        senders = [(known or names).get(who, who) for who in columns.pop("senders")]
         src = [senders[index] for index in columns.pop("sender")]
         yield Batch.from_columns(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
@@ -123,7 +125,7 @@ def ask(
 
     Values have at most one entry per worker, and messages at most `most` entries.
     """
-    n_at_once = max(1, most // len(cluster.names))
+    n_at_once = max(1, most // max(1, len(cluster.names)))
     for first in range(0, len(workers), n_at_once):
         some = workers[first : first + n_at_once]
         answers = cluster.client.run(function, *args, workers=some)
