@@ -289,7 +289,9 @@ async def storm(protocol: str, seed: int) -> tuple[float, float]:
 
     async def kill_one(address: str) -> None:
         async with slots:
-            victim = Peer(str(Path(__file__).with_name("peers.py")), "connect", address)
+            script = str(Path(__file__).with_name("peers.py"))
+            # On a busy machine a thread that starts a process waits for long until it runs.
+            victim = await asyncio.to_thread(Peer, script, "connect", address)
             await asyncio.to_thread(victim.process.stdout.readline)
             await asyncio.sleep(rng.uniform(0, 0.5))
             await asyncio.to_thread(victim.end)
