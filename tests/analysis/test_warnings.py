@@ -244,7 +244,8 @@ def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
         wire(cases[1], 100)
     ]
     (warning,) = recorded(cases, records).warnings
-    assert warning.startswith("merge (shuffle=p2p) over tcp: the transfer logs saw none of the 100 B")
+    text = "merge (shuffle=p2p) over tcp: the transfer logs saw none of the 100 B"
+    assert warning.startswith(text)
 
 
 @pytest.mark.parametrize(("n", "text"), [(1, "1 launch gives no"), (5, "5 launches give no")])
