@@ -55,7 +55,7 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 	  --ignore tests/reports/figures
 
 # The wheel is built from the sdist. What runs in the empty folder can't import the checkout.
-test-wheel: release  ## Install what make release built, in an environment of its own, and use it
+test-wheel: release  ## Install what make release built, in a fresh environment, and use it
 	$(PYTHON) -m venv --clear $(WHEEL)
 	$(WHEEL)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	$(WHEEL)/bin/python -m pip check

@@ -1,6 +1,6 @@
 """What is built and installed: the wheel's suites, the conda recipe, and hints of what to install.
 
-``make test-wheel`` uses the wheel in an environment of its own.
+``make test-wheel`` installs the wheel in a fresh environment, and uses it.
 """
 
 from __future__ import annotations

@@ -42,15 +42,20 @@ class RunningCluster(ABC):
         """Stop the processes; kill those that don't end in time."""
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of scheduler, workers and client since they started.
+        """Return the CPU seconds of scheduler, workers and client since they started."""
+        return sum(self.cpu_by_process().values())
 
-        Each process on another host is asked for its CPU time, with one message.
+    def cpu_by_process(self, **options: Any) -> dict[int | str, float]:
+        """Return the CPU seconds of each process, by its id here or its address on another host.
+
+        Each process on another host is asked for its CPU time, with one message, for which
+        ``client.run`` gets the `options`.
         """
-        seconds = cores.cpu_seconds(self.pids)
+        seconds: dict[int | str, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
         if workers := sorted(self.remote_members - {SCHEDULER}):
-            seconds += sum(self.client.run(time.process_time, workers=workers).values())
+            seconds |= self.client.run(time.process_time, workers=workers, **options)
         if SCHEDULER in self.remote_members:
-            seconds += self.client.run_on_scheduler(time.process_time)
+            seconds[SCHEDULER] = self.client.run_on_scheduler(time.process_time)
         return seconds
 
     def shut_down(self) -> None:

@@ -36,8 +36,13 @@ def render(run: Run) -> str:
         If the run has no tasks.
     """
     events: list[_Event] = []
+    samples = measured(run)
+    samples = samples[samples["layer"] == "workload"]
     for case in run.suite.cases:
-        events += _case(run, case, first_process=len({event["pid"] for event in events}) + 1)
+        mine = samples[samples["case_id"] == case.id]
+        if len(mine):
+            first_process = len({event["pid"] for event in events}) + 1
+            events += _case(run, case, mine, first_process)
     if not events:
         raise UsageError(
             f"{run.manifest.id} has no tasks, and a trace is of these; commbench report RUN "
@@ -46,12 +51,8 @@ def render(run: Run) -> str:
     return "[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n"
 
 
-def _case(run: Run, case: Case, first_process: int) -> Iterator[_Event]:
+def _case(run: Run, case: Case, samples: pd.DataFrame, first_process: int) -> Iterator[_Event]:
     """Yield the events of the typical iteration of a case; its workers are processes."""
-    samples = measured(run)
-    samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
-    if samples.empty:
-        return
     typical = samples.loc[(samples["seconds"] - samples["seconds"].median()).abs().idxmin()]
     launch, number, began_s = typical[["launch", "iteration", "started_at_s"]]
     tasks, fetches = (

@@ -65,8 +65,6 @@ class Side:
     @property
     def median_s(self) -> float:
         """The median over launches of each launch's median."""
-        import numpy as np
-
         return float(np.median(self.medians))
 
 

@@ -29,8 +29,8 @@ from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
-from commbench.launchers.base import SCHEDULER, RunningCluster
-from commbench.machine import cores, environment
+from commbench.launchers.base import RunningCluster
+from commbench.machine import environment
 from commbench.model import (
     USER_CODE,
     Case,
@@ -263,21 +263,13 @@ class _UserCluster(RunningCluster):
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self._known |= self.names
+        self.n_threads = max((int(info["nthreads"]) for info in workers.values()), default=1)
         members.locate(self)
 
     @property
     def known_names(self) -> Mapping[str, str]:
         """The names of workers by address, also of those that have left."""
         return self._known
-
-    def cpu_by_process(self) -> dict[Any, float]:
-        """Return the CPU seconds of each process; those that have ended are not included."""
-        seconds: dict[Any, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
-        if workers := sorted(self.remote_members - {SCHEDULER}):
-            seconds |= self.client.run(time.process_time, workers=workers, on_error="ignore")
-        if SCHEDULER in self.remote_members:
-            seconds[SCHEDULER] = self.client.run_on_scheduler(time.process_time)
-        return seconds
 
     @property
     def shares_processes(self) -> bool:
@@ -319,7 +311,7 @@ class _Open:
     launch: Launch
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
-    cpu_before: dict[Any, float]
+    cpu_before: dict[int | str, float]
     started_at_s: float = 0.0
     began: float = 0.0
     paused_s: float = 0.0
@@ -445,7 +437,7 @@ class _Observer:
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
             launch=launch, profiler=profiler, spilled=self._cluster.client.run(spill.written),
-            cpu_before=self._cluster.cpu_by_process(),
+            cpu_before=self._cluster.cpu_by_process(on_error="ignore"),
         )  # fmt: skip
         self._n_regions += 1
         if profiler is not None:
@@ -457,7 +449,8 @@ class _Observer:
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
         if region.profiler is not None:
             region.profiler.end()
-        spent = self._cluster.cpu_by_process()
+        # A worker that dies meanwhile is left out.
+        spent = self._cluster.cpu_by_process(on_error="ignore")
         cpu_seconds = sum(
             max(0.0, after - region.cpu_before.get(process, 0.0))
             for process, after in spent.items()
@@ -497,15 +490,13 @@ class _Observer:
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""
         suite = self._store.manifest.suite
-        info = self._cluster.client.scheduler_info(n_workers=-1)["workers"]
-        threads = max((int(worker["nthreads"]) for worker in info.values()), default=1)
         known = {case.workload: case for case in suite.cases}
         if name not in known:
             known[name] = Case(
                 workload=name, backend=self.client.scheduler.address.partition("://")[0],
                 cluster=ClusterSpec(
-                    n_workers=len(info), threads_per_worker=threads, launcher=USER_CODE,
-                    task_placement="dask",
+                    n_workers=len(self._cluster.names), launcher=USER_CODE,
+                    threads_per_worker=self._cluster.n_threads, task_placement="dask",
                 ),
                 launches=1, iterations=1, warmups=0,
             )  # fmt: skip

@@ -285,6 +285,12 @@ def percent(share: float) -> str:
     return "—" if math.isnan(share) else f"{share:.1%}"
 
 
+def interval_title(levels: pd.Series[float]) -> str:
+    """Return the title of a column of intervals with these probabilities."""
+    ends = dict.fromkeys(f"{level:.0%}" for level in (levels.min(), levels.max()))
+    return f"{' to '.join(ends)}\ninterval"
+
+
 def counts(group: pd.DataFrame) -> str:
     """Return the numbers of launches and samples of these rows of summaries."""
 

@@ -14,6 +14,7 @@ from commbench.reports.sections import (
     Section,
     Table,
     counts,
+    interval_title,
     labels,
     median_time,
     number,
@@ -49,15 +50,12 @@ def time_tables(run: Run) -> Iterator[Table]:
             c.candidate_id: ratio(c) for c in run.comparisons
             if c.baseline_id == first.case_id and c.layer == "workload"
         } | {first.case_id: Quantity("1", 1)}  # fmt: skip
-        levels = dict.fromkeys(
-            f"{level:.0%}" for level in (group.confidence.min(), group.confidence.max())
-        )
         yield Table.from_columns(
             f"{_describe(cases[first.case_id])}: time per iteration",
             {
                 "backend": group.backend,
                 "median": map(median_time, group.itertuples()),
-                f"{' to '.join(levels)}\ninterval": map(_interval, group.itertuples()),
+                interval_title(group.confidence): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [
                     ratios.get(case_id, "—") for case_id in group.case_id
                 ],

@@ -16,6 +16,7 @@ from commbench.reports.sections import (
     Quantity,
     Section,
     Table,
+    interval_title,
     labels,
     number,
     percent,
@@ -137,6 +138,7 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     if len(classes) == 1 and UNKNOWN not in classes:
         cut += f" Class of all links: {min(classes)}."
     which, source = _channel(run, channel)
+    interval = _interval(shown)
     overlap = bool((shown["concurrency"] >= _OVERLAP).any())
     return Table.from_columns(
         f"Bandwidth per pair of workers{which}",
@@ -147,12 +149,12 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
             "n": quantities(str, shown.n),
             "bytes": quantities(format_bytes, shown.bytes),
             **_quartiles(shown),
-            **_interval(shown),
+            **interval,
             "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
             **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
         },
         f"{source}: one fetch, from request to deserialized data. "
-        + "Interval: over the launches' medians. " * bool(_interval(shown))
+        + "Interval: over the launches' medians. " * bool(interval)
         + "busy: Σ bytes over the time in which the pair had a fetch under way"
         + "; at once: how many, on average" * overlap
         + "."
@@ -166,10 +168,9 @@ def _interval(pairs: pd.DataFrame) -> dict[str, Iterable[str]]:
     levels = pairs["confidence"][pairs["confidence"] > 0]
     if levels.empty:
         return {}
-    names = dict.fromkeys(f"{level:.0%}" for level in (levels.min(), levels.max()))
     limits = zip(pairs.low_Bps / 1e9, pairs.high_Bps / 1e9, strict=True)
     return {
-        f"{' to '.join(names)}\ninterval": [
+        interval_title(levels): [
             "—" if math.isnan(low) else Quantity(f"{number(low)}…{number(high)}", low)
             for low, high in limits
         ]
