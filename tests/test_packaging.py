@@ -13,7 +13,6 @@ import pytest
 import yaml
 from processes import invoke, usage_error
 
-from commbench.harness import suite
 from commbench.machine.installed import install_command
 from commbench.model import registry
 
@@ -53,7 +52,7 @@ def test_no_message_names_an_extra_of_commbench():
 
 def test_every_suite_has_a_name_that_is_no_workload_of_commbench():
     names = {path.stem for path in (ROOT / "suites").glob("*.toml")}
-    assert set(suite.shipped()) == names
+    assert set(registry.suites()) == names
     assert not names & {*registry.names("workload")}
 
 

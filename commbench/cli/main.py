@@ -76,12 +76,11 @@ def main() -> None:
 def list_() -> None:
     """List workloads, suites, backends, plots, sections, reports and launchers."""
     from commbench.backends import parse
-    from commbench.harness import suite
 
     click.echo("workloads")
     for name in registry.names("workload"):
         click.echo(f"  {name:16} {registry.load('workload', name).summary}")
-    click.echo(f"suites\n  {', '.join(suite.shipped())}\nbackends")
+    click.echo(f"suites\n  {', '.join(registry.suites())}\nbackends")
     for name in registry.names("backend"):
         problem = parse(name).unavailable("cpu")
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")

@@ -29,19 +29,15 @@ class _RunGroup(click.Group):
         return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from commbench.harness import suite
-
         del ctx
-        return [*registry.names("workload"), *suite.shipped()]
+        return [*registry.names("workload"), *registry.suites()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from commbench.harness import suite
-
         if cmd_name.endswith(".toml"):
             return _suite_command(cmd_name, Path(cmd_name))
         if cmd_name in registry.names("workload"):
             return _workload_command(cmd_name)
-        if path := suite.shipped().get(cmd_name):
+        if path := registry.suites().get(cmd_name):
             return _suite_command(cmd_name, path)
         raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 

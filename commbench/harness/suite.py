@@ -70,7 +70,6 @@ __all__ = [
     "read_suite",
     "scaled",
     "shift",
-    "shipped",
     "structure",
 ]  # fmt: skip
 
@@ -122,14 +121,6 @@ class SuiteFile(_Replication):
     reproduces: str = ""
     scale: float = 1.0
     backends: tuple[str, ...] = ("tcp",)
-
-
-def shipped() -> dict[str, Path]:
-    """Return the files of the suites that come with commbench, by name."""
-    package = Path(__file__).parents[1]
-    # The wheel has them in the package, a checkout at its top level.
-    folders = (package / "suites", package.parent / "suites")
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
 def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:

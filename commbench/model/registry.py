@@ -1,7 +1,7 @@
-"""Find backends, workloads, launchers, plots, sections and reports by name.
+"""Find backends, workloads, launchers, plots, sections, reports and shipped suites by name.
 
-They are entry points in the groups ``commbench.<kind>s``, also of other packages, and are imported
-when they are loaded.
+All but suites are entry points in the groups ``commbench.<kind>s``, also of other packages, and
+are imported when they are loaded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
+from pathlib import Path
 from typing import Any
 
 from commbench.errors import UnavailableError, UnknownNameError
@@ -52,6 +53,14 @@ def load(kind: str, name: str) -> Any:
                 "install what is missing",
             ) from error
     raise UnknownNameError(kind, name, names(kind))
+
+
+def suites() -> dict[str, Path]:
+    """Return the files of the suites that come with commbench, by name."""
+    package = Path(__file__).parents[1]
+    # The wheel has them in the package, a checkout at its top level.
+    folders = (package / "suites", package.parent / "suites")
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
 def _points(kind: str) -> EntryPoints:
