@@ -49,8 +49,11 @@ def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool
     asyncio.run(peer.ready())
 
     async def fail() -> None:
+        connecting = asyncio.ensure_future(connect(peer.address, timeout=60))
+        while not CALLS.n_running:
+            await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(connect(peer.address, timeout=60), 1)
+            await asyncio.wait_for(connecting, 1)
 
     try:
         loop = asyncio.new_event_loop()
