@@ -154,6 +154,11 @@ class Run:
         """The label and the backend of each case, which together are unique."""
         return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
 
+    def message_bytes(self, case_id: str, layer: str, payload_bytes: float) -> int:
+        """Return the size of a message; for all pairs at once, the size of a pair's block."""
+        n = next(case.cluster.n_workers for case in self.suite.cases if case.id == case_id)
+        return int(payload_bytes) // (n * (n - 1) if layer == "together" else 1)
+
     @property
     def is_user_code(self) -> bool:
         """Whether a user's code was recorded, whose regions are the cases."""

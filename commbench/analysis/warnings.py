@@ -169,7 +169,8 @@ def _modes(run: Run) -> Iterator[str]:
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         row = next(rows.itertuples())
         where = "" if row.layer == "workload" else f", {row.layer} layer at "
-        where += format_message_size(row.payload_bytes) * bool(where)
+        nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
+        where += format_message_size(nbytes) * bool(where)
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
         n_low = round(row.low_mode_share * row.n_launches)
         ticks = row.high_mode_s / _TICK_S
@@ -368,8 +369,10 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             if above.empty:
                 continue
             worst = above.loc[above[column].idxmax()]
-            size = format_message_size(int(worst["payload_bytes"]))
-            where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            layer = str(worst["layer"])
+            nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
+            size = format_message_size(nbytes)
+            where = f", {layer} {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
             unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
             yield Disturbance(
