@@ -194,11 +194,18 @@ def _stopped(run: Run) -> Iterator[str]:
             f"comparisons were decided for differences of {rule.detect:.2g}; repeat with a longer "
             "--budget or a larger --detect"
         )
-    for row in stats.imprecise(run).itertuples():
+    for case_id, rows in stats.imprecise(run).groupby("case_id", sort=False):
+        sizes = dict.fromkeys(
+            format_message_size(run.message_bytes(str(case_id), row.layer, row.payload_bytes))
+            for row in rows.itertuples()
+            if row.layer != "workload"
+        )
+        at, widest = f" at {', '.join(sizes)}", rows["half_width"].max()
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
-            f"{run.case_names[row.case_id]} was known within ±{rule.detect:.2g} of itself: it is "
-            "known within " + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+            f"{run.case_names[case_id]}{at * bool(sizes)} was known "
+            f"within ±{rule.detect:.2g} of itself: it is known within "
+            + (f"±{widest:.2g}" if widest < 1 else "no such range")
         )
 
 

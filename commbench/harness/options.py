@@ -112,15 +112,7 @@ def key_and_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _share(text: str) -> float:
-    number, percent = text.removesuffix("%"), text.endswith("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
-
-
-SHARE = Parsed("share", _share)
+SHARE = Parsed("share", units.parse_share)
 BYTES = Parsed("size", units.parse_bytes)
 SECONDS = Parsed("duration", units.parse_seconds)
 COUNT = Parsed("count", units.parse_count)

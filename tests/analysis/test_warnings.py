@@ -21,7 +21,7 @@ from builders import (
 
 from commbench.analysis import warnings
 from commbench.analysis.warnings import COMPRESSION
-from commbench.model import ClusterSpec, IdleCost
+from commbench.model import ClusterSpec, IdleCost, Stopping
 
 CASE = builders.case(launches=8)
 QUIET = {
@@ -183,6 +183,14 @@ def test_samples_that_spread_within_launches(spread, expected):
     if expected:
         assert warning.startswith("samples of one launch spread by ")
         assert " in merge over tcp: " in warning
+
+
+def test_medians_that_a_budget_left_unknown_have_one_warning():
+    case = builders.case(workload="pingpong", launches=8)
+    records = messages(case, sizes=(1, 8192), spread=lambda _: 0.4)
+    run = builders.in_memory([case], records, stopping=Stopping(budget_s=0.5, detect=1e-6))
+    (text,) = (text for text in run.warnings if text.startswith("the budget of"))
+    assert "pingpong over tcp at 1 B, 8 KiB was known within" in text
 
 
 def test_sizes_that_spread_are_counted():
