@@ -231,7 +231,7 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     failed = False
     with (
         interrupts.interruptible(),
-        progress.display(store.manifest, len(launches), quiet=quiet) as show,
+        progress.display(store.manifest, launches, quiet=quiet) as show,
         closing(
             runner.run_plan(
                 budget.extend(launches, store.manifest, lambda: load(store.path), show), store.path
