@@ -52,6 +52,10 @@ class Run:
         self._foreign: dict[str, str] = {}
         self.__dict__.update(frames)
 
+    def __repr__(self) -> str:
+        """Return the path, and what was measured."""
+        return f"<Run {self.path}: {', '.join(self.case_names.values())}>"
+
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""
         mine = {name: self.__dict__[name] for name in records.TABLES if name in self.__dict__}
@@ -153,6 +157,11 @@ class Run:
     def case_names(self) -> dict[str, str]:
         """The label and the backend of each case, which together are unique."""
         return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
+
+    def message_bytes(self, case_id: str, layer: str, payload_bytes: float) -> int:
+        """Return the size of a message; for all pairs at once, the size of a pair's block."""
+        n = next(case.cluster.n_workers for case in self.suite.cases if case.id == case_id)
+        return int(payload_bytes) // (n * (n - 1) if layer == "together" else 1)
 
     @property
     def is_user_code(self) -> bool:

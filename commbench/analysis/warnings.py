@@ -169,7 +169,8 @@ def _modes(run: Run) -> Iterator[str]:
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         row = next(rows.itertuples())
         where = "" if row.layer == "workload" else f", {row.layer} layer at "
-        where += format_message_size(row.payload_bytes) * bool(where)
+        nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
+        where += format_message_size(nbytes) * bool(where)
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
         n_low = round(row.low_mode_share * row.n_launches)
         ticks = row.high_mode_s / _TICK_S
@@ -193,11 +194,18 @@ def _stopped(run: Run) -> Iterator[str]:
             f"comparisons were decided for differences of {rule.detect:.2g}; repeat with a longer "
             "--budget or a larger --detect"
         )
-    for row in stats.imprecise(run).itertuples():
+    for case_id, rows in stats.imprecise(run).groupby("case_id", sort=False):
+        sizes = dict.fromkeys(
+            format_message_size(run.message_bytes(str(case_id), row.layer, row.payload_bytes))
+            for row in rows.itertuples()
+            if row.layer != "workload"
+        )
+        at, widest = f" at {', '.join(sizes)}", rows["half_width"].max()
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
-            f"{run.case_names[row.case_id]} was known within ±{rule.detect:.2g} of itself: it is "
-            "known within " + (f"±{row.half_width:.2g}" if row.half_width < 1 else "no such range")
+            f"{run.case_names[case_id]}{at * bool(sizes)} was known "
+            f"within ±{rule.detect:.2g} of itself: it is known within "
+            + (f"±{widest:.2g}" if widest < 1 else "no such range")
         )
 
 
@@ -368,8 +376,10 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             if above.empty:
                 continue
             worst = above.loc[above[column].idxmax()]
-            size = format_message_size(int(worst["payload_bytes"]))
-            where = f" at {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            layer = str(worst["layer"])
+            nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
+            size = format_message_size(nbytes)
+            where = f", {layer} {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
             unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
             yield Disturbance(

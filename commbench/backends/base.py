@@ -66,6 +66,8 @@ class Backend(ABC):
     """
     in_mpi_ranks: ClassVar[bool] = True
     """Whether it is compatible with the libraries that MPI loads into each rank."""
+    launch_factor: ClassVar[float] = 1.0
+    """The duration of a launch over that of tcp, roughly, for estimates of a run's duration."""
     twin: str = ""
     """The text that distinguishes this backend from another one with the same settings."""
     has_secrets: ClassVar[bool] = False

@@ -56,6 +56,7 @@ class UcxBackend(Backend):
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
     in_mpi_ranks = False
+    launch_factor = 2.0
     before_cuda = "distributed_ucxx.ucxx:init_once"
     # If configured, it creates the context before UCX looks for one.
 

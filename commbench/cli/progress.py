@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import mean
 
 import click
 
-from commbench.model import Failure, LaunchEnd, Manifest, Phase, Record, Sample
+from commbench.harness import preflight
+from commbench.model import Failure, Launch, LaunchEnd, Manifest, Phase, Record, Sample, Suite
 from commbench.model.units import format_duration, format_seconds
 
 _Show = Callable[[Record | Phase | str | None], None]
-_QUIET_SECONDS = 30.0
-"""The time after which the phase of a launch has a separate line."""
+_PHASE_SECONDS, _QUIET_SECONDS = 3.0, 10.0
+"""The least time between the lines of two phases, and the most without a line."""
 
 
 @contextmanager
-def display(run: Manifest, n_launches: int, *, quiet: bool = False) -> Iterator[_Show]:
+def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -> Iterator[_Show]:
     """Yield a function that shows the progress of `run` when called with a record or a message.
 
-    Progress is a bar on a terminal; elsewhere, as in a CI log, a line per launch, and if `quiet`
-    only failures. There are `n_launches` to come; if ``run.stopping`` is set, the bar shows the
+    Progress is a bar on a terminal; elsewhere, as in a CI log, lines on launches and phases, and if
+    `quiet` only failures. `launches` are to come; if ``run.stopping`` is set, the bar shows the
     share of its budget.
     """
     names = {case.id: f"{case.workload} {case.backend}" for case in run.suite.cases}
+    remaining = _Remaining(run.suite, launches)
+    n_launches = remaining.n_launches
     if quiet or not sys.stderr.isatty():
-        lines = _Lines(names, n_launches if run.stopping is None else 0)
+        lines = _Lines(names, remaining if run.stopping is None else None)
         yield lines.show_failure if quiet else lines.show
         return
 
@@ -48,18 +54,19 @@ def display(run: Manifest, n_launches: int, *, quiet: bool = False) -> Iterator[
         total = n_launches if rule is None else rule.budget_s
         task = progress.add_task("starting", total=total, left="")
         phase, began = "starting", time.monotonic()
-        n_ended, spent_s = 0, 0.0
+        spent_s = 0.0
 
         def show(record: Record | Phase | str | None) -> None:
-            nonlocal phase, began, n_ended, spent_s
+            nonlocal phase, began, spent_s
             if isinstance(record, str):
                 progress.console.print(record, highlight=False)
             elif isinstance(record, Failure):
                 progress.console.print(f"✗ {names[record.case_id]}: {record.message}", style="red")
             elif isinstance(record, LaunchEnd):
-                n_ended, spent_s = n_ended + 1, spent_s + record.seconds
-                left = _left(n_launches - n_ended, spent_s / n_ended)
-                if rule is not None:
+                spent_s += record.seconds
+                if rule is None:
+                    left = remaining.after(record)
+                else:
                     left = f"{format_duration(max(0.0, rule.budget_s - spent_s))} left at most"
                 progress.advance(task, 1 if rule is None else record.seconds)
                 progress.update(task, left=left)
@@ -89,25 +96,26 @@ def working(what: str, *, quiet: bool) -> AbstractContextManager[object]:
 
 
 class _Lines:
-    """Progress as lines: of `n_launches`, or of an unknown number if that is 0."""
+    """Progress as lines; without `remaining`, the number of launches is unknown."""
 
-    def __init__(self, names: dict[str, str], n_launches: int) -> None:
-        self._names, self._n_launches = names, n_launches
+    def __init__(self, names: dict[str, str], remaining: _Remaining | None) -> None:
+        self._names, self._remaining = names, remaining
         self._last: dict[str, float] = {}
-        self._n_ended, self._spent_s = 0, 0.0
-        self._phase, self._printed = "", time.monotonic()
+        self._n_ended = 0
+        self._phase, self._printed = "", -math.inf
 
     def show(self, record: Record | Phase | str | None) -> None:
-        """Print a line for what ended, and for a phase that takes long."""
-        if isinstance(record, str):
-            self._print(record)
+        """Print a line for what ended, and for a phase that begins or takes long."""
+        limit_s = _QUIET_SECONDS
+        if isinstance(record, Phase):
+            self._phase, limit_s = f"{self._names[record.case_id]}: {record.name}", _PHASE_SECONDS
         elif isinstance(record, Sample) and record.layer == "workload":
             self._last[record.case_id] = record.seconds
-        elif isinstance(record, Phase):
-            self._phase = f"{self._names[record.case_id]}: {record.name}"
+        if isinstance(record, str):
+            self._print(record)
         elif isinstance(record, LaunchEnd):
             self._print(self._describe(record))
-        elif time.monotonic() - self._printed > _QUIET_SECONDS:
+        elif time.monotonic() - self._printed >= limit_s:
             self._print(f"{self._phase} …")
         self.show_failure(record)
 
@@ -122,16 +130,33 @@ class _Lines:
 
     def _describe(self, end: LaunchEnd) -> str:
         self._n_ended += 1
-        self._spent_s += end.seconds
-        total = f"/{self._n_launches}" if self._n_launches else ""
+        total = f"/{self._remaining.n_launches}" if self._remaining else ""
         line = f"[{self._n_ended}{total}] {self._names[end.case_id]}: "
         line += f"{'done' if end.ok else 'FAILED'} in {end.seconds:.1f} s"
         if (seconds := self._last.pop(end.case_id, None)) is not None:
             line += f", last iteration {format_seconds(seconds)}"
-        left = _left(self._n_launches - self._n_ended, self._spent_s / self._n_ended)
+        left = self._remaining.after(end) if self._remaining else ""
         return f"{line}, {left}" if left else line
 
 
-def _left(n_launches: int, seconds: float) -> str:
-    """Return how long this number of launches takes; empty if there are none."""
-    return f"{format_duration(n_launches * seconds)} left" if n_launches > 0 else ""
+class _Remaining:
+    """The launches to come, each of which takes as long as those of its case have taken."""
+
+    def __init__(self, suite: Suite, launches: Iterable[Launch]) -> None:
+        self._counts = Counter(launch.case.id for launch in launches)
+        self.n_launches = self._counts.total()
+        self._estimates = {case.id: preflight.launch_seconds(case) for case in suite.cases}
+        self._ended: dict[str, list[float]] = {}
+
+    def after(self, end: LaunchEnd) -> str:
+        """Return how long the others take when this one has ended; empty if there are none."""
+        self._counts[end.case_id] -= 1
+        self._ended.setdefault(end.case_id, []).append(end.seconds)
+        known = {case_id: mean(seconds) for case_id, seconds in self._ended.items()}
+        # Estimates are rough, but cases that are not known yet differ by their proportions.
+        scale = sum(known.values()) / sum(self._estimates[case_id] for case_id in known)
+        seconds = sum(
+            n * known.get(case_id, scale * self._estimates[case_id])
+            for case_id, n in self._counts.items()
+        )
+        return f"{format_duration(seconds)} left" if self._counts.total() > 0 else ""

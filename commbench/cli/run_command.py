@@ -39,6 +39,8 @@ class _RunGroup(click.Group):
             return _workload_command(cmd_name)
         if path := registry.suites().get(cmd_name):
             return _suite_command(cmd_name, path)
+        if cmd_name.endswith(".py"):
+            raise UsageError(f"{cmd_name} is your own code: commbench profile {cmd_name}")
         raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 
 
@@ -227,7 +229,7 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     failed = False
     with (
         interrupts.interruptible(),
-        progress.display(store.manifest, len(launches), quiet=quiet) as show,
+        progress.display(store.manifest, launches, quiet=quiet) as show,
         closing(
             runner.run_plan(
                 budget.extend(launches, store.manifest, lambda: load(store.path), show), store.path
@@ -262,10 +264,10 @@ def write_report(store: RunStore, run: Run) -> None:
 
 
 def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
-    """Print the job script of every launch.
+    """Print the job script of every case, with a heading on standard error.
 
     `output` is the parent of the run's directory, which is called ``RUN``. Pairs of processes have
-    no job, which is reported if other launches have one.
+    no job, which is reported if other cases have one.
 
     Raises
     ------
@@ -276,18 +278,19 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
     from commbench.harness import runner
     from commbench.workloads.base import PairWorkload
 
-    pairs = {
-        launch.case.id: launch.case
-        for launch in launches
-        if issubclass(registry.load("workload", launch.case.workload), PairWorkload)
-    }
-    jobs = [launch for launch in launches if launch.case.id not in pairs]
-    for case in pairs.values() if jobs else ():
+    # The scripts of a case differ in the folder of their logs only.
+    pairs, jobs = list[Launch](), list[Launch]()
+    for launch in (launch for launch in launches if launch.index == 0):
+        pair = issubclass(registry.load("workload", launch.case.workload), PairWorkload)
+        (pairs if pair else jobs).append(launch)
+    for case in (launch.case for launch in pairs if jobs):
         click.echo(f"{case.workload} over {case.backend}: two processes here, no job", err=True)
-    for launch in jobs or launches:
-        cluster = launch.case.cluster
+    for launch in jobs or pairs:
+        case, cluster = launch.case, launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()
         scratch = runner.scratch_folder(launch, output.resolve() / "RUN")
         backend = parse(launch.case.backend)
         environ = runner.environment(launch, backend, scratch)
-        click.echo(launcher.script(cluster, backend.protocol, scratch, environ), nl=False)
+        script = launcher.script(cluster, backend.protocol, scratch, environ)
+        click.echo(f"{case.workload} over {case.backend}, in each of its launches:", err=True)
+        click.echo(script, nl=False)

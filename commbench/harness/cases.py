@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from commbench.backends import parse
 from commbench.backends.base import Unavailability
-from commbench.errors import SuiteError, UnknownNameError
+from commbench.errors import SuiteError, UnknownNameError, UsageError
 from commbench.machine import gpu
-from commbench.model import Case, ClusterSpec, Launch, Suite, registry
+from commbench.model import Case, ClusterSpec, Launch, Suite, registry, units
 from commbench.workloads.base import MODES, Context, PairWorkload, Workload
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
 @cache
 def _converter() -> cattrs.Converter:
     import cattrs
-    from cattrs.gen import make_dict_structure_fn
+    from cattrs.gen import make_dict_structure_fn, override
 
     def items(value: Any, kind: Any) -> tuple[Any, ...]:
         return tuple(converter.structure(value, GenericAlias(list, get_args(kind)[:1])))  # type: ignore[arg-type]
@@ -180,11 +180,46 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook_func(
         lambda kind: origin(kind) is tuple, _only_from((list, tuple), "a list", items)
     )
-    converter.register_structure_hook_factory(
-        is_dataclass,
-        lambda kind: _only_from(Mapping, "a table", make_dict_structure_fn(kind, converter)),
-    )
+
+    def tables(kind: Any) -> Any:
+        parsed: dict[str, Any] = {
+            name: override(struct_hook=_parse_texts(parse, converter))
+            for name, parse in _parsers(kind).items()
+        }
+        return _only_from(Mapping, "a table", make_dict_structure_fn(kind, converter, **parsed))
+
+    converter.register_structure_hook_factory(is_dataclass, tables)
     return converter
+
+
+def _parsers(kind: type[Any]) -> dict[str, Callable[[str], Any]]:
+    """Return the parsers of those fields of a dataclass that are numbers with a unit, or counts."""
+    parsers = {}
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        ends = {"s": "seconds", "bytes": "bytes"}
+        unit = field.metadata.get("unit") or ends.get(field.name.rpartition("_")[2], "")
+        if not unit and int in _types(hints[field.name]):
+            unit = "count"
+        if unit:
+            parsers[field.name] = units.PARSERS[unit]
+    return parsers
+
+
+def _types(hint: Any) -> set[Any]:
+    """Return the types in a hint, such as int in ``tuple[int, ...] | None``."""
+    return {hint}.union(*map(_types, get_args(hint)))
+
+
+def _parse_texts(parse: Callable[[str], Any], converter: cattrs.Converter) -> Any:
+    """Return a hook for a number, or a list of numbers, that may be texts."""
+
+    def hook(value: Any, kind: Any) -> Any:
+        if isinstance(value, list):
+            value = [parse(item) if isinstance(item, str) else item for item in value]
+        return converter.structure(parse(value) if isinstance(value, str) else value, kind)
+
+    return hook
 
 
 def _exactly(value: Any, kind: type[Any]) -> Any:
@@ -224,7 +259,7 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
         )
     if isinstance(error, KeyError):
         return f"the key {error.args[0]!r} is missing"
-    if isinstance(error, TypeError | ValueError) and error.args:
+    if isinstance(error, TypeError | ValueError | UsageError) and error.args:
         return str(error)
     return cattrs.v.format_exception(error, kind)
 

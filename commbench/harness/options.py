@@ -112,15 +112,7 @@ def key_and_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _share(text: str) -> float:
-    number, percent = text.removesuffix("%"), text.endswith("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
-
-
-SHARE = Parsed("share", _share)
+SHARE = Parsed("share", units.parse_share)
 BYTES = Parsed("size", units.parse_bytes)
 SECONDS = Parsed("duration", units.parse_seconds)
 COUNT = Parsed("count", units.parse_count)
@@ -155,6 +147,19 @@ class Command(click.Command):
     def __init__(self, name: str, groups: Mapping[str, list[click.Option]], **given: Any) -> None:
         super().__init__(name, params=list(chain(*groups.values())), **given)
         self._groups = groups
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; those of clusters are unknown to workloads without one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
+                raise click.UsageError(
+                    f"{self.name} runs between two processes of this host, without a cluster: "
+                    f"{error.option_name} is for the other workloads, such as all-to-all",
+                    ctx,
+                ) from error
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
@@ -298,7 +303,7 @@ def _output(*, resume: bool) -> list[click.Option]:
         click.Option(["--skip-unavailable"], is_flag=True,
                      help="Skip backends that this machine lacks."),
         click.Option(["--dry-run"], is_flag=True,
-                     help="Print the job script of every launch, and start nothing."),
+                     help="Print the job script of every case, and start nothing."),
         *verbosity_options(),
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator
 
+from commbench.backends import parse
 from commbench.harness.cases import make_workload
 from commbench.model import Case, Suite, registry
 from commbench.model.units import format_duration
@@ -31,6 +32,10 @@ _CROWDED = 4
 
 def launch_seconds(case: Case) -> float:
     """Return a rough estimate of the seconds of a launch of `case`."""
+    return parse(case.backend).launch_factor * _seconds_over_tcp(case)
+
+
+def _seconds_over_tcp(case: Case) -> float:
     workload, n_workers = make_workload(case), case.cluster.n_workers
     if isinstance(workload, PairWorkload):
         start_s = _LAUNCH_SECONDS + _LAYER_SECONDS * len(workload.layers)

@@ -1,6 +1,7 @@
 """Read suites from TOML files, with overrides from the command line.
 
-A suite file with all of its keys (no launcher uses all of them)::
+A suite file with all of its keys (no launcher uses all of them). Numbers may be texts as on the
+command line: "5m" for a duration, "8MiB" for a size, "250k" for a count, "1%" for a scale::
 
     name = "smoke"            # every key but case and its workload is optional
     backends = ["tcp", "ucx:shm"]
@@ -107,7 +108,7 @@ class CaseEntry(_Replication):
     workload: str
     params: dict[str, Any] = field(default_factory=dict)
     scaling: dict[str, str] = field(default_factory=dict)
-    from_scale: float = 0.0
+    from_scale: float = field(default=0.0, metadata={"unit": "share"})
     workers: tuple[int, ...] | None = None
     backends: tuple[str, ...] | None = None
 
@@ -119,7 +120,7 @@ class SuiteFile(_Replication):
     case: tuple[CaseEntry, ...]
     name: str | None = None
     reproduces: str = ""
-    scale: float = 1.0
+    scale: float = field(default=1.0, metadata={"unit": "share"})
     backends: tuple[str, ...] = ("tcp",)
 
 
@@ -197,12 +198,15 @@ def _cases(
         for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
+    kind = registry.load("workload", entry.workload)
+    filled = structure(entry.params, kind.Params, f"{entry.workload}: params")
+    params = {name: getattr(filled, name) for name in entry.params}
     for n_workers in entry.workers or (cluster.n_workers,):
         sized = replace(cluster, n_workers=n_workers)
         yield from cases_for(
             entry.workload,
             _first(given.get("backends"), entry.backends, file.backends),
-            scaled(entry.params, rules, scale),
+            scaled(params, rules, scale),
             replace(sized, placement=choose_placement(choice, sized, folder)),
             **settings,
         )
@@ -321,7 +325,7 @@ def _in_proportion(params: Mapping[str, Any], factor: float) -> dict[str, Any]:
     kept = Fraction(max(1, round(smallest * factor)), smallest)
     return {
         name: [round(number * kept) for number in value]
-        if isinstance(value, list)
+        if isinstance(value, list | tuple)
         else round(value * kept)
         for name, value in params.items()
     }
@@ -329,7 +333,7 @@ def _in_proportion(params: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 def _numbers(value: Any) -> list[int]:
     """Return the numbers to scale; none if any value can't be scaled."""
-    numbers = value if isinstance(value, list) else [value]
+    numbers = [*value] if isinstance(value, list | tuple) else [value]
     return numbers if all(type(number) is int and number > 0 for number in numbers) else []
 
 

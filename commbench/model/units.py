@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 
@@ -83,6 +83,21 @@ def parse_bytes(text: str) -> int:
     return int(number)
 
 
+def parse_share(text: str) -> float:
+    """Return the share in `text`.
+
+    Examples
+    --------
+    >>> parse_share("0.02"), parse_share("2%")
+    (0.02, 0.02)
+    """
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a share; write for example 0.02 or 2%") from None
+
+
 def parse_memory(text: str, what: str, option: str) -> int | float:
     """Return the bytes in `text`, or a share of a memory if it is a number up to 1.
 
@@ -122,6 +137,12 @@ def parse_seconds(text: str) -> float:
     (90.0, 90.0, 300.0, 0.02)
     """
     return float(_parse(text, _SECOND_UNITS, "a duration", "90, 90s or 1.5min"))
+
+
+PARSERS: Mapping[str, Callable[[str], int | float]] = {
+    "bytes": parse_bytes, "seconds": parse_seconds, "share": parse_share, "count": parse_count,
+}  # fmt: skip
+"""The parsers of the units of parameters, on the command line and in suite files."""
 
 
 def _scaled(value: float, unit: str, prefixes: str) -> str:

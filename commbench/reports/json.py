@@ -6,7 +6,6 @@ Each pair of workers has one line, because there may be a million pairs.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, LAYERS
 from commbench.reports.opening import verdicts
-from commbench.reports.sections import message_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +33,8 @@ def render(run: Run) -> str:
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
         row["settings"] = case.settings
-        if row["layer"] in LAYERS:
-            row["message_bytes"] = row["payload_bytes"]
-    swept = run.costs["layer"].isin(FETCHES)
-    sizes = message_tables.block_bytes(run, run.costs[swept])
-    for row, size in zip(itertools.compress(described, swept), sizes, strict=True):
-        row["message_bytes"] = size
+        if row["layer"] in (*LAYERS, *FETCHES):
+            row["message_bytes"] = run.message_bytes(case.id, row["layer"], row["payload_bytes"])
     report: dict[str, Any] = {
         "run": {
             "id": manifest.id,

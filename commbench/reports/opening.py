@@ -17,7 +17,6 @@ from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
-from commbench.reports.sections.message_tables import block_bytes
 from commbench.stats.comparison import MIN_LAUNCHES
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
@@ -97,10 +96,10 @@ def _verdicts(run: Run) -> Iterator[str]:
         for size in sorted({shared.min(), shared.max()}):
             group = rows[rows["payload_bytes"] == size].sort_values("median_s", kind="stable")
             what = str(task)
-            if layer in CHANNELS:
-                what += f", {layer}, {format_message_size(block_bytes(run, group)[0])}"
-            elif layer != "workload":
-                what += f", {layer} layer, {format_message_size(int(size))}"
+            if layer != "workload":
+                nbytes = run.message_bytes(group["case_id"].iloc[0], str(layer), size)
+                what += f", {layer}{' layer' * (layer not in CHANNELS)}"
+                what += f", {format_message_size(nbytes)}"
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()

@@ -14,10 +14,15 @@ from commbench.analysis.references import Check
 from commbench.analysis.run import Run
 from commbench.machine import cores
 from commbench.model import Comparison, Manifest
-from commbench.model.units import format_message_size, format_seconds
+from commbench.model.units import format_seconds
 from commbench.reports import json, junit, markdown, terminal
 from commbench.reports.sections import Quantity, Table, some, started_at
-from commbench.reports.sections.differences import VERDICT_COLUMNS, note, verdict_cells
+from commbench.reports.sections.differences import (
+    VERDICT_COLUMNS,
+    message_size,
+    note,
+    verdict_cells,
+)
 
 _UNDECIDED = ("inconclusive", "unequal")
 _MOST_NAMED = 4
@@ -98,7 +103,7 @@ class ComparedRuns:
         over = f"{self.baseline.case_labels[comparison.baseline_id]} {comparison.candidate}"
         if comparison.layer == "workload":
             return over
-        return f"{over} {comparison.layer} {format_message_size(comparison.payload_bytes)}"
+        return f"{over} {comparison.layer} {message_size(self.baseline, comparison)}"
 
     @property
     def names(self) -> str:

@@ -21,7 +21,7 @@ from builders import (
 
 from commbench.analysis import warnings
 from commbench.analysis.warnings import COMPRESSION
-from commbench.model import ClusterSpec, IdleCost
+from commbench.model import ClusterSpec, IdleCost, Stopping
 
 CASE = builders.case(launches=8)
 QUIET = {
@@ -185,11 +185,19 @@ def test_samples_that_spread_within_launches(spread, expected):
         assert " in merge over tcp: " in warning
 
 
+def test_medians_that_a_budget_left_unknown_have_one_warning():
+    case = builders.case(workload="pingpong", launches=8)
+    records = messages(case, sizes=(1, 8192), spread=lambda _: 0.4)
+    run = builders.in_memory([case], records, stopping=Stopping(budget_s=0.5, detect=1e-6))
+    (text,) = (text for text in run.warnings if text.startswith("the budget of"))
+    assert "pingpong over tcp at 1 B, 8 KiB was known within" in text
+
+
 def test_sizes_that_spread_are_counted():
     case = builders.case(workload="pingpong", launches=8)
     records = messages(case, sizes=(1, 64, 8192), spread=lambda n: 0.4 if n == 8192 else 0.01)
     warning = warned(records, cases=[case])
-    assert " in pingpong over tcp at 8 KiB (1 of 3 sizes)" in warning
+    assert " in pingpong over tcp, comm 8 KiB (1 of 3 sizes)" in warning
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,8 @@ def test_the_first_screen_has_the_verdict_why_and_a_figure(width, page):
         assert box["bottom"] < 800
         assert box["right"] <= width
     assert not page.run("document.querySelector('.warnings details').open")
+    image = "document.querySelector('#opening img')"
+    assert page.run(f"{image}.clientWidth / {image}.naturalWidth") > 0.7
 
 
 def test_no_figure_is_cut_on_a_narrow_screen_and_each_can_be_enlarged(page):

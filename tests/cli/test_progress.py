@@ -2,13 +2,14 @@
 
 import io
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import builders
 import pytest
 
 from commbench.cli import progress
-from commbench.model import Manifest, Phase, Suite
+from commbench.model import Launch, Manifest, Phase, Suite
 
 CASE = builders.case()
 RUN = Manifest(
@@ -25,7 +26,8 @@ def shown(monkeypatch):
         stream.isatty = lambda: terminal
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(progress, "time", now)
-        with progress.display(RUN, 2, **given) as show:
+        launches = [Launch(case=CASE, index=n, block=n, position=0) for n in range(2)]
+        with progress.display(RUN, launches, **given) as show:
             for seconds, record in timed:
                 now.monotonic = lambda seconds=seconds: seconds
                 show(record)
@@ -44,15 +46,25 @@ def test_a_terminal_shows_the_phase_and_its_duration_at_each_tick(shown):
         assert part in text
 
 
-def test_a_log_has_a_line_for_a_long_phase(shown):
-    assert shown([(0, phase("starting")), (29, None)]) == ""
-    text = shown([(0, phase("starting")), (31, None), (60, None), (70, None)])
-    assert text == "merge tcp: starting …\n" * 2
+def test_a_log_has_a_line_for_a_phase_and_is_silent_for_ten_seconds_at_most(shown):
+    text = shown([(0, phase("starting")), (9, None), (10, None), (19, None), (21, None)])
+    assert text == "merge tcp: starting …\n" * 3
+    text = shown([(0, phase("starting")), (1, phase("short")), (5, phase("long")), (6, None)])
+    assert text == "merge tcp: starting …\nmerge tcp: long …\n"
+
+
+def test_the_time_left_is_that_of_the_backends_still_to_come():
+    slow = replace(CASE, backend="ucx")
+    launches = [Launch(case=case, index=0, block=0, position=0) for case in (CASE, slow, slow)]
+    remaining = progress._Remaining(Suite(name="s", cases=(CASE, slow)), launches)
+    assert remaining.after(builders.end(CASE, seconds=10.0)) == "40 s left"
+    assert remaining.after(builders.end(slow, seconds=30.0)) == "30 s left"
 
 
 def test_a_log_has_a_line_per_launch_with_the_time_left(shown):
     ends = [(0, builders.end(CASE, launch=n, seconds=90.0)) for n in range(2)]
-    first, second = shown([(0, builders.sample(CASE, 0.5)), *ends]).splitlines()
+    begin = [(0, phase("starting")), (0, builders.sample(CASE, 0.5))]
+    _, first, second = shown([*begin, *ends]).splitlines()
     assert first == "[1/2] merge tcp: done in 90.0 s, last iteration 500 ms, 1.5 min left"
     assert second == "[2/2] merge tcp: done in 90.0 s"
 

@@ -32,7 +32,9 @@ BAD = {
         MERGE + MERGE + "[case.cluster]\nn_worker = 1", "'n_worker'", ".case[1].cluster",
     ),
     "unknown parameter": (MERGE + "params = {row = 3}", "case[0]", "'row'", "known: frac_match"),
-    "string for an integer": (MERGE + 'launches = "3"', "expected int, got '3'", ".launches"),
+    "word for an integer": (MERGE + 'launches = "few"', "'few' is not a number", ".launches"),
+    "unit of a size for a count": (MERGE + 'params = {rows = "8MiB"}', "not a number", "rows"),
+    "size for a duration": ('timeout_s = "8MiB"\n' + MERGE, "not a duration", ".timeout_s"),
     "bool for an integer": (MERGE + "launches = true", "expected int, got True", "launches"),
     "bool for a float": ("timeout_s = true\n" + MERGE, "expected float, got True", ".timeout_s"),
     "string for a list": (MERGE + 'backends = "tcp"', "expected a list, got 'tcp'", "backends"),
@@ -112,6 +114,19 @@ def test_case_overrides_the_suite_and_options_override_both(read):
     assert case.cluster == ClusterSpec(n_workers=3, threads_per_worker=2, env={"A": "1"})
     (case,) = read(content, backends=("tcp",), launches=9, seed=None).cases
     assert (case.backend, case.launches, case.iterations, case.seed) == ("tcp", 9, 5, 0)
+
+
+def test_numbers_have_the_units_of_the_command_line(read):
+    content = (
+        'timeout_s = "5m"\nscale = "10%"\n[cluster]\nstart_timeout_s = "90s"\nn_workers = "1k"\n'
+        '[[case]]\nworkload = "all-to-all"\nparams = {sizes = ["8MiB", "1e6", 64]}\n'
+        'scaling = {sizes = "largest"}\n'
+    )
+    suite = read(content)
+    (case,) = suite.cases
+    assert (suite.scale, case.timeout_s, case.cluster.start_timeout_s) == (0.1, 300.0, 90.0)
+    assert (case.cluster.n_workers, case.params["sizes"]) == (1000, (64,))
+    assert read(content, scale=1).cases[0].params["sizes"] == (8 << 20, 10**6, 64)
 
 
 def test_suite_has_its_name_or_that_of_its_file(read):

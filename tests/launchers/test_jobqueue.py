@@ -82,20 +82,23 @@ def test_options_and_configuration_become_directives(queue):
     _, _, mark, directives = QUEUES[queue]
     account = {"lsf": "project"}.get(queue, "account")
     with dask.config.set({f"jobqueue.{queue}.queue": "short"}):
-        scripts = dry_run(
+        (script,) = dry_run(
             queue, "--launches", 3, "--launcher-option", "walltime=00:10:00",
             "--launcher-option", f"{account}=me",
             "--launcher-option", "job_extra_directives=--exclusive",
         )  # fmt: skip
-    assert len(scripts) == 3
-    for script in scripts:
-        checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
-        assert (checked.returncode, checked.stderr) == (0, "")
-        lines = script.splitlines()
-        assert {f"{mark} {directive}" for directive in directives} <= set(lines)
-        (command,) = [line for line in lines if "distributed.cli.dask_worker" in line]
-        assert "tcp://SCHEDULER:PORT" in command
-        assert "--no-nanny" in command
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    lines = script.splitlines()
+    assert {f"{mark} {directive}" for directive in directives} <= set(lines)
+    (command,) = [line for line in lines if "distributed.cli.dask_worker" in line]
+    assert "tcp://SCHEDULER:PORT" in command
+    assert "--no-nanny" in command
+
+
+def test_a_dry_run_has_a_script_for_each_case():
+    scripts = dry_run("slurm", "--launches", 3, "--backends", "tcp,ucx:shm")
+    assert sorted("UCX_TLS" in script for script in scripts) == [False, True]
 
 
 @EACH_QUEUE
@@ -128,7 +131,7 @@ def test_a_dry_run_writes_no_file_and_submits_nothing(tmp_path, monkeypatch):
 
 def test_a_job_of_several_workers_requests_the_cores_of_all():
     option = ("--launcher-option", "processes=2")
-    (script, _) = dry_run("slurm", "--launches", 2, "--workers", 4, "--threads", 3, *option)
+    (script,) = dry_run("slurm", "--launches", 2, "--workers", 4, "--threads", 3, *option)
     assert "--cpus-per-task=6" in script
     assert "--nthreads 3" in script
     assert "--nworkers 2" in script

@@ -20,7 +20,7 @@ from commbench.reports.sections import heading, sections
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 CASE = builders.case()
-EMPTY = ("meta", "link", "img")
+EMPTY = ("meta", "link", "img", "source")
 """Elements without an end."""
 NASTY = [
     "<script>alert(1)</script>",
@@ -272,6 +272,15 @@ def test_the_verdict_and_the_warnings_come_first(full, page):
     summary, warnings, *_ = page.iter("section")
     assert summary.get("id") == "opening"
     assert [words(item) for item in warnings.iter("li")] == [text.strip() for text in full.warnings]
+
+
+def test_the_summary_repeats_no_table_of_a_section(recorded):
+    case = builders.case(workload="all-to-all", n_workers=3)
+    records = [sample(case, 1.0, layer="alone", launch=n) for n in range(6)]
+    records += [transfer(case, 0, 1, launch=n) for n in range(6)]
+    run = recorded([case], builders.ended(records))
+    titles = [words(title) for title in parsed(html.render(run)).iter("caption")]
+    assert titles.count("all-to-all, one pair at a time") == 1
 
 
 def pair_cells(content):

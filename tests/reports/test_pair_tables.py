@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import builders
 import pytest
@@ -48,6 +49,14 @@ def test_each_size_has_its_time_and_bandwidth(even):
     together = titled(even, "all-to-all, all pairs at once")
     assert together.rows == (("1 MiB", "21.0 ms", "300 MB/s"), ("16 MiB", "336 ms", "300 MB/s"))
     assert not any("ping" in title or "iteration" in title for title in titles(even))
+
+
+def test_differences_of_all_to_all_are_by_block(recorded):
+    cases = [replace(CASE, backend=name) for name in ("tcp", "mpi")]
+    records = [replace(record, case_id=case.id) for case in cases for record in measured()]
+    table = titled(recorded(cases, records), "all at once: time as a multiple of tcp's")
+    assert table.columns == ("block", "mpi")
+    assert [row[0] for row in table.rows] == ["1 MiB", "16 MiB"]
 
 
 def test_alone_and_together_have_pair_tables_of_the_largest_size(even):

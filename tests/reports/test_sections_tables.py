@@ -2,10 +2,10 @@ import itertools
 
 import builders
 import pytest
-from builders import failure, launches, message, sample, transfer, transport
+from builders import failure, launches, message, sample, task, transfer, transport
 from shown import titled, titles
 
-from commbench.model import ClusterSpec
+from commbench.model import USER_CODE, ClusterSpec
 from commbench.reports.sections import tables
 
 CASE = builders.case()
@@ -31,6 +31,16 @@ def test_cases_with_different_parameters_have_separate_tables(recorded):
     assert [[row[3] for row in table.rows] for table in shown] == [
         ["1", "2.00×, slower"], ["1", "5.00×, slower"],
     ]  # fmt: skip
+
+
+def test_tasks_of_a_users_code_are_in_a_row_per_name(recorded):
+    case = builders.case(workload="train", cluster=ClusterSpec(launcher=USER_CODE))
+    records = [task(case, 0, seconds, name="fit") for seconds in (1, 2, 6)]
+    records += [task(case, 0, 1, name="load"), task(case, 0, 9, name="fit", action="transfer")]
+    assert titled(recorded([case], records), "Tasks by name").rows == (
+        ("train", "fit", "3", "9.00 s", "2.00 s", "90.0%"),
+        ("train", "load", "1", "1.00 s", "1.00 s", "10.0%"),
+    )
 
 
 def test_devices_have_separate_tables(recorded):

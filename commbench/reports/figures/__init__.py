@@ -68,6 +68,12 @@ def drawn(run: Run) -> list[Drawing]:
     return _drawn[run]
 
 
+def drawn_narrow(run: Run, name: str) -> Drawing | None:
+    """Return a figure of the run, drawn for a narrow screen."""
+    with style.narrow():
+        return _draw(run, name)
+
+
 def _draw(run: Run, name: str) -> Drawing | None:
     try:
         if (shown := figure(run, name)) is None:

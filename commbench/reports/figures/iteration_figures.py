@@ -87,8 +87,9 @@ def plot_times(run: Run) -> Figure | None:
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + style.interval("line", shown.confidence)
         + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster;"
-        " inconclusive = the run can't tell. Two bars: the launches split into two modes. CPU time"
-        " = CPU-seconds of all the cluster's processes in one iteration."
+        " inconclusive = the run can't tell. Two bars: the launches split into two modes."
+        + " CPU time = CPU-seconds of all the cluster's processes in one iteration."
+        * style.is_wide()
         + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),
     )
     looks = style.backend_styles(run)
@@ -107,9 +108,8 @@ def _draw_times(
     compared = {c.candidate_id: c for c in run.comparisons if c.baseline_id == cases[0].id}
     largest = style.largest(mine.median_s, dots.median_s, mine.ci_high_s[mine.confidence > 0])
     factor, unit = style.scale(largest, "s")
-    style.write_columns(
-        ax, ASIDE_PT, -0.75, ("median", "ratio", "verdict", "CPU time"), color="0.35"
-    )
+    titles = ("median", "ratio", "verdict", "CPU time")[: 3 + style.is_wide()]
+    style.write_columns(ax, ASIDE_PT, -0.75, titles, color="0.35")
     for y, case in enumerate(cases):
         look = looks[case.backend]
         launches = dots.median_s[dots.case_id == case.id].sort_index().to_numpy() * factor
@@ -135,7 +135,8 @@ def _draw_times(
             ax, ASIDE_PT, y, [median_time(row).replace(" or ", " or\n")], weight="bold"
         )
         words = "—" if math.isnan(ratio) else f"{ratio:,.{digits}f}"
-        style.write_columns(ax, ASIDE_PT, y, ["", words, verdict, format_seconds(row.cpu_s)])
+        cells = ["", words, verdict, format_seconds(row.cpu_s)][: len(titles)]
+        style.write_columns(ax, ASIDE_PT, y, cells)
     payload = mine.payload_bytes.unique()
     ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))
     ax.set_xlabel(f"time per iteration ({unit})")
@@ -224,7 +225,7 @@ def _plot_typical_iterations(
     n_stacks, columns, heights = len(stacks), {}, []
     for name, block in blocks.items():
         width_in = max(least_in, bar_in * max(len(rows) for _, rows in block) + 0.6)
-        columns[name] = max(1, min(len(block), int(style.WIDTH_IN / width_in)))
+        columns[name] = max(1, min(len(block), int(style.width_in() / width_in)))
         longest = max(len(worker) for _, rows in block for worker in rows.worker)
         upright_in = 0.07 * longest if longest > UPRIGHT_FROM and n_stacks == 1 else 0.0
         n_rows = math.ceil(len(block) / columns[name])
@@ -250,7 +251,7 @@ def _plot_typical_iterations(
         most_s = style.largest(*(rows.wall_s for _, rows in block))
         factor, unit = style.scale(most_s, "s")
         axes = style.panels(part, len(block), columns[name], sharey=True)
-        width_in = style.WIDTH_IN / columns[name] - 0.3
+        width_in = style.width_in() / columns[name] - 0.3
         for ax, (case, rows) in zip(axes, block, strict=True):
             style.entitle(ax, case.backend, note(rows, medians[case.id]), width_in)
             _draw_bars(ax, rows, parts, factor, case.backend, width_in)

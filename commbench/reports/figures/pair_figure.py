@@ -116,7 +116,7 @@ class _Block:
         """Return the columns of panels, and the height of all in inches."""
         n, n_panels = len(self.grid.workers), len(self.panels)
         names = 0.07 * max(len(line) for label in self.labels for line in label.split("\n"))
-        room, margin = style.WIDTH_IN - 1.0, 0.65 + names
+        room, margin = style.width_in() - 1.0, 0.65 + names
         width, height = (0.38, max(0.36, 1.2 / n)) if n <= QUANTILES_UP_TO else (0.25, 0.2)
         if n > MEDIAN_UP_TO:
             width = height = 2.6 / n
@@ -197,7 +197,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
     norm = ratio_scale(matrix.compressed() for matrix in matrices)
     part.suptitle(block.title, x=0.01, ha="left", size=10, weight="bold")
     used = style.panels(part, len(shown), n_columns)
-    width_in = (style.WIDTH_IN - 1.0) / n_columns - 0.4
+    width_in = (style.width_in() - 1.0) / n_columns - 0.4
     incomplete = False
     for ax, (case, channel, pairs, slow), matrix, median in zip(
         used, shown, matrices, medians, strict=True

@@ -7,7 +7,9 @@ import math
 import re
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import matplotlib.style
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 
     from commbench.analysis.run import Run
 
-WIDTH_IN = 9.0
-"""The width of every figure: 900 px at the 100 dpi for which the font sizes are chosen."""
+WIDE_IN, NARROW_IN = 9.0, 4.6
+"""The width of figures, 900 px at the 100 dpi for which the font sizes are chosen; on a phone."""
+_width_in = ContextVar("_width_in", default=WIDE_IN)
 
 RC: dict[str, Any] = {
     "font.size": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
@@ -102,19 +105,42 @@ class StyledFigure(Figure):
         return encoded(self, "png", dpi="figure")
 
 
+def width_in() -> float:
+    """Return the width of the figures that are drawn now."""
+    return _width_in.get()
+
+
+def is_wide() -> bool:
+    """Return whether figures have their ordinary width."""
+    return width_in() == WIDE_IN
+
+
+@contextmanager
+def narrow() -> Iterator[None]:
+    """Draw figures for a narrow screen."""
+    token = _width_in.set(NARROW_IN)
+    try:
+        yield
+    finally:
+        _width_in.reset(token)
+
+
 def new_figure(
     heights_in: Sequence[float], title: str, caption: str, legend: Sequence[Artist] = ()
 ) -> tuple[Figure, list[SubFigure]]:
     """Return a figure with a title, a legend and a caption, and a part of it for each height."""
-    title, caption = textwrap.fill(title, 95), textwrap.fill(caption, 155)
-    heights = [0.24, *heights_in] if legend else [*heights_in]
+    share = width_in() / WIDE_IN
+    title, caption = textwrap.fill(title, int(95 * share)), textwrap.fill(caption, int(155 * share))
+    heights = [0.24 / share, *heights_in] if legend else [*heights_in]
     around = 0.2 + 0.17 * (title.count("\n") + 1) + 0.13 * (caption.count("\n") + 1)
-    figure = StyledFigure(figsize=(WIDTH_IN, sum(heights) + around), layout="constrained")
+    figure = StyledFigure(figsize=(width_in(), sum(heights) + around), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
     figure.supxlabel(caption, x=0.01, ha="left", size=7.5, color="0.35")
     parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     if legend:
-        parts.pop(0).legend(handles=legend, loc="center left", ncols=len(legend))
+        parts.pop(0).legend(
+            handles=legend, loc="center left", ncols=max(1, int(share * len(legend)))
+        )
     return figure, parts
 
 
@@ -217,7 +243,9 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
 def from_zero(ax: Axes, axis: Literal["x", "y"], largest: float) -> None:
     """Scale an axis linearly from 0 to a little above `largest`, with a grid of few ticks."""
     getattr(ax, f"set_{axis}lim")(0, largest * 1.05 if largest > 0 else 1)
-    getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    getattr(ax, f"{axis}axis").set_major_locator(
+        MaxNLocator(6 if is_wide() else 3, steps=[1, 2, 2.5, 5, 10])
+    )
     ax.grid(visible=True, axis=axis)
 
 
@@ -269,9 +297,9 @@ def natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
-def entitle(ax: Axes, name: str, note: str = "", width_in: float = WIDTH_IN) -> None:
+def entitle(ax: Axes, name: str, note: str, width: float) -> None:
     """Write `name` and a smaller `note` above an axes of this width."""
-    ax.set_title(label(name, int(width_in / 0.085)), pad=5 + 10 * len(note.splitlines()))
+    ax.set_title(label(name, int(width / 0.085)), pad=5 + 10 * len(note.splitlines()))
     ax.annotate(note, (0, 1), (0, 4), size=8, xycoords="axes fraction", textcoords="offset points")
 
 

@@ -181,7 +181,7 @@ def _panel(
         )  # fmt: skip
         ax.add_collection(boxes, autolim=False)
     if len(workers) * n_lanes <= NAMED_LANES:
-        letters = (bars.stop_s - bars.start_s) / longest_s * style.WIDTH_IN / LETTER_IN * 0.9
+        letters = (bars.stop_s - bars.start_s) / longest_s * style.width_in() / LETTER_IN * 0.9
         for bar, y in zip(bars.itertuples(), top + lane / 2, strict=True):
             fitting = [text for text in (bar.name, keys.get(bar.name, "")) if text]
             fitting = [text for text in fitting if len(text) < letters[bar.Index]]

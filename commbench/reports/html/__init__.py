@@ -18,7 +18,7 @@ from markupsafe import Markup
 from commbench import __version__
 from commbench.analysis.run import Run
 from commbench.reports import sections as parts
-from commbench.reports.figures import Drawing, drawn
+from commbench.reports.figures import Drawing, drawn, drawn_narrow
 from commbench.reports.html import pair_matrix
 from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
@@ -47,14 +47,16 @@ def render(run: Run) -> str:
     sections = list(_parts(run))
     good = (figure for part in sections for figure in part.figures if not figure.problem)
     first = next(good, None)
+    below = {table.title for part in sections for table in part.tables}
     return _template().render(
         heading=heading(run),
         opening=[
             part
             for part in opening(run)
-            if not (first and isinstance(part, Table) and BAR in part.columns)
+            if isinstance(part, str) or not (part.title in below or (first and BAR in part.columns))
         ],
         first=first,
+        narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
         warnings=run.warnings,
         sections=sections,
         run=run.manifest.id,
@@ -130,12 +132,15 @@ def _filled(table: Table) -> Iterator[tuple[str, ...]]:
         yield (first, *row[1:])
 
 
+def _is_small(drawing: Drawing) -> bool:
+    return len(drawing.svg) <= _MAX_SVG
+
+
 def _source(drawing: Drawing) -> str:
     """Return the image as a data URL.
 
     It is an image rather than elements of the page, because several figures use the same ids, and
     scripts in an image are not run.
     """
-    small = len(drawing.svg) <= _MAX_SVG
-    kind, image = ("svg+xml", drawing.svg) if small else ("png", drawing.png)
+    kind, image = ("svg+xml", drawing.svg) if _is_small(drawing) else ("png", drawing.png)
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"

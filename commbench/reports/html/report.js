@@ -113,8 +113,12 @@
   function makeEnlargeable(figure) {
     const button = document.createElement("button");
     button.type = "button";
+    const narrow = figure.querySelector("source");
+    const media = narrow?.media;
     const label = () => {
-      button.textContent = figure.classList.contains("large") ? "Fit to the page" : "Full size";
+      const large = figure.classList.contains("large");
+      button.textContent = large ? "Fit to the page" : "Full size";
+      if (narrow) narrow.media = large ? "not all" : media;
     };
     button.addEventListener("click", () => { figure.classList.toggle("large"); label(); });
     label();

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from commbench.analysis.run import Run
 from commbench.model import Comparison
 from commbench.model.units import format_message_size
-from commbench.reports.sections import Quantity, Section, Table, by_size, number, plural
+from commbench.reports.sections import CHANNELS, Quantity, Section, Table, by_size, number, plural
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
 
@@ -30,10 +30,14 @@ def tables(run: Run) -> Iterator[Table]:
         else:
             first = group[0]
             shown = [c for c in group if c.baseline_id == first.baseline_id]
+            what, size = f", {layer} layer: time of a message", "size"
+            if layer in CHANNELS:
+                what, size = f"{CHANNELS[layer][0]}: time", "block"
             yield by_size(
-                f"{task}, {layer} layer: time of a message as a multiple of {first.baseline}'s",
-                {(c.payload_bytes, c.candidate): ratio(c) for c in shown},
+                f"{task}{what} as a multiple of {first.baseline}'s",
+                {(_message_bytes(run, c), c.candidate): ratio(c) for c in shown},
                 note(group, "the pairs of backends at a size"),
+                size,
             )
 
 
@@ -66,15 +70,24 @@ def _resolution(run: Run) -> str:
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
     ratios = f"of {most.detectable:.3g}× and more" * alike
-    ratios = ratios or f"from {_finds(least)} to {_finds(most)}"
+    ratios = ratios or f"from {_finds(run, least)} to {_finds(run, most)}"
     return f"This run finds ratios {ratios} with a probability of 90 %."
 
 
-def _finds(c: Comparison) -> str:
+def _finds(run: Run, c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
     if c.layer != "workload":
-        what += f", {c.layer} {format_message_size(c.payload_bytes)}"
+        what += f", {c.layer} {message_size(run, c)}"
     return f"{'none' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
+
+
+def message_size(run: Run, comparison: Comparison) -> str:
+    """Return the size of the compared messages, or of a pair's block of all-to-all."""
+    return format_message_size(_message_bytes(run, comparison))
+
+
+def _message_bytes(run: Run, c: Comparison) -> int:
+    return run.message_bytes(c.baseline_id, c.layer, c.payload_bytes)
 
 
 def note(group: Sequence[Comparison], pairs: str) -> str:

@@ -18,6 +18,7 @@ from commbench.reports.sections import (
     labels,
     median_time,
     number,
+    percent,
     quantities,
     range_ends,
     warmup,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
+_MAX_TASKS = 20
+"""The maximum names in the table of tasks."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
 BAR = "bar"
@@ -182,7 +185,9 @@ _DOING = {
 
 
 def profile_tables(run: Run) -> Iterator[Table]:
-    """Yield the tables of task threads and event loops, if they were profiled."""
+    """Yield the tables of tasks, task threads and event loops, if they were profiled."""
+    if run.is_user_code and len(run.tasks):
+        yield _task_table(run)
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
@@ -215,6 +220,32 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "tasks' own)." + " GIL busy: time in which a request for it had to wait." * bool(gil),
             {"process"},
         )
+
+
+def _task_table(run: Run) -> Table:
+    """Return the time of the tasks of a user's code, by the prefix of their keys."""
+    tasks = run.tasks[run.tasks["action"] == "compute"]
+    tasks = tasks.assign(seconds=tasks["stop_s"] - tasks["start_s"])
+    groups = tasks.groupby(["workload", "name"], observed=True)["seconds"]
+    groups = groups.agg(["size", "sum", "median"]).sort_values("sum", ascending=False)
+    shares = groups["sum"] / groups["sum"].groupby("workload", observed=True).transform("sum")
+    shown = groups.head(_MAX_TASKS)
+    return Table.from_columns(
+        "Tasks by name",
+        {
+            "region": shown.index.get_level_values(0),
+            "name": shown.index.get_level_values(1),
+            "tasks": quantities(str, shown["size"]),
+            "total": quantities(format_seconds, shown["sum"]),
+            "median": quantities(format_seconds, shown["median"]),
+            "share": quantities(percent, shares[shown.index]),
+        },
+        "name: the beginning that keys have in common; total: from their begins to their ends, "
+        "with waits for a core; share: of all tasks of the region."
+        + f" The first {len(shown)} of {len(groups)}."
+        * (len(shown) < len(groups)),
+        {"name"},
+    )
 
 
 def profile_opening(run: Run) -> Iterator[Table]:

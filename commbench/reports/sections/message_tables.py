@@ -27,8 +27,8 @@ from commbench.reports.sections import (
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAX_SIZES = 8
-"""The maximum sizes of messages in the opening."""
+_MAX_SIZES = 7
+"""The maximum sizes of messages in the opening, and in a table of layers."""
 
 
 def tables_by_size(run: Run) -> Iterator[Table]:
@@ -153,10 +153,6 @@ BY_SIZE = Section(
 )
 
 
-_MAX_SIZES = 7
-"""The maximum sizes in a table of layers."""
-
-
 def tables_by_layer(run: Run) -> Iterator[Table]:
     """Yield a table per task that has at least two layers."""
     table = stats.additions(run)
@@ -242,7 +238,8 @@ def all_to_all_tables(run: Run) -> Iterator[Table]:
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
         way, meaning = _WAYS[layer]
         cells: dict[tuple[int, str], str] = {}
-        for size, row in zip(block_bytes(run, group), group.itertuples(), strict=True):
+        for row in group.itertuples():
+            size = run.message_bytes(row.case_id, layer, row.payload_bytes)
             cells[size, f"{row.backend}\ntime"] = median_time(row)
             bandwidth = quantity(format_bandwidth, row.throughput_Bps)
             cells[size, f"{row.backend}\nbandwidth"] = bandwidth
@@ -263,16 +260,6 @@ _WAYS = {
     ),
 }
 """The end of the title and the meaning of the numbers of all-to-all's fetches, by layer."""
-
-
-def block_bytes(run: Run, summaries: pd.DataFrame) -> list[int]:
-    """Return the block size of each row of the `summaries` of all-to-all."""
-    workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
-    return [
-        int(row.payload_bytes) // (n * (n - 1) if row.layer == "together" else 1)
-        for row in summaries.itertuples()
-        for n in (workers[row.case_id],)
-    ]
 
 
 ALL_TO_ALL = Section(
