@@ -24,8 +24,9 @@ _PAIR = ("case_id", "channel", "src", "dst")
 _TIMED = ("nbytes", "start_s", "stop_s")
 _CLASS_NAMES = ["case_id", "workload", "backend", "channel", "link"]
 _COVERAGE = (
-    "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
-    "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
+    "case_id", "workload", "backend", "logged_bytes", "p2p_bytes", "wire_bytes", "coverage",
+    "self_bytes", "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight",
+    "n_lost",
 )  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def counting(run: Run) -> _Array:
     """Return a mask of the transfers that count for the bandwidth of pairs."""
     log = run.transfers
     keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
-    swept = log["channel"] != "gather"
+    swept = ~log["channel"].isin(["gather", "p2p"])
     if swept.any():
         sizes = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True)
         keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
@@ -185,16 +186,19 @@ def coverage(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``logged_bytes`` (in memory) and ``wire_bytes`` (serialized, counted by the comms, between
-        different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
+        ``logged_bytes`` (in memory), of which ``p2p_bytes`` in batches of P2P shuffles, and
+        ``wire_bytes`` (serialized, counted by the comms, between different workers),
+        ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
         themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time;
         ``n_started`` fetches, of which ``n_logged``, ``n_busy`` (postponed by a busy sender),
         ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Complete measured iterations;
         cases without any of these records have no row.
     """
     iteration = ["case_id", "launch", "iteration"]
-    log = counted(run.transfers[[*iteration, "nbytes"]], run)
-    logged = log.groupby(iteration, observed=True)["nbytes"].agg(["sum", "size"])
+    log = counted(run.transfers[[*iteration, "channel", "nbytes"]], run)
+    batches = log["channel"] == "p2p"
+    log = log.assign(p2p_bytes=log["nbytes"].where(batches, 0), fetched=~batches)
+    logged = log.groupby(iteration, observed=True)[["nbytes", "p2p_bytes", "fetched"]].sum()
     # An iteration that was cut short has logs of its first fetches, and no counts.
     complete = pd.MultiIndex.from_frame(run.log_counts[iteration].drop_duplicates())
     uncounted = ~logged.index.isin(complete.levels[0], level="case_id")
@@ -205,8 +209,8 @@ def coverage(run: Run) -> pd.DataFrame:
     for case in run.suite.cases:
         wire, fetches, network = (table[table.case_id == case.id] for table in tables)
         seen = case.id in logged.index
-        logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))
-        if wire.empty and fetches.empty and not n_logged:
+        logged_bytes, p2p_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0, 0))
+        if wire.empty and fetches.empty and not seen:
             continue
         to_itself = wire.src == wire.dst
         wire_bytes = int(wire[~to_itself].nbytes.sum())
@@ -218,6 +222,7 @@ def coverage(run: Run) -> pd.DataFrame:
                 "workload": case.workload,
                 "backend": case.backend,
                 "logged_bytes": logged_bytes,
+                "p2p_bytes": p2p_bytes,
                 "wire_bytes": wire_bytes,
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
                 "self_bytes": int(wire[to_itself].nbytes.sum()),
