@@ -55,11 +55,12 @@ def message(case: Case, seconds: float, size: int, *, launch: int = 0, **given: 
 def transfer(
     case: Case, start_s: float, stop_s: float, nbytes: int = 8_000_000, *,
     src: str = "0", dst: str = "1", launch: int = 0, iteration: int = 0, channel: str = "gather",
+    **given: Any,
 ) -> Record:  # fmt: skip
-    """Return an entry of the log of `dst`; times count from ``EPOCH``."""
+    """Return an entry of the log of `dst`, or a batch; times count from ``EPOCH``."""
     return model.TransferRecord(
         case_id=case.id, launch=launch, iteration=iteration, src=src, dst=dst, nbytes=nbytes,
-        start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1, channel=channel,
+        start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1, channel=channel, **given,
     )  # fmt: skip
 
 

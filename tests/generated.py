@@ -52,6 +52,9 @@ def generated(
         "stop_s": start + nbytes / random.uniform(1e8, 1e10, n_records),
         "n_keys": np.ones(n_records, dtype=np.int64),
         "channel": texts(none, ["gather"]),
+        "queue_s": none,
+        "handling_s": none,
+        "shuffle": texts(none, [""]),
     }
     parts_of = store.parts("generated")
     parts_of.add_table("TransferRecord", pa.table(columns, schema=parts.schema("TransferRecord")))

@@ -147,6 +147,7 @@ class Run:
     pair_bandwidths = cached_property(lambda run: stats.pair_bandwidths(run))
     link_bandwidths = cached_property(lambda run: stats.link_bandwidths(run))
     coverage = cached_property(lambda run: stats.coverage(run))
+    shuffles = cached_property(lambda run: stats.shuffles(run))
     slow_pairs = cached_property(lambda run: stats.slow_pairs(run))
     worker_profiles = cached_property(lambda run: stats.worker_profiles(run))
     ended_by = cached_property(lambda run: stats.ended_by(run))

@@ -278,14 +278,14 @@ def _coverage(run: Run) -> Iterator[str]:
         if row.coverage < _MIN_COVERAGE and not row.logged_bytes:
             unseen = format_bytes(row.wire_bytes)
             yield (
-                f"{where}: the transfer logs saw none of the {unseen} between workers (P2P "
-                "shuffles don't pass through them), so no pair has a bandwidth"
+                f"{where}: the transfer logs saw none of the {unseen} between workers (they see "
+                "fetches and P2P shuffles), so no pair has a bandwidth"
             )
         elif row.coverage < _MIN_COVERAGE:
             yield (
                 f"{where}: the transfer logs saw {row.coverage:.1%} of the bytes between workers; "
-                f"they missed {1 - row.coverage:.1%} (P2P shuffles don't pass through them), so "
-                "the pair bandwidths below describe a part of the traffic only"
+                f"they missed {1 - row.coverage:.1%} (they see fetches and P2P shuffles), so the "
+                "pair bandwidths below describe a part of the traffic only"
             )
 
 

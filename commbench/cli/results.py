@@ -37,10 +37,15 @@ _ASV = "asv"
 @click.option(
     "--min-transfer", type=BYTES, help="Count transfers from this size on in pair tables."
 )
+@click.option(
+    "--min-batch", type=BYTES,
+    help="Count batches of P2P shuffles from this size on in pair tables.",
+)  # fmt: skip
 @click.option("--racks", type=PATH, metavar="FILE", help="Which hosts share a rack, from a file.")
 def report(
-    run: Path, form: str, verbose: bool, min_transfer: int | None, racks: Path | None
-) -> None:
+    run: Path, form: str, verbose: bool, min_transfer: int | None, min_batch: int | None,
+    racks: Path | None,
+) -> None:  # fmt: skip
     """Report a RUN again: the directory of a run, complete or not, or ``latest``."""
     if verbose and form not in ("terminal", "tables"):
         raise click.UsageError(f"--verbose is for the terminal; --format {form} has all tables")
@@ -48,6 +53,8 @@ def report(
     data = load(run)
     if min_transfer is not None:
         data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))
+    if min_batch is not None:
+        data = data.replace(replace(data.manifest, min_batch_bytes=min_batch))
     if racks is not None:
         from commbench.harness.suite import read_racks
 

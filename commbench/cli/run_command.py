@@ -154,6 +154,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         seed=seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
+        min_batch_bytes=given["min_batch"],
         command=shlex.join(["commbench", *sys.argv[1:]]),
         stopping=stopping,
         racks=suites.read_racks(given["racks"]) if given["racks"] else {},

@@ -298,6 +298,8 @@ def _output(*, resume: bool) -> list[click.Option]:
                      help="Continue a run."),
         click.Option(["--min-transfer"], type=BYTES, default="1MB", show_default=True,
                      help="Count transfers from this size on in pair tables."),
+        click.Option(["--min-batch"], type=BYTES, default="250kB", show_default=True,
+                     help="Count batches of P2P shuffles from this size on in pair tables."),
         click.Option(["--racks"], type=_PATH, metavar="FILE",
                      help="The hosts of each rack, for the classes of links."),
         click.Option(["--skip-unavailable"], is_flag=True,
@@ -378,6 +380,7 @@ def resumed(
     recorded: dict[str, list[Any]] = {
         "backends": [tuple(dict.fromkeys(case.backend for case in cases))],
         "min_transfer": [manifest.min_transfer_bytes],
+        "min_batch": [manifest.min_batch_bytes],
         "seed": [manifest.seed],
         "output": [path.absolute().parent],
     }

@@ -69,11 +69,15 @@ class Region(_IterationRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class TransferRecord(_IterationRecord):
-    """One entry of a worker's incoming transfer log: ``dst`` fetched ``n_keys`` from ``src``.
+    """One entry of a worker's incoming transfer log, or one batch of shards of a P2P shuffle.
 
-    ``nbytes`` is the data's size in memory. The duration is ``stop_s - start_s``, because the
-    duration in the log is at least 1 ms. ``channel`` is ``gather`` for fetches of computations, and
-    for those of all-to-all ``alone`` (one pair at a time) or ``together`` (all pairs at once).
+    ``dst`` fetched ``n_keys`` from ``src``, or ``src`` sent ``n_keys`` shards. ``nbytes`` is the
+    data's size in memory. The duration is ``stop_s - start_s``, because the duration in the log is
+    at least 1 ms. ``channel`` is ``gather`` for fetches of computations, for those of all-to-all
+    ``alone`` (one pair at a time) or ``together`` (all pairs at once), and ``p2p`` for batches.
+    Of these, ``queue_s`` is the time that the oldest shard waited at the sender, ``handling_s``
+    that of the receiver's handler, and ``shuffle`` the name of the tasks that made the shards. A
+    batch is sent from ``start_s`` until ``stop_s``; then the handler runs.
     """
 
     table: ClassVar = "transfers"
@@ -86,6 +90,9 @@ class TransferRecord(_IterationRecord):
     stop_s: float
     n_keys: int
     channel: str = "gather"
+    queue_s: float = field(default=0.0, metadata={"added": "0.1"})
+    handling_s: float = field(default=0.0, metadata={"added": "0.1"})
+    shuffle: str = field(default="", metadata={"added": "0.1"})
 
 
 @dataclass(frozen=True, kw_only=True)

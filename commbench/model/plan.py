@@ -304,10 +304,15 @@ class Manifest:
     seed: int
     started_at: str
     min_transfer_bytes: int = 1_000_000
+    min_batch_bytes: int = 250_000
     command: str = ""
     stopping: Stopping | None = None
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    def least_bytes(self, channel: str) -> int:
+        """Return the size from which transfers of a channel count for the bandwidth of pairs."""
+        return self.min_batch_bytes if channel == "p2p" else self.min_transfer_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ def render(run: Run) -> str:
             "seed": manifest.seed,
             "schema_version": manifest.schema_version,
             "min_transfer_bytes": manifest.min_transfer_bytes,
+            "min_batch_bytes": manifest.min_batch_bytes,
             "stopping": manifest.stopping and vars(manifest.stopping),
             "racks": dict(manifest.racks),
             "ended_by": run.ended_by or None,
@@ -56,6 +57,7 @@ def render(run: Run) -> str:
         "cases": described,
         "pairs": run.pairs,
         "links": _rows(run.link_bandwidths),
+        "shuffles": _rows(run.shuffles),
         "slow_pairs": _rows(run.slow_pairs),
         "comparisons": [dataclasses.asdict(c) for c in run.comparisons],
         "published": [

@@ -19,6 +19,7 @@ _MAX_MISFIT = 1.2
 _CHANNELS = {
     "alone": "fetches with no other under way (all-to-all, one pair at a time)",
     "gather": "fetches of running computations, concurrent with other fetches and tasks",
+    "p2p": "batches of P2P shuffles",
     "together": "fetches of all pairs at once (all-to-all)",
 }
 """The fetches that a model was fitted to, by channel."""

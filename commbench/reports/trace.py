@@ -105,6 +105,8 @@ def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -
             if is_new:
                 yield _track(pid, first + lane, f"{what} {lane + 1}")
         size = {"nbytes": row.nbytes, "keys": row.n_keys, "channel": row.channel}
+        if row.channel == "p2p":
+            size |= {"shuffle": row.shuffle, "queue_s": row.queue_s, "handling_s": row.handling_s}
         name = f"{row.src} → {row.dst}"
         for kind, (pid, tid) in ends.items():
             yield _slice(name, "fetch", pid, tid, start_s, stop_s - start_s, **size)

@@ -4,7 +4,7 @@ from .comparison import MIN_EFFECT, MIN_LAUNCHES, MIN_SESSIONS, between, compari
 from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
-from .pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths
+from .pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths, shuffles
 from .published import (
     PublishedComparison,
     machine,
@@ -27,6 +27,6 @@ __all__ = [
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "reproduced", "shown_sizes", "slow_pairs",
-    "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
+    "published_comparisons", "ratios", "reproduced", "shown_sizes", "shuffles",
+    "slow_pairs", "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 _PAIR = ("case_id", "channel", "src", "dst")
 _TIMED = ("nbytes", "start_s", "stop_s")
+_PHASES = ("queue_s", "wire_s", "handling_s")
 _CLASS_NAMES = ["case_id", "workload", "backend", "channel", "link"]
 _COVERAGE = (
-    "case_id", "workload", "backend", "logged_bytes", "wire_bytes", "coverage", "self_bytes",
-    "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight", "n_lost",
+    "case_id", "workload", "backend", "logged_bytes", "p2p_bytes", "wire_bytes", "coverage",
+    "self_bytes", "loopback_bytes", "n_logged", "n_started", "n_busy", "n_failed", "n_in_flight",
+    "n_lost",
 )  # fmt: skip
 
 
@@ -42,8 +44,9 @@ class PairBandwidths:
         (0 and nan for a single launch);
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
-        transfers had no positive duration and are in no bandwidth. ``link`` is the class of the
-        pair's link. Texts are categoricals.
+        transfers had no positive duration and are in no bandwidth. ``queue_s``, ``wire_s`` and
+        ``handling_s`` are the medians over the batches of P2P shuffles, nan for other channels.
+        ``link`` is the class of the pair's link. Texts are categoricals.
     single_Bps
         The bandwidth of each transfer that counts, pair after pair in the order of the table; nan
         for a transfer without a duration.
@@ -56,11 +59,11 @@ class PairBandwidths:
 def pair_bandwidths(run: Run) -> PairBandwidths:
     """Return the bandwidth of every ordered pair of workers, from the transfer logs.
 
-    Only transfers of at least the run's ``min_transfer_bytes`` in measured iterations count,
-    because the duration of a small one is latency. Of the sizes of all-to-all, only the largest
-    counts.
+    Only transfers of at least the run's ``least_bytes`` of their channel in measured iterations
+    count, because the duration of a small one is latency. Of the sizes of all-to-all, only the
+    largest counts.
     """
-    log = run.transfers[[*_PAIR, "launch", "nbytes", "start_s", "stop_s"]][counting(run)]
+    log = run.transfers[[*_PAIR, "launch", *_TIMED, "queue_s", "handling_s"]][counting(run)]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     # The order in which reports show pairs.
@@ -81,6 +84,8 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     measured, single_Bps = _measured(  # noqa: N806 - the spelling of the unit
         pair[order], window[order], *(log[name].to_numpy()[order] for name in _TIMED)
     )
+    batch = order[(log["channel"] == "p2p").to_numpy()[order]]
+    phases = _phases(log.iloc[batch], pair[batch], measured["pair"])
     pair = measured.pop("pair")
     columns: dict[str, Any] = {}
     for name, texts in reversed(names.items()):
@@ -92,7 +97,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         for name in ("workload", "backend")
     }
     texts = {"case_id": case_id, **case_columns, **{name: columns[name] for name in _PAIR[1:]}}
-    table = pd.DataFrame(texts | measured, copy=False)
+    table = pd.DataFrame(texts | measured | phases, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
@@ -140,6 +145,17 @@ def _measured(
     }, single_Bps
 
 
+def _phases(batches: pd.DataFrame, pair: _Array, pairs: _Array) -> dict[str, _Array]:
+    """Return the medians of the parts of a batch's time for each of `pairs`, else nan."""
+    batches = batches.assign(wire_s=batches["stop_s"] - batches["start_s"])
+    medians = {name: np.full(len(pairs), np.nan) for name in _PHASES}
+    if len(batches):
+        which = np.searchsorted(pairs, pair[grouping.starts(pair)])
+        for name, column in medians.items():
+            (column[which],) = grouping.quantiles(batches[name].to_numpy(), pair, [0.5])
+    return medians
+
+
 def _intervals(medians_Bps: _Array, pair: _Array) -> dict[str, _Array]:  # noqa: N803
     """Return the ``median_interval`` of each pair's launches, which have these medians."""
     first = grouping.starts(pair)
@@ -159,8 +175,10 @@ def _intervals(medians_Bps: _Array, pair: _Array) -> dict[str, _Array]:  # noqa:
 def counting(run: Run) -> _Array:
     """Return a mask of the transfers that count for the bandwidth of pairs."""
     log = run.transfers
-    keep = counts(log, run) & (log["nbytes"] >= run.manifest.min_transfer_bytes)
-    swept = log["channel"] != "gather"
+    manifest, batches = run.manifest, log["channel"] == "p2p"
+    large = log["nbytes"] >= manifest.least_bytes("gather")
+    keep = counts(log, run) & large.mask(batches, log["nbytes"] >= manifest.least_bytes("p2p"))
+    swept = ~batches & (log["channel"] != "gather")
     if swept.any():
         sizes = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True)
         keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
@@ -185,16 +203,19 @@ def coverage(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``logged_bytes`` (in memory) and ``wire_bytes`` (serialized, counted by the comms, between
-        different workers), ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
+        ``logged_bytes`` (in memory), of which ``p2p_bytes`` in batches of P2P shuffles, and
+        ``wire_bytes`` (serialized, counted by the comms, between different workers),
+        ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
         themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time;
         ``n_started`` fetches, of which ``n_logged``, ``n_busy`` (postponed by a busy sender),
         ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Complete measured iterations;
         cases without any of these records have no row.
     """
     iteration = ["case_id", "launch", "iteration"]
-    log = counted(run.transfers[[*iteration, "nbytes"]], run)
-    logged = log.groupby(iteration, observed=True)["nbytes"].agg(["sum", "size"])
+    log = counted(run.transfers[[*iteration, "channel", "nbytes"]], run)
+    batches = log["channel"] == "p2p"
+    log = log.assign(p2p_bytes=log["nbytes"].where(batches, 0), fetched=~batches)
+    logged = log.groupby(iteration, observed=True)[["nbytes", "p2p_bytes", "fetched"]].sum()
     # An iteration that was cut short has logs of its first fetches, and no counts.
     complete = pd.MultiIndex.from_frame(run.log_counts[iteration].drop_duplicates())
     uncounted = ~logged.index.isin(complete.levels[0], level="case_id")
@@ -205,8 +226,8 @@ def coverage(run: Run) -> pd.DataFrame:
     for case in run.suite.cases:
         wire, fetches, network = (table[table.case_id == case.id] for table in tables)
         seen = case.id in logged.index
-        logged_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0))
-        if wire.empty and fetches.empty and not n_logged:
+        logged_bytes, p2p_bytes, n_logged = map(int, logged.loc[case.id] if seen else (0, 0, 0))
+        if wire.empty and fetches.empty and not seen:
             continue
         to_itself = wire.src == wire.dst
         wire_bytes = int(wire[~to_itself].nbytes.sum())
@@ -218,6 +239,7 @@ def coverage(run: Run) -> pd.DataFrame:
                 "workload": case.workload,
                 "backend": case.backend,
                 "logged_bytes": logged_bytes,
+                "p2p_bytes": p2p_bytes,
                 "wire_bytes": wire_bytes,
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
                 "self_bytes": int(wire[to_itself].nbytes.sum()),
@@ -229,6 +251,29 @@ def coverage(run: Run) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=list(_COVERAGE))
+
+
+def shuffles(run: Run) -> pd.DataFrame:
+    """Return what each P2P shuffle moved between different workers, and where its time went.
+
+    Returns
+    -------
+    DataFrame
+        One row per case and shuffle, in the order of their begin: ``n`` batches in measured
+        iterations and their ``bytes``, the medians ``queue_s``, ``wire_s`` and ``handling_s``, and
+        ``mean_Bps`` = Σ bytes / Σ wire_s.
+    """
+    log = run.transfers
+    log = counted(log[log["channel"] == "p2p"], run)
+    log = log.assign(wire_s=log["stop_s"] - log["start_s"])
+    key = ["case_id", "workload", "backend", "shuffle"]
+    by_shuffle = log.sort_values("start_s").groupby(key, sort=False, observed=True)
+    table = by_shuffle.agg(
+        n=("nbytes", "size"), bytes=("nbytes", "sum"), mean_Bps=("wire_s", "sum"),
+        **{name: (name, "median") for name in _PHASES},
+    ).reset_index()  # fmt: skip
+    table["mean_Bps"] = table["bytes"] / table["mean_Bps"].where(table["mean_Bps"] > 0)
+    return in_suite_order(table, run)
 
 
 def link_bandwidths(run: Run) -> pd.DataFrame:

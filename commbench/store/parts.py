@@ -59,6 +59,8 @@ def texts(columns: pa.Schema) -> list[str]:
 class Batch:
     """Records of one `kind`: per field, a constant or a list with one value per record.
 
+    Fields that were added to the kind may be missing.
+
     Examples
     --------
     >>> from commbench.model import WireBytes
@@ -88,9 +90,9 @@ class Batch:
         import pyarrow.compute as pc
 
         n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
-        wanted = schema(self.kind)
+        wanted, columns = schema(self.kind), {**DEFAULTS[self.kind], **self.columns}
         try:
-            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
+            arrays = [_array(columns[field.name], n_rows, field.type) for field in wanted]
             table = pa.Table.from_arrays(arrays, schema=wanted)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from commbench import backends
 from commbench.analysis.run import Run
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import spill, transfers, wire
+from commbench.harness import p2p, spill, transfers, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -338,7 +338,7 @@ class _Observer:
         """Make the directory of a run, and record the region `name`."""
         cluster = self._cluster = _UserCluster(self.client)
         _validate_versions(cluster.client)
-        meters = [transfers.TransferLog()]
+        meters = [transfers.TransferLog(), p2p.BatchLog()]
         if not cluster.shares_processes:
             meters.append(wire.WireMeter())
         with plugins.installed(cluster, *meters):

@@ -7,9 +7,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from commbench.harness import spill, transfers, wire
+from commbench.harness import p2p, spill, transfers, wire
 
-MODULES = (transfers, wire, spill)
+MODULES = (transfers, p2p, wire, spill)
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def test_workers_without_commbench_are_observed(cluster, by_value):
     client.run(hide, missing)
     try:
         client.register_plugin(transfers.TransferLog())
+        client.register_plugin(p2p.BatchLog())
         client.register_plugin(wire.WireMeter())
         x = client.submit(np.ones, 10**6, workers=[one])
         assert client.submit(np.sum, x, workers=[other]).result() == 10**6
@@ -47,8 +48,9 @@ def test_workers_without_commbench_are_observed(cluster, by_value):
         assert counts[other]["n_logged"] == 1
         assert json.loads(client.run(transfers.drain, 10)[other])["nbytes"] == [8 * 10**6]
         assert client.run(wire.take)[one][0][1] > 8 * 10**6
+        assert json.loads(client.run(p2p.drain, 10)[one]) == {"n_left": 0}
         assert client.run(spill.written)[one] == n_spilled
     finally:
         client.run(unhide, missing)
-        for plugin in (transfers.TransferLog, wire.WireMeter):
+        for plugin in (transfers.TransferLog, p2p.BatchLog, wire.WireMeter):
             client.unregister_worker_plugin(plugin.name)

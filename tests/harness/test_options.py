@@ -72,6 +72,8 @@ def read():
         (("--backends", "tcp,ucx:tcp+shm"), "backends", ("tcp", "ucx:tcp+shm")),
         (("--timeout", "1.5min"), "timeout", 90.0),
         (("--min-transfer", "1KiB"), "min_transfer", 1024),
+        (("--min-batch", "1KiB"), "min_batch", 1024),
+        ((), "min_batch", 250_000),
         ((), "rows", None),
         ((), "min_transfer", 1_000_000),
     ],

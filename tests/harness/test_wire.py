@@ -6,19 +6,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import dask
-import dask.array as da
 import launching
 import numpy as np
 import pytest
-from builders import expanded
-from distributed import wait
 from distributed.comm.core import Comm
 from processes import BACKEND
 
-from commbench.harness import transfers, wire
-from commbench.harness.measure import traffic
-from commbench.workloads.placement import rebalance
+from commbench.harness import wire
 
 MB = 10**6
 
@@ -91,29 +85,6 @@ def test_traffic_of_a_worker_with_itself_is_counted_apart(cluster, client):
     ((pair, (nbytes, _)),) = counted(cluster).items()
     assert pair == ("1", "1")
     assert 5000 < nbytes < 50_000
-
-
-def test_a_p2p_shuffle_is_on_the_wire_but_not_in_the_transfer_log(cluster, client):
-    client.register_plugin(transfers.TransferLog())
-    try:
-        x = client.persist(da.random.default_rng(115).random((2000, 2000), chunks=(500, 2000)))
-        wait(x)
-        rebalance(client, x)
-        counted(cluster)
-        log = {"case_id": "", "launch": 0, "iteration": 0}
-        list(traffic.fetches(client, cluster.names, **log))
-        with dask.config.set({"array.rechunk.method": "p2p"}):
-            shuffled = client.persist(x.rechunk((2000, 500)))
-        wait(shuffled)
-        between = {pair: n for pair, (n, _) in counted(cluster).items() if pair[0] != pair[1]}
-        records = expanded(traffic.fetches(client, cluster.names, **log))
-        # A block that was stolen before it was shuffled is fetched in the usual way, and logged.
-        logged = sum(getattr(record, "nbytes", 0) for record in records)
-    finally:
-        client.unregister_worker_plugin(transfers.TransferLog.name)
-    assert set(between) == {("0", "1"), ("1", "0")}
-    # About half of each worker's blocks stay where they are.
-    assert 0.4 * x.nbytes < sum(between.values()) - logged < 1.05 * x.nbytes
 
 
 def test_within_a_host_nothing_is_compressed(cluster, client):

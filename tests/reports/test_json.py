@@ -26,8 +26,8 @@ CASES = [
 ]
 # The keys of each section are those of the expected reports in tests/golden.
 TOP = [
-    "run", "warnings", "verdicts", "cases", "pairs", "links", "slow_pairs", "comparisons",
-    "published", "transports", "places", "coverage", "profile", "failures",
+    "run", "warnings", "verdicts", "cases", "pairs", "links", "shuffles", "slow_pairs",
+    "comparisons", "published", "transports", "places", "coverage", "profile", "failures",
 ]  # fmt: skip
 
 

@@ -121,6 +121,50 @@ def test_transfers_below_the_least_size_of_the_run_are_ignored(least, recorded):
     assert len(run.pairs) == (least <= 5 * MB)
 
 
+@pytest.mark.parametrize(
+    ("least", "channels"),
+    [
+        ({"min_batch_bytes": MB + 1}, {"gather"}),
+        ({"min_transfer_bytes": MB + 1}, {"p2p"}),
+        ({"min_batch_bytes": MB, "min_transfer_bytes": MB}, {"gather", "p2p"}),
+    ],
+)
+def test_each_channel_has_a_least_size(least, channels, recorded):
+    records = [transfer(CASE, 0, 1, MB, channel=channel) for channel in ("gather", "p2p")]
+    assert {*recorded([CASE], records, **least).pairs["channel"]} == channels
+
+
+P2P = {"channel": "p2p", "shuffle": "join-1"}
+
+
+def batch(start, stop, queue_s, handling_s, nbytes=10 * MB, **given):
+    given = P2P | {"queue_s": queue_s, "handling_s": handling_s} | given
+    return transfer(CASE, start, stop, nbytes, **given)
+
+
+def test_the_times_of_batches_are_medians_per_pair(recorded):
+    records = [
+        batch(0, 2, 1, 7), batch(0, 4, 2, 8), batch(0, 6, 9, 9), batch(0, 9, 99, 99, iteration=-1),
+        batch(0, 1, 5, 5, src="1", dst="0"), transfer(CASE, 0, 1),
+    ]  # fmt: skip
+    table = recorded([CASE], records).pairs.set_index(["channel", "src"])
+    phases = ["queue_s", "wire_s", "handling_s"]
+    assert table.loc[("p2p", "0"), phases].tolist() == pytest.approx([2, 4, 8])
+    assert table.loc[("p2p", "1"), phases].tolist() == pytest.approx([5, 1, 5])
+    assert table.loc[("gather", "0"), phases].isna().all()
+
+
+def test_shuffles_are_summed_over_batches_of_all_sizes(recorded):
+    records = [
+        batch(5, 7, 3, 1, 40), batch(5, 9, 1, 1, 20), batch(1, 2, 1, 1, 7, shuffle="first"),
+        batch(0, 9, 9, 9, 99, iteration=-1), transfer(CASE, 0, 1),
+    ]  # fmt: skip
+    table = recorded([CASE], records).shuffles
+    assert table[["shuffle", "n", "bytes"]].values.tolist() == [["first", 1, 7], ["join-1", 2, 60]]
+    assert table["mean_Bps"].tolist() == pytest.approx([7, 10])
+    assert table["queue_s"].tolist() == pytest.approx([1, 2])
+
+
 def moved(start, stop, nbytes=10 * MB, **given):
     return transfer(CASE, start, stop, nbytes, **given)
 
@@ -196,10 +240,17 @@ WARM = {"iteration": -1}
             {"logged_bytes": 75, "wire_bytes": 100, "coverage": 0.75, "n_started": 2,
              "n_logged": 2, "n_lost": 0},
         ),
-        # No log sees a peer-to-peer shuffle.
+        # No log sees what a user's code sends.
         (
             [wire(CASE, 100), log_count(CASE)],
             {"logged_bytes": 0, "wire_bytes": 100, "coverage": 0.0},
+        ),
+        (
+            [
+                moved(0, 1, 10), moved(0, 1, 80, channel="p2p"), wire(CASE, 100),
+                log_count(CASE, n_started=1, n_logged=1),
+            ],
+            {"logged_bytes": 90, "p2p_bytes": 80, "coverage": 0.9, "n_logged": 1, "n_lost": 0},
         ),
         (
             [wire(CASE, 70, src="1", dst="1"), wire(CASE, 30), moved(0, 1, 30)],
@@ -239,8 +290,8 @@ WARM = {"iteration": -1}
             {"n_lost": 0, "n_logged": 1, "coverage": 0.75},
         ),
     ],
-    ids=["logged", "nothing logged", "to itself", "loopback", "warm-up", "lost", "not stored",
-         "nothing on the wire", "cut short"],
+    ids=["logged", "nothing logged", "P2P", "to itself", "loopback", "warm-up", "lost",
+         "not stored", "nothing on the wire", "cut short"],
 )  # fmt: skip
 def test_coverage(records, expected, recorded):
     (row,) = stats.coverage(recorded([CASE], records)).to_dict("records")

@@ -8,7 +8,9 @@ import signal
 import time
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, wait
 
@@ -27,6 +29,13 @@ def compute(client):
     x = client.persist(x)
     wait(x)
     return float(client.compute((x + x.T).sum()).result())
+
+
+def shuffle(client):
+    """Move rows between the workers by P2P."""
+    rows = pd.DataFrame({"key": np.random.default_rng(0).permutation(100_000)})
+    frame = dd.from_pandas(rows, npartitions=4)
+    assert len(client.persist(frame.shuffle("key", shuffle_method="p2p"))) == 100_000
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,8 @@ def state(client):
 
     def worker(dask_worker):
         log = dask_worker.transfer_incoming_log
-        return sorted(dask_worker.plugins), log.maxlen, "gather_dep" in vars(dask_worker)
+        receive = dask_worker.handlers["shuffle_receive"].__qualname__
+        return sorted(dask_worker.plugins), log.maxlen, "gather_dep" in vars(dask_worker), receive
 
     return client.run_on_scheduler(scheduler), client.run(worker)
 
@@ -103,6 +113,16 @@ def test_the_result_and_the_cluster_are_unchanged(recorded, started):
     _, total, before, after = recorded
     assert total == compute(started)
     assert after == before
+
+
+def test_the_batches_of_a_p2p_shuffle_belong_to_the_region(started, tmp_path):
+    before = state(started)
+    with commbench.profile(started, output=tmp_path) as run, run.region("shuffle"):
+        shuffle(started)
+    assert state(started) == before
+    assert {*run.shuffles["workload"]} == {"shuffle"}
+    assert run.coverage.set_index("workload").loc["shuffle", "coverage"] > 0.97
+    assert "P2P shuffles" in registry.load("report", "tables")(run)
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
@@ -259,7 +279,9 @@ def test_threads_share_a_process_and_have_transfers_but_no_wire_bytes(tmp_path):
         commbench.profile(client, output=tmp_path) as run,
     ):
         compute(client)
+        shuffle(client)
     assert set(run.transfers["backend"]) == {"inproc"}
+    assert {*run.transfers["channel"]} == {"gather", "p2p"}
     assert run.wire.empty
     assert run.threads.empty
 

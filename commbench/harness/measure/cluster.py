@@ -18,7 +18,7 @@ from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
-from commbench.harness import pinning, spill, transfers, wire
+from commbench.harness import p2p, pinning, spill, transfers, wire
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import Profiler
@@ -52,7 +52,8 @@ def measure_cluster(
 
     client, case = cluster.client, launch.case
     pin = [pinning.Pinning()] * (case.cluster.task_placement == "pinned")
-    with plugins.installed(cluster, transfers.TransferLog(), wire.WireMeter(), *pin):
+    meters = (transfers.TransferLog(), p2p.BatchLog(), wire.WireMeter())
+    with plugins.installed(cluster, *meters, *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(keep_every_task)
@@ -152,6 +153,7 @@ def _until_forgotten(client: Any, keys: list[Any]) -> None:
 def drain(client: Any) -> int:
     """Clear the logs, and return the number of tasks that the scheduler has seen."""
     client.run(transfers.forget)
+    client.run(p2p.forget)
     client.run(wire.forget)
     n_tasks: int = client.run_on_scheduler(_forget_tasks)
     return n_tasks
@@ -166,6 +168,7 @@ def collect(
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, cluster.names, known, **common)
+    yield from traffic.batches(client, cluster.names, known, **common)
     for columns in _tasks(client, n_tasks_before):
         # A worker may have left.
         workers = [known.get(address, address) for address in columns.pop("worker")]

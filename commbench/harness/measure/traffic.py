@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from commbench.backends.base import Backend
-from commbench.harness import transfers, wire
+from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import conditions, records
 from commbench.launchers.base import RunningCluster
 from commbench.model import (
@@ -68,6 +68,28 @@ def fetches(
         yield Batch.from_columns(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
         )
+
+
+def batches(
+    client: Any, names: Mapping[str, str], known: Mapping[str, str], **where: Any
+) -> Iterator[Batch]:
+    """Yield the workers' batches of P2P shuffles since the last call.
+
+    The workers need the plugin ``BatchLog``; for the parameters see ``fetches``.
+    """
+    waiting = list(names)
+    while waiting:
+        answers = client.run(p2p.drain, max(1, CHUNK // len(waiting)), workers=waiting)
+        waiting = []
+        for address, answer in answers.items():
+            columns = json.loads(answer)
+            if columns.pop("n_left"):
+                waiting.append(address)
+            if columns:
+                dst = [known.get(who, who) for who in columns.pop("receiver")]
+                yield Batch.from_columns(
+                    TransferRecord, **where, src=names[address], dst=dst, **columns, channel="p2p"
+                )
 
 
 def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -160,10 +160,10 @@ def plot_communication(run: Run) -> Figure | None:
     return _plot_typical_iterations(
         run, stats.worker_times(run), {"": PARTS},
         "What each worker does in a typical iteration",
-        "Receiving = at least one transfer into the worker is under way (P2P shuffles are not"
-        " logged). In tasks = at least one of its threads is in a task: it computes, waits for a"
-        " core or is blocked, which worker-profile tells apart. Each bar is one real iteration,"
-        " the one whose duration is nearest to the median of the launches' medians.",
+        "Receiving = at least one transfer into the worker is under way. In tasks = at least one of"
+        " its threads is in a task: it computes, waits for a core or is blocked, which"
+        " worker-profile tells apart. Each bar is one real iteration, the one whose duration is"
+        " nearest to the median of the launches' medians.",
         note, bar_in=0.1, least_in=1.7,
     )  # fmt: skip
 

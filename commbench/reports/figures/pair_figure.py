@@ -140,7 +140,7 @@ def plot(run: Run) -> Figure | None:
         return None
     groups = style.groups(run)
     blocks = list(filter(None, (_block(run, name, groups[name], pairs) for name in groups)))
-    least = format_bytes(run.manifest.min_transfer_bytes).replace(".00", "")
+    least = _least(run, {*pairs.channel.unique()})
     grids = [block.grid for block in blocks]
     widest = max(grid.wide for grid in grids)
     expected = {name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"}
@@ -148,8 +148,11 @@ def plot(run: Run) -> Figure | None:
         [block.shape()[1] for block in blocks],
         f"Bandwidth between pairs of workers: median over single transfers ≥ {least}",
         "Bandwidth = bytes in memory ÷ (stop minus start) in the receiving worker's log:"
-        " serialization and waiting at both ends are in it; P2P shuffles are not logged."
-        " All measured iterations of all launches. Colour = multiple of the panel's median pair."
+        " serialization and waiting at both ends are in it."
+        + " p2p: batches of P2P shuffles in the sender's log, without waiting in its queue and"
+        " without the receiver's handling."
+        * ("p2p" in pairs.channel.unique())
+        + " All measured iterations of all launches. Colour = multiple of the panel's median pair."
         " Logged = bytes in the logs ÷ bytes on the wire."
         + " In a cell: 25 % quantile, median (bold), 75 %."
         * (min(len(grid.workers) for grid in grids) <= QUANTILES_UP_TO)
@@ -161,6 +164,17 @@ def plot(run: Run) -> Figure | None:
     for part, block in zip(parts, blocks, strict=True):
         _draw_block(part, block, run, least)
     return figure
+
+
+def _least(run: Run, channels: set[str]) -> str:
+    """Return the least size of transfers, and that of P2P batches if it differs."""
+    sizes = {
+        name: format_bytes(run.manifest.least_bytes(name)).replace(".00", "")
+        for name in sorted(channels)
+    }
+    p2p = sizes.pop("p2p", "")
+    other = next(iter(sizes.values()), p2p)
+    return other + f" (p2p: ≥ {p2p})" * (p2p not in ("", other))
 
 
 def _block(run: Run, name: str, cases: list[Case], pairs: pd.DataFrame) -> _Block | None:

@@ -19,7 +19,7 @@ from matplotlib.colors import LogNorm, to_hex
 from commbench.analysis.run import Run
 from commbench.machine.topology import UNKNOWN
 from commbench.model import Case
-from commbench.model.units import format_bytes
+from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
 from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale
 from commbench.reports.sections import CHANNELS
@@ -88,18 +88,21 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
     }
     norm = ratio_scale((t["q50_Bps"] / t["typical_Bps"]).to_numpy() for t in slowest.values())
     slow = run.slow_pairs[run.slow_pairs["channel"] == channel]
+    least = format_bytes(run.manifest.least_bytes(channel))
     return Block(
         title=f"{task}{CHANNELS.get(channel, (f', {channel}',))[0]}",
         names=grid.names,
         matrices=tuple(
-            _matrix(run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, norm)
+            _matrix(
+                run, case, slowest[case.id], slow[slow["case_id"] == case.id], grid, norm, least
+            )
             for case in cases
             if case.id in slowest
         ),
         silent=tuple(case.backend for case in cases if case.id not in slowest),
         ends=(f"{norm.vmin:.2g}", f"{norm.vmax:.2g}"),
         scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
-        note=_note(run, grid, max(case.cluster.n_workers for case in cases)),
+        note=_note(run, grid, max(case.cluster.n_workers for case in cases), channel, least),
         size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",
     )
 
@@ -110,9 +113,9 @@ def _numbers(pairs: pd.DataFrame, grid: Grid) -> np.ndarray[Any, Any]:
     return np.asarray(rows * grid.n_cells + columns)
 
 
-def _note(run: Run, grid: Grid, n_workers: int) -> str:
-    least = format_bytes(run.manifest.min_transfer_bytes)
-    note = f"Median over single transfers ≥ {least}; src → dst: dst fetched from src. "
+def _note(run: Run, grid: Grid, n_workers: int, channel: str, least: str) -> str:
+    way = "src sent to dst" if channel == "p2p" else "dst fetched from src"
+    note = f"Median over single transfers ≥ {least}; src → dst: {way}. "
     if grid.wide > 1:
         note += (
             f"{len(grid.workers)} workers: up to {grid.wide} × {grid.wide} pairs share a cell, "
@@ -136,9 +139,8 @@ def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 def _matrix(
     run: Run, case: Case, table: pd.DataFrame, slow: pd.DataFrame, grid: Grid,
-    norm: LogNorm,
+    norm: LogNorm, least: str,
 ) -> Matrix:  # fmt: skip
-    least = format_bytes(run.manifest.min_transfer_bytes)
     slowdowns = slow.set_index(["src", "dst"])["slowdown"].to_dict()
     n_slow = np.bincount(_numbers(slow, grid), minlength=grid.n_cells**2)
     transports = _transports(run.pair_transports, case, table)
@@ -187,6 +189,11 @@ def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str
         f"median {median} GB/s",
         f"25 %: {low}, 75 %: {high} GB/s",
         f"{row.n} transfer{'s' * (row.n != 1)}, {format_bytes(row.bytes)}",
+        *[
+            f"{name} {format_seconds(seconds)}"
+            for name, seconds in (("queue", row.queue_s), ("handling", row.handling_s))
+            if not math.isnan(seconds)
+        ],
         *[f"link {row.link}"] * (row.link != UNKNOWN),
         f"transport {transport}",
     ]

@@ -21,6 +21,7 @@ CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
     "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
+    "p2p": (", by P2P", "From the senders' logs of batches of shards"),
 }
 """Per channel of fetches: the end of titles, and the source of the numbers."""
 _FORMATTING = "[\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"

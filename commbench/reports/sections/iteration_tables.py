@@ -199,8 +199,8 @@ def profile_tables(run: Run) -> Iterator[Table]:
             },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
             "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
-            "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch under way "
-            "(P2P shuffles are not logged as fetches).",
+            "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch or a P2P "
+            "batch under way.",
         )
     loops = shares[shares["asleep"].notna()]
     # Without gilknocker the column would be empty.

@@ -38,6 +38,10 @@ _MAX_PAIRS = 24
 """The maximum rows of a table of pairs that can't be sorted."""
 _OVERLAP = 1.05
 """The average number of fetches under way from which the table shows it."""
+_PHASES = (
+    "queue: the oldest shard's wait at the sender; handling: at the receiver, until the sender is "
+    "answered; medians."
+)
 _MAX_PAIRS_ON_PAGE = 250
 """The maximum rows of a sortable table, which still prints on a few pages."""
 
@@ -55,6 +59,8 @@ def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
             yield _class_table(run, str(channel), links)
     for channel, pairs in run.pairs.groupby("channel", sort=False, observed=True):
         yield _pair_table(run, str(channel), pairs, max_pairs)
+    if len(run.shuffles):
+        yield _shuffle_table(run, max_pairs)
     if len(run.coverage):
         yield _coverage_table(run)
     if len(run.pair_transports):
@@ -107,7 +113,15 @@ def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
 def _channel(run: Run, channel: str) -> tuple[str, str]:
     """Return the end of the titles of a channel's tables, and the source of their numbers."""
     when, source = CHANNELS.get(channel, (f", {channel}", "Of that channel"))
-    return f"{when} (transfers ≥ {format_bytes(run.manifest.min_transfer_bytes)})", source
+    return f"{when} (transfers ≥ {format_bytes(run.manifest.least_bytes(channel))})", source
+
+
+def _milliseconds(table: pd.DataFrame) -> dict[str, Iterable[str]]:
+    """Return the columns of the parts of a batch's time."""
+    return {
+        f"{name}\nms": map(number, table[f"{name}_s"] * 1e3)
+        for name in ("queue", "wire", "handling")
+    }
 
 
 def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
@@ -124,8 +138,8 @@ def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
             "slowest\npair": map(number, links.slowest_Bps / 1e9),
             "fastest\npair": map(number, links.fastest_Bps / 1e9),
         },
-        f"{source}. Quantiles over single fetches, of all pairs of a class; slowest, fastest pair: "
-        "their medians, in GB/s.",
+        f"{source}. Quantiles over single {'batches' if channel == 'p2p' else 'fetches'}, of all "
+        "pairs of a class; slowest, fastest pair: their medians, in GB/s.",
         {"link"},
     )
 
@@ -140,6 +154,20 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     which, source = _channel(run, channel)
     interval = _interval(shown)
     overlap = bool((shown["concurrency"] >= _OVERLAP).any())
+    if channel == "p2p":
+        last = _milliseconds(shown)
+        meaning = "batch, from request to answer, without the receiver's handling", _PHASES
+    else:
+        last = {
+            "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
+            **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
+        }
+        meaning = (
+            "fetch, from request to deserialized data",
+            "busy: Σ bytes over the time in which the pair had a fetch under way"
+            + "; at once: how many, on average" * overlap
+            + ".",
+        )
     return Table.from_columns(
         f"Bandwidth per pair of workers{which}",
         {
@@ -150,14 +178,11 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
             "bytes": quantities(format_bytes, shown.bytes),
             **_quartiles(shown),
             **interval,
-            "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
-            **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
+            **last,
         },
-        f"{source}: one fetch, from request to deserialized data. "
+        f"{source}: one {meaning[0]}. "
         + "Interval: over the launches' medians. " * bool(interval)
-        + "busy: Σ bytes over the time in which the pair had a fetch under way"
-        + "; at once: how many, on average" * overlap
-        + "."
+        + meaning[1]
         + cut,
         {"src → dst", "link"},
     )
@@ -188,13 +213,35 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
             yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
 
 
+def _shuffle_table(run: Run, most: int) -> Table:
+    table = run.shuffles
+    cut = f" The {most} largest of {len(table)}. {REST}" if len(table) > most else ""
+    table = table.loc[table["bytes"].nlargest(most).index.sort_values()]
+    return Table.from_columns(
+        "P2P shuffles",
+        {
+            "backend": labels(run, table),
+            # Names end in a token of 32 digits.
+            "shuffle": table["shuffle"].str.replace(r"(-\w{8})\w{24}$", r"\1", regex=True),
+            "n": quantities(str, table.n),
+            "bytes": quantities(format_bytes, table.bytes),
+            "Σ/Σ\nGB/s": map(number, table.mean_Bps / 1e9),
+            **_milliseconds(table),
+        },
+        "All batches to other workers. Σ/Σ: bytes over time on the wire. " + _PHASES + cut,
+        {"shuffle"},
+    )
+
+
 def _coverage_table(run: Run) -> Table:
     table = run.coverage
+    by_p2p = bool(table["p2p_bytes"].any())
     return Table.from_columns(
         "Coverage: what the transfer logs saw of the traffic between workers",
         {
             "backend": labels(run, table),
             "logged": quantities(format_bytes, table.logged_bytes),
+            **({"by P2P": quantities(format_bytes, table.p2p_bytes)} if by_p2p else {}),
             "on the\nwire": quantities(format_bytes, table.wire_bytes),
             "cover-\nage": quantities(percent, table.coverage),
             "to self": quantities(format_bytes, table.self_bytes),
