@@ -68,6 +68,8 @@ class Backend(ABC):
     """Whether it is compatible with the libraries that MPI loads into each rank."""
     launch_factor: ClassVar[float] = 1.0
     """The duration of a launch over that of tcp, roughly, for estimates of a run's duration."""
+    tuned: ClassVar[frozenset[str]] = frozenset()
+    """The options that its documentation recommends; none if they are the default."""
     twin: str = ""
     """The text that distinguishes this backend from another one with the same settings."""
     has_secrets: ClassVar[bool] = False
@@ -84,6 +86,13 @@ class Backend(ABC):
         """The name that users give, for example ``ucx:shm``."""
         options, twin = ":" * bool(self.options) + "+".join(self.options), "@" * bool(self.twin)
         return f"{self.head}{options}{twin}{self.twin}"
+
+    @property
+    def tuning(self) -> str:
+        """``default`` without options, ``tuned`` with the recommended ones, else empty."""
+        if not self.options:
+            return "default"
+        return "tuned" if self.tuned == {*self.options} else ""
 
     @abstractmethod
     def unavailable(self, device: str) -> Unavailability | None:

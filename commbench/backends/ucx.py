@@ -55,6 +55,7 @@ class UcxBackend(Backend):
     head = "ucx"
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
+    tuned = frozenset({"shm", "thread-future"})
     in_mpi_ranks = False
     launch_factor = 2.0
     before_cuda = "distributed_ucxx.ucxx:init_once"

@@ -25,11 +25,16 @@ from click.testing import CliRunner
 from namespaces import PAYLOAD_SHARE
 
 import commbench
-from commbench import stats
+from commbench import backends, stats
 from commbench.analysis.run import Run
 from commbench.cli.main import main
 from commbench.machine import cores
+from commbench.model import Comparison
+from commbench.stats.selection import measured
 
+BARE = Path(__file__).parents[1] / "bare"
+BUDGET = "90s"
+"""As long for each backend as in ``make run``."""
 PLUG_IN = '''
 import dataclasses
 import os
@@ -41,7 +46,35 @@ import dask.array as da
 import numpy as np
 
 import commbench
+from commbench.backends.tcp import TcpBackend
+from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
+
+
+class Delayed(TcpBackend):
+    """tcp, with which a merge takes longer by as many percent as its option gives."""
+    head = "delayed"
+
+    def __init__(self, options=()):
+        super().__init__()
+        self.options = tuple(options)
+
+    def environment(self, device, scratch):
+        return {"COMMBENCH_TRUTH_PERCENT": self.options[0]}
+
+
+def wait_longer(frame, began, percent):
+    time.sleep((time.time() - began) * percent / 100)
+    return frame
+
+
+class DelayedMerge(Merge):
+    """A merge whose last tasks sleep for a share of the time that it has taken."""
+    name = "delayed-merge"
+
+    def build(self):
+        joined, percent = super().build(), int(os.environ["COMMBENCH_TRUTH_PERCENT"])
+        return joined.map_partitions(wait_longer, time.time(), percent, meta=joined._meta)
 
 
 class TwoModes(PingPong):
@@ -104,40 +137,99 @@ class Outcome:
     question: str
     right: bool
     false: bool = False
+    wanted: float = 0.95
+    """The least share of right answers."""
     error: float | None = None
+    medians_s: dict[str, list[float]] | None = None
+    """The medians of launches, by how their processes started."""
 
 
 def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
     """Run the command line with the plug-ins above, in another process."""
     plugged = processes.plug_in(
         folder / "plugged", "truth_plugin", PLUG_IN,
-        workloads={"two-modes": "TwoModes", "known": "Known"},
+        backends={"delayed": "Delayed"},
+        workloads={"two-modes": "TwoModes", "known": "Known", "delayed-merge": "DelayedMerge"},
     )  # fmt: skip
     path = os.pathsep.join([str(plugged), os.environ.get("PYTHONPATH", "")])
     command = [*prefix, sys.executable, "-m", "commbench.cli", "run", *map(str, arguments)]
-    output = subprocess.check_output(
-        [*command, "--output", str(folder / "results")], text=True, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, "COMMBENCH_TRUTH": str(folder)},
+    done = subprocess.run(
+        [*command, "--output", str(folder / "results")], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": path, "COMMBENCH_TRUTH": str(folder)}, check=False,
     )  # fmt: skip
-    return commbench.load(Path(output.splitlines()[-1]))
+    if done.returncode:
+        raise RuntimeError(f"status {done.returncode}: {(done.stdout + done.stderr)[-1000:]}")
+    return commbench.load(Path(done.stdout.splitlines()[-1]))
 
 
 def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure tcp under two names, through merge."""
+    comparison = compared(folder, "merge", "tcp,tcp@2", seed)
+    verdict = comparison.verdict
+    yield from estimates(comparison, 1.0)
+    claimed = verdict in ("faster", "slower")
+    yield Outcome(question="equal backends: no difference is claimed", right=not claimed,
+                  false=claimed)  # fmt: skip
+    one, other = comparison.baseline_moved_bytes, comparison.candidate_moved_bytes
+    yield Outcome(
+        question="equal backends move the same bytes, within 5 %",
+        right=abs(one / other - 1) <= 0.05, error=one / other - 1,
+    )  # fmt: skip
+    if math.log(comparison.ci_high / comparison.ci_low) <= 2 * 1.96 * 0.02:
+        question = "equal backends are called the same, where the ratio's standard error is ≤ 2 %"
+        yield Outcome(question=question, right=verdict == "same", wanted=0.5)
+
+
+def delayed_backend(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure a merge over tcp, and over one that takes 10 or 15 % longer."""
+    percent = (10, 15)[seed % 2]
+    comparison = compared(folder, "delayed-merge", f"delayed:{percent},delayed:0", seed)
+    truth = 1 / (1 + percent / 100)
+    yield from estimates(comparison, truth)
+    yield Outcome(
+        question=f"a delay of {percent} % is found", right=comparison.verdict == "faster",
+        wanted={10: 0.8, 15: 0.95}[percent],
+        false=comparison.verdict in ("slower", "same"),
+    )  # fmt: skip
+
+
+def compared(folder: Path, workload: str, backends: str, seed: int) -> Comparison:
+    """Compare two backends, with the time per backend that ``make run`` has."""
     result = run(
-        folder, "merge", "--backends", "tcp,tcp@2", "--workers", 2, "--rows", 250_000,
-        "--budget", "90s", "--seed", seed,
+        folder, workload, "--backends", backends, "--workers", 2, "--rows", 250_000,
+        "--budget", BUDGET, "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
-    one, other = comparison.baseline_moved_bytes, comparison.candidate_moved_bytes
-    verdict = comparison.verdict
+    return comparison
+
+
+def estimates(comparison: Comparison, truth: float) -> Iterator[Outcome]:
+    """Compare a ratio and its interval with the `truth`."""
     yield Outcome(
-        question="A/A: no difference is claimed", right=verdict in ("same", "inconclusive"),
-        false=verdict in ("faster", "slower"), error=comparison.ratio - 1,
+        question="the interval of a ratio has the true one",
+        right=comparison.ci_low <= truth <= comparison.ci_high, error=comparison.ratio / truth - 1,
     )  # fmt: skip
+
+
+def forked_launches(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Start the processes of every second launch by fork, of the others by exec."""
+    suite = folder / "suite.toml"
+    case = '[[case]]\nworkload = "merge"\nparams = {{ rows = 100000 }}\n{}\n'
+    starts = {
+        "fork": case.format(""),
+        "spawn": case.format('cluster = { launcher_options = { start = "spawn" } }'),
+    }
+    suite.write_text("".join(starts.values()))
+    result = run(folder, suite, "--launches", 6, "--iterations", 5, "--seed", seed)
+    cases = {
+        case.cluster.launcher_options.get("start", "fork"): case for case in result.suite.cases
+    }
+    samples = measured(result).groupby(["case_id", "launch"])["seconds"].median()
+    medians_s = {start: samples[cases[start].id].tolist() for start in starts}
+    error = float(np.median(medians_s["fork"]) / np.median(medians_s["spawn"]) - 1)
     yield Outcome(
-        question="A/A: both move the same bytes, within 5 %",
-        right=abs(one / other - 1) <= 0.05, error=one / other - 1,
+        question="forked launches take as long as fresh ones, within 5 %",
+        right=abs(error) <= 0.05, error=error, medians_s=medians_s,
     )  # fmt: skip
 
 
@@ -151,7 +243,7 @@ def two_modes(seed: int, folder: Path) -> Iterator[Outcome]:
     named = not math.isnan(row.low_mode_s)
     yield Outcome(
         question="launches of two modes are named, with their shares",
-        right=named and row.low_mode_share == 0.5,
+        right=bool(named and row.low_mode_share == 0.5),
     )
 
 
@@ -222,41 +314,48 @@ def slow_parts(seed: int, folder: Path) -> Iterator[Outcome]:
 
 
 def planted_log(seed: int, folder: Path) -> Iterator[Outcome]:
-    """Plant overlapping fetches, retried ones and steps of the clock in a log of equal links."""
+    """Plant overlapping and retried fetches, steps and skew of clocks in a log of equal links."""
     dice = np.random.default_rng(seed)
     case = builders.case(n_workers=4, launches=3)
     n_steps = int(dice.integers(1, 4))
     nbytes, seconds = 8_000_000, 0.01
     records = []
     for launch in range(3):
-        for src in range(4):
-            for dst in range(4):
-                if src == dst:
-                    continue
-                ends = {"src": str(src), "dst": str(dst), "launch": launch}
+        for dst in range(4):
+            ends = {"dst": str(dst), "launch": launch}
+            skew = dice.normal(0, 1)
+            n_logged = 6
+            if dst == 1 and launch < n_steps:
+                # The clock was set back during this fetch.
+                records.append(builders.transfer(case, 2, 1, nbytes, src="0", **ends))
+                n_logged += 1
+            for src in {*range(4)} - {dst}:
                 # Two that overlap by half: three halves of the time of one.
-                for start in (0.0, seconds / 2):
+                for start in (skew, skew + seconds / 2):
                     stop = start + seconds * math.exp(dice.normal(0, 0.02))
-                    records.append(builders.transfer(case, start, stop, nbytes, **ends))
-    for number in range(n_steps):
-        # The clock was set back during the fetch.
-        records.append(builders.transfer(case, 2, 1, nbytes, src="0", dst="1", launch=number % 3))
-    counts = [
-        builders.log_count(case, str(n), n_started=20, n_logged=18, n_busy=2) for n in range(4)
-    ]
-    store = builders.written(folder, [case], builders.ended([*records, *counts]))
+                    records.append(
+                        builders.transfer(case, start, stop, nbytes, src=str(src), **ends)
+                    )
+            counts = {"n_started": n_logged + 2, "n_logged": n_logged, "n_busy": 2}
+            records.append(builders.log_count(case, str(dst), launch=launch, **counts))
+    store = builders.written(folder, [case], builders.ended(records))
     planted = commbench.load(store.path)
     pairs = planted.pairs
     busy = nbytes * 2 / (1.5 * seconds)
     error = float(np.median(pairs["busy_Bps"])) / busy - 1
     yield Outcome(
-        question="busy bandwidth of overlapping fetches, within 5 %",
+        question="busy bandwidth of overlapping fetches, skewed clocks: within 5 %",
         right=abs(error) <= 0.05, error=error,
     )  # fmt: skip
     yield Outcome(
         question="fetches that end before they begin are counted apart",
         right=int(pairs["n_untimed"].sum()) == n_steps,
     )
+    (coverage,) = planted.coverage.itertuples()
+    yield Outcome(
+        question="fetches that a busy sender made wait are counted, and none is lost",
+        right=(coverage.n_busy, coverage.n_lost) == (24, 0), false=coverage.n_lost > 0,
+    )  # fmt: skip
     yield Outcome(
         question="equal links: none is named as slow", right=planted.slow_pairs.empty,
         false=not planted.slow_pairs.empty,
@@ -315,20 +414,52 @@ def profile(seed: int, folder: Path) -> Iterator[Outcome]:
         folder, "known", *arguments, "--cpu", 0.05, "--tasks", 40, "--launches", 1,
         "--iterations", 1, "--warmups", 1, "--seed", seed, prefix=prefix,
     )  # fmt: skip
-    shares = stats.profile_shares(stats.worker_profiles(result), result)
-    row = shares[shares["process"] == "workers"].iloc[0]
-    for name in ("compute", part):
-        error = float(row[name]) - 0.5
+    profiles = stats.worker_profiles(result)
+    (shares,) = profiles[profiles["compute_s"].notna()].pipe(
+        stats.profile_shares, result
+    ).itertuples()  # fmt: skip
+    wall_s = profiles["wall_s"].max()
+    # All threads compute for 2 s together. Only sleep lasts as long where others use the cores.
+    computed = 2.0 / wall_s if kind == "sleep" else 1.0 / wall_s
+    for name, truth in (
+        ("compute", computed),
+        (part, computed if kind == "sleep" else 1 - computed),
+    ):
+        error = float(getattr(shares, name)) - truth
         yield Outcome(
             question=f"shares of tasks that wait for {kind}, within 5 points",
             right=abs(error) <= 0.05, error=error,
         )  # fmt: skip
 
 
+def perftest(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Stream messages by ucx_perftest, and by a loop that waits until the peer has all of them."""
+    size, n_windows = ((1 << 16, 100), (1 << 20, 20), (8 << 20, 4))[seed % 3]
+    loop = [sys.executable, BARE / "ucx_stream.py", str(size), "16", str(n_windows)]
+    environ = os.environ | backends.parse("ucx:shm").environment("cpu", folder)
+    by_tool, by_loop = [], []
+    for _ in range(3):
+        result = run(
+            folder, "pingpong", "--mode", "bandwidth", "--window", 16, "--layers", "raw",
+            "--backends", "ucx:shm", "--sizes", size, "--launches", 1,
+        )  # fmt: skip
+        by_tool += result.samples["seconds"].tolist()
+        text = subprocess.check_output(loop, env=environ, text=True, timeout=120)
+        by_loop.append(float(text.splitlines()[-1]))
+    # Other processes only make them slower.
+    error = min(by_tool) / min(by_loop) - 1
+    yield Outcome(
+        question="a stream of ucx_perftest is at most 10 % faster than one that is acknowledged",
+        right=error >= -0.1, error=error,
+    )  # fmt: skip
+
+
 TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     trial.__name__.replace("_", "-"): trial
     for trial in (
-        cpu_time, planted_log, too_few_cores, one_mode, two_modes, profile, slow_parts,
-        equal_backends,
+        cpu_time, planted_log, too_few_cores, profile, one_mode, two_modes, slow_parts,
+        forked_launches, equal_backends, delayed_backend, perftest,
     )
 }  # fmt: skip
+SHARES = {"cpu-time": 6, "planted-log": 4, "too-few-cores": 2, "profile": 3, "slow-parts": 2}
+"""How often the quick trials, and those of several kinds, run for each time of the others."""
