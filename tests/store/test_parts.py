@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commbench.errors import ResultsError
-from commbench.model import TransferRecord, WireBytes
+from commbench.model import TaskRecord, TransferRecord, WireBytes
 from commbench.store import parts
 from commbench.store.parts import Batch, Parts, all_records, closed, merge
 from commbench.store.records import DEFAULTS
@@ -107,6 +107,13 @@ def test_merging_leaves_all_parts_if_one_is_damaged(tmp_path):
     merge(tmp_path, "TransferRecord")
     assert names(tmp_path) == ["a.parquet", "b.parquet"]
     assert len(closed(tmp_path, "TransferRecord")) == 2
+
+
+def test_batch_without_a_column_that_was_added_later_has_its_default():
+    columns = {"worker": "0", "thread": 1, "name": "add", "action": "compute", "stop_s": 1.0}
+    keys = {"case_id": CASE.id, "launch": 0, "iteration": 0}
+    (task,) = Batch.from_columns(TaskRecord, **keys, **columns, start_s=[0.0]).records()
+    assert (task.key, task.nbytes) == ("", 0)
 
 
 def test_column_added_later_has_its_default(tmp_path, monkeypatch):

@@ -29,8 +29,7 @@ from commbench import backends, stats
 from commbench.analysis.run import Run
 from commbench.cli.main import main
 from commbench.machine import cores
-from commbench.model import Comparison
-from commbench.stats.selection import measured
+from commbench.model import Case, Comparison
 
 BARE = Path(__file__).parents[1] / "bare"
 BUDGET = "90s"
@@ -141,7 +140,7 @@ class Outcome:
     """The least share of right answers."""
     error: float | None = None
     medians_s: dict[str, list[float]] | None = None
-    """The medians of launches, by how their processes started."""
+    """The medians of launches, by backend or by how their processes started."""
 
 
 def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
@@ -164,12 +163,14 @@ def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
 
 def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure tcp under two names, through merge."""
-    comparison = compared(folder, "merge", "tcp,tcp@2", seed)
+    result, comparison = compared(folder, "merge", "tcp,tcp@2", seed)
     verdict = comparison.verdict
     yield from estimates(comparison, 1.0)
     claimed = verdict in ("faster", "slower")
-    yield Outcome(question="equal backends: no difference is claimed", right=not claimed,
-                  false=claimed)  # fmt: skip
+    yield Outcome(
+        question="equal backends: no difference is claimed", right=not claimed, false=claimed,
+        medians_s=medians_s(result, lambda case: case.backend),
+    )  # fmt: skip
     one, other = comparison.baseline_moved_bytes, comparison.candidate_moved_bytes
     yield Outcome(
         question="equal backends move the same bytes, within 5 %",
@@ -183,24 +184,28 @@ def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
 def delayed_backend(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure a merge over tcp, and over one that takes 10 or 15 % longer."""
     percent = (10, 15)[seed % 2]
-    comparison = compared(folder, "delayed-merge", f"delayed:{percent},delayed:0", seed)
-    truth = 1 / (1 + percent / 100)
-    yield from estimates(comparison, truth)
+    _, comparison = compared(folder, "delayed-merge", f"delayed:{percent},delayed:0", seed)
+    yield from estimates(comparison, 1 / (1 + percent / 100))
     yield Outcome(
         question=f"a delay of {percent} % is found", right=comparison.verdict == "faster",
-        wanted={10: 0.8, 15: 0.95}[percent],
-        false=comparison.verdict in ("slower", "same"),
+        wanted={10: 0.8, 15: 0.95}[percent], false=comparison.verdict in ("slower", "same"),
     )  # fmt: skip
 
 
-def compared(folder: Path, workload: str, backends: str, seed: int) -> Comparison:
+def compared(folder: Path, workload: str, backends: str, seed: int) -> tuple[Run, Comparison]:
     """Compare two backends, with the time per backend that ``make run`` has."""
     result = run(
         folder, workload, "--backends", backends, "--workers", 2, "--rows", 250_000,
         "--budget", BUDGET, "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
-    return comparison
+    return result, comparison
+
+
+def medians_s(run: Run, name: Callable[[Case], str]) -> dict[str, list[float]]:
+    """Return the medians of the launches of each case, in their order."""
+    medians = run.launch_medians.groupby("case_id")["median_s"]
+    return {name(case): medians.get_group(case.id).tolist() for case in run.suite.cases}
 
 
 def estimates(comparison: Comparison, truth: float) -> Iterator[Outcome]:
@@ -215,21 +220,14 @@ def forked_launches(seed: int, folder: Path) -> Iterator[Outcome]:
     """Start the processes of every second launch by fork, of the others by exec."""
     suite = folder / "suite.toml"
     case = '[[case]]\nworkload = "merge"\nparams = {{ rows = 100000 }}\n{}\n'
-    starts = {
-        "fork": case.format(""),
-        "spawn": case.format('cluster = { launcher_options = { start = "spawn" } }'),
-    }
-    suite.write_text("".join(starts.values()))
+    fresh = 'cluster = { launcher_options = { start = "spawn" } }'
+    suite.write_text(case.format("") + case.format(fresh))
     result = run(folder, suite, "--launches", 6, "--iterations", 5, "--seed", seed)
-    cases = {
-        case.cluster.launcher_options.get("start", "fork"): case for case in result.suite.cases
-    }
-    samples = measured(result).groupby(["case_id", "launch"])["seconds"].median()
-    medians_s = {start: samples[cases[start].id].tolist() for start in starts}
-    error = float(np.median(medians_s["fork"]) / np.median(medians_s["spawn"]) - 1)
+    medians = medians_s(result, lambda case: case.cluster.launcher_options.get("start", "fork"))
+    error = float(np.median(medians["fork"]) / np.median(medians["spawn"]) - 1)
     yield Outcome(
         question="forked launches take as long as fresh ones, within 5 %",
-        right=abs(error) <= 0.05, error=error, medians_s=medians_s,
+        right=abs(error) <= 0.05, error=error, medians_s=medians,
     )  # fmt: skip
 
 
