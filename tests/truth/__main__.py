@@ -8,6 +8,7 @@ with commit and machine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -60,14 +61,16 @@ def main() -> None:
     done = Counter(name for name, _ in {(row["trial"], row["seed"]) for row in rows})
     lasted_s = {row["trial"]: row["seconds"] for row in rows}
     FILE.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        name = min(given.trials, key=lambda name: done[name] / SHARES.get(name, 1))
-        began = time.monotonic()
-        if began + lasted_s.get(name, 0) > until:
-            break
-        run_trial(name, seed=done[name])
-        lasted_s[name] = time.monotonic() - began
-        done[name] += 1
+    # An interrupted run has its page, too.
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            name = min(given.trials, key=lambda name: done[name] / SHARES.get(name, 1))
+            began = time.monotonic()
+            if began + lasted_s.get(name, 0) > until:
+                break
+            run_trial(name, seed=done[name])
+            lasted_s[name] = time.monotonic() - began
+            done[name] += 1
     if rows := outcomes():
         PAGE.write_text(page(rows), encoding="utf-8")
 
