@@ -16,7 +16,7 @@ DATA, REPLY = libucxx.UCXXTag(1), libucxx.UCXXTag(2)
 WARMUPS = 2
 
 
-def finish(worker, requests):
+def finish(requests):
     """Poll until all requests are complete."""
     while not all(request.completed for request in requests):
         worker.progress()
@@ -24,14 +24,9 @@ def finish(worker, requests):
         request.check_error()
 
 
-def new_worker():
-    """Return a worker that is polled."""
-    return libucxx.UCXWorker(libucxx.UCXContext(feature_flags=(libucxx.Feature.TAG,)))
-
-
-def serve(size, window, count):
+def serve():
     """Receive every window, and answer it."""
-    worker, accepted = new_worker(), []
+    accepted = []
     listener = libucxx.UCXListener.create(
         worker, 0, lambda request: accepted.append(
             listener.create_endpoint_from_conn_request(request, endpoint_error_handling=True)
@@ -40,39 +35,32 @@ def serve(size, window, count):
     print(listener.port, flush=True)
     while not accepted:
         worker.progress()
-    (endpoint,) = accepted
-    received = [Array(numpy.zeros(size, "u1")) for _ in range(window)]
-    reply = Array(numpy.ones(1, "u1"))
     for _ in range(WARMUPS + count):
-        finish(worker, [endpoint.tag_recv(each, tag=DATA) for each in received])
-        finish(worker, [endpoint.tag_send(reply, tag=REPLY)])
+        finish([accepted[0].tag_recv(buffer, tag=DATA) for buffer in buffers])
+        finish([accepted[0].tag_send(reply, tag=REPLY)])
     # The peer has the last reply when it closes.
     sys.stdin.read()
 
 
-def measure(size, window, count):
+def measure(port):
     """Return the seconds per message."""
+    endpoint = libucxx.UCXEndpoint.create(worker, "127.0.0.1", port, endpoint_error_handling=True)
+    for number in range(WARMUPS + count):
+        if number == WARMUPS:
+            began = time.perf_counter()
+        sends = [endpoint.tag_send(buffer, tag=DATA) for buffer in buffers]
+        finish([*sends, endpoint.tag_recv(reply, tag=REPLY)])
+    return (time.perf_counter() - began) / (len(buffers) * count)
+
+
+size, window, count = map(int, sys.argv[-3:])
+worker = libucxx.UCXWorker(libucxx.UCXContext(feature_flags=(libucxx.Feature.TAG,)))
+buffers = [Array(numpy.random.default_rng(n).integers(0, 256, size, "u1")) for n in range(window)]
+reply = Array(numpy.zeros(1, "u1"))
+if len(sys.argv) > 4:
+    serve()
+else:
     command = [sys.executable, __file__, "serve", *sys.argv[1:]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
-        worker = new_worker()
-        endpoint = libucxx.UCXEndpoint.create(
-            worker, "127.0.0.1", int(peer.stdout.readline()), endpoint_error_handling=True
-        )
-        sent = Array(numpy.random.default_rng(0).integers(0, 256, size, dtype="u1"))
-        reply = Array(numpy.zeros(1, "u1"))
-        for number in range(WARMUPS + count):
-            if number == WARMUPS:
-                began = time.perf_counter()
-            sends = [endpoint.tag_send(sent, tag=DATA) for _ in range(window)]
-            finish(worker, [*sends, endpoint.tag_recv(reply, tag=REPLY)])
-        seconds = time.perf_counter() - began
+        print(measure(int(peer.stdout.readline())))
         peer.stdin.close()
-    return seconds / (window * count)
-
-
-if __name__ == "__main__":
-    *role, size, window, count = sys.argv[1:]
-    if role:
-        serve(int(size), int(window), int(count))
-    else:
-        print(measure(int(size), int(window), int(count)))

@@ -5,8 +5,6 @@ import processes
 import pytest
 from namespaces import PAYLOAD_SHARE
 
-import commbench
-
 SLOW = {("0", "1"), ("1", "0")}
 SECONDS = 0.2
 """What the largest block takes on the slow link: latency is little of it, and of a quarter of it.
@@ -69,28 +67,3 @@ def test_the_model_predicts_transfers_of_the_slow_pair_within_20_percent(measure
         assert models[pair]["error_median"] <= 0.2
         assert models[pair]["beta_Bps"] == pytest.approx(rate * PAYLOAD_SHARE, rel=0.15)
         assert models[pair]["link"] == "network"
-
-
-SLOW_PARTS = {
-    "worker": ([(0, 2), (1, 2), (2, 3)], False, "from and to worker 2"),
-    "sender": ([(2, 0), (2, 1), (2, 3)], True, "from worker 2"),
-    "receiver": ([(0, 2), (1, 2), (3, 2)], True, "to worker 2"),
-    "direction": ([(3, 1)], True, "from 3 to 1"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SLOW_PARTS)
-def test_a_slow_host_of_four_and_a_slow_direction_are_distinguished(kind, tmp_path):
-    links, one_way, cause = SLOW_PARTS[kind]
-    layout = namespaces.mesh(4, dict.fromkeys(links, 40e6), one_way=one_way)
-    with namespaces.laid_out(layout) as there, namespaces.launches_on_host_0(tmp_path, there):
-        result = processes.invoke(
-            "run", "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
-            "--iterations", 3, "--sizes", "64KiB,8MB",
-            "--output", tmp_path / "results", figures=())  # fmt: skip
-    assert result.exit_code == 0, result.output
-    slow = commbench.load(result.stdout.splitlines()[-1]).slow_pairs
-    slow = slow[slow["channel"] == "alone"]
-    assert {(row.kind, row.cause) for row in slow.itertuples()} == {(kind, cause)}
-    assert (slow["low"] > 2).all()

@@ -15,12 +15,12 @@ CASES = (builders.case("tcp"), builders.case("ucx"))
 N_LAUNCHES = 100
 
 
-def verdict(one, two, alpha=1 - CONFIDENCE):
+def verdict(one, two, alpha=1 - CONFIDENCE, *, paired=True):
     sides = [
         make_side(case, "comm", 1, dict(enumerate(launches)))
         for case, launches in zip(CASES, (one, two), strict=True)
     ]
-    (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=True, alpha=alpha)
+    (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=paired, alpha=alpha)
     return comparisons
 
 

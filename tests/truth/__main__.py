@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -28,7 +29,7 @@ from scipy import stats
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "stats", "truth")]
 
-from test_comparison_rates import sequentially  # noqa: E402
+from test_comparison_rates import sequentially, verdict  # noqa: E402
 from trials import SHARES, TRIALS, Outcome  # noqa: E402
 
 from commbench.machine import environment  # noqa: E402
@@ -120,7 +121,7 @@ def outcomes() -> list[dict[str, Any]]:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """Return the page: the conclusion, a row for each question, and how launches start."""
+    """Return the page: the conclusion, a row for each question, and what launches show together."""
     table = pd.DataFrame(rows)
     lines = [
         "| question | right | wanted | | something else named | error: median (5 % to 95 %) |",
@@ -188,6 +189,9 @@ def designs(table: pd.DataFrame) -> str:
         shares[factor] = {name: verdicts.count(name) / N_DESIGNS for name in set(verdicts)}
     wrong = sum(shares[1.0].get(name, 0) for name in ("faster", "slower"))
     found = {factor: shares[factor].get("faster", 0) for factor in shares}
+    runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
+    between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
+    differ = pd.Series([name in ("faster", "slower") for name in between])
     return f"""
 ## What a run as long as `make run` finds
 
@@ -196,6 +200,9 @@ def designs(table: pd.DataFrame) -> str:
 {N_DESIGNS} windows each of {size} blocks in time order, with five looks, from the {len(pool)}
 blocks of all trials of equal backends; the times of one of the two were multiplied. Windows
 overlap, so that fewer blocks make the shares less certain.
+
+Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
+in {rate(differ)}.
 """
 
 

@@ -21,13 +21,11 @@ import builders
 import namespaces
 import numpy as np
 import processes
-from click.testing import CliRunner
 from namespaces import PAYLOAD_SHARE
 
 import commbench
 from commbench import backends, stats
 from commbench.analysis.run import Run
-from commbench.cli.main import main
 from commbench.machine import cores
 from commbench.model import Case, Comparison
 
@@ -233,27 +231,23 @@ def forked_launches(seed: int, folder: Path) -> Iterator[Outcome]:
 
 def two_modes(seed: int, folder: Path) -> Iterator[Outcome]:
     """Delay messages by 8 ms in two of four launches."""
-    result = run(
-        folder, "two-modes", "--layers", "comm", "--sizes", 1, "--launches", 8,
-        "--iterations", 20, "--seed", seed,
-    )  # fmt: skip
-    (row,) = result.summaries.itertuples()
-    named = not math.isnan(row.low_mode_s)
-    yield Outcome(
-        question="launches of two modes are named, with their shares",
-        right=bool(named and row.low_mode_share == 0.5),
-    )
+    share = low_mode_share(folder, "two-modes", seed)
+    yield Outcome(question="launches of two modes are named, with their shares", right=share == 0.5)
 
 
 def one_mode(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure the same without the delay."""
-    result = run(
-        folder, "pingpong", "--layers", "comm", "--sizes", 1, "--launches", 8,
-        "--iterations", 20, "--seed", seed,
-    )  # fmt: skip
-    (row,) = result.summaries.itertuples()
-    named = not math.isnan(row.low_mode_s)
+    named = not math.isnan(low_mode_share(folder, "pingpong", seed))
     yield Outcome(question="launches of one mode are not split", right=not named, false=named)
+
+
+def low_mode_share(folder: Path, workload: str, seed: int) -> float:
+    """Return the share of the launches in the faster mode; nan if there is one mode."""
+    result = run(
+        folder, workload, "--layers", "comm", "--sizes", 1, "--launches", 8, "--iterations", 20,
+        "--seed", seed,
+    )  # fmt: skip
+    return float(result.summaries["low_mode_share"].item())
 
 
 def too_few_cores(seed: int, folder: Path) -> Iterator[Outcome]:
@@ -288,12 +282,12 @@ def slow_parts(seed: int, folder: Path) -> Iterator[Outcome]:
     }  # fmt: skip
     links, one_way, cause = layouts[kind]
     layout = namespaces.mesh(4, dict.fromkeys(links, rate_Bps), one_way=one_way)
-    arguments = [
-        "run", "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
-        "--iterations", 3, "--sizes", "64KiB,8MB", "--seed", seed, "--output", folder / "results",
-    ]  # fmt: skip
     with namespaces.laid_out(layout) as there, namespaces.launches_on_host_0(folder, there):
-        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        done = processes.invoke(
+            "run", "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
+            "--iterations", 3, "--sizes", "64KiB,8MB", "--seed", seed, "--output",
+            folder / "results", figures=(),
+        )  # fmt: skip
     result = commbench.load(Path(done.stdout.splitlines()[-1]))
     table = result.slow_pairs[result.slow_pairs["channel"] == "alone"]
     causes = set(table["cause"])
