@@ -14,7 +14,7 @@ from commbench import stats
 from commbench.model import LAYERS
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
-from commbench.reports.sections import median_time
+from commbench.reports.sections import median_time, with_tuning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,11 @@ def plot_times(run: Run) -> Figure | None:
         return None
     names, heights = {}, []
     for name, cases in panels.items():
-        labels = [(style.label(case.backend), style.failed(run, case.id)) for case in cases]
+        backends = with_tuning([case.backend for case in cases])
+        labels = [
+            (style.label(backend), style.failed(run, case.id))
+            for backend, case in zip(backends, cases, strict=True)
+        ]
         names[name] = [f"{label}\n({why})" if why else label for label, why in labels]
         most = max(text.count("\n") + 1 for text in names[name])
         heights.append(len(cases) * max(LINE_IN, 0.15 * most) + 0.85)

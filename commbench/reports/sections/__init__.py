@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError, UnknownNameError
+from commbench.backends import parse
+from commbench.errors import CommbenchError, ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_message_size, format_seconds
 
@@ -273,6 +274,28 @@ def labels(run: Run, table: pd.DataFrame) -> list[str]:
         return [str(backend) for backend in table["backend"]]
     tasks = table["case_id"].map(run.case_labels)
     return [f"{task} {backend}" for task, backend in zip(tasks, table["backend"], strict=True)]
+
+
+def with_tuning(names: Iterable[str]) -> list[str]:
+    """Return names with *default* and *tuned* where there are both of a backend.
+
+    Examples
+    --------
+    >>> with_tuning(["tcp", "ucx", "ucx:shm", "ucx:shm+thread-future"])
+    ['tcp', 'ucx (default)', 'ucx:shm', 'ucx:shm+thread-future (tuned)']
+    """
+    tunings: dict[str, dict[str, str]] = {}
+    for name in names:
+        # Runs may have backends of plug-ins that are not installed.
+        with suppress(CommbenchError):
+            backend = parse(name)
+            tunings.setdefault(backend.head, {})[name] = backend.tuning
+    shown = {
+        name: f"{name} ({tuning})"
+        for group in tunings.values() if {"default", "tuned"} <= {*group.values()}
+        for name, tuning in group.items() if tuning
+    }  # fmt: skip
+    return [shown.get(name, name) for name in names]
 
 
 def number(value: float) -> Quantity:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.run import Run
-from commbench.backends import parse
-from commbench.errors import CommbenchError
 from commbench.model import USER_CODE, Case, ClusterSpec, Comparison
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.sections import (
@@ -25,6 +22,7 @@ from commbench.reports.sections import (
     quantities,
     range_ends,
     warmup,
+    with_tuning,
 )
 from commbench.reports.sections.differences import ratio, slowdowns, verdict_cells
 
@@ -59,7 +57,7 @@ def time_tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             f"{_describe(cases[first.case_id])}: time per iteration",
             {
-                "backend": _with_tuning(group.backend),
+                "backend": with_tuning(group.backend),
                 "median": map(median_time, group.itertuples()),
                 interval_title(group.confidence): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [
@@ -93,7 +91,7 @@ def time_opening(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
             {
-                "backend": _with_tuning(group.backend),
+                "backend": with_tuning(group.backend),
                 "time per iteration": map(median_time, group.itertuples()),
                 BAR: (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
@@ -102,28 +100,6 @@ def time_opening(run: Run) -> Iterator[Table]:
             "Times are medians; ratios are of launches, not of the medians." * any(pairs),
             text_columns={BAR},
         )
-
-
-def _with_tuning(names: Iterable[str]) -> list[str]:
-    """Return names with *default* and *tuned* where there are both of a backend.
-
-    Examples
-    --------
-    >>> _with_tuning(["tcp", "ucx", "ucx:shm", "ucx:shm+thread-future"])
-    ['tcp', 'ucx (default)', 'ucx:shm', 'ucx:shm+thread-future (tuned)']
-    """
-    tunings: dict[str, dict[str, str]] = {}
-    for name in names:
-        # Runs may have backends of plug-ins that are not installed.
-        with suppress(CommbenchError):
-            backend = parse(name)
-            tunings.setdefault(backend.head, {})[name] = backend.tuning
-    shown = {
-        name: f"{name} ({tuning})"
-        for group in tunings.values() if {"default", "tuned"} <= {*group.values()}
-        for name, tuning in group.items() if tuning
-    }  # fmt: skip
-    return [shown.get(name, name) for name in names]
 
 
 def _region_table(table: pd.DataFrame, title: str = "") -> Table:
