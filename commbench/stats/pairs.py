@@ -273,7 +273,7 @@ def shuffles(run: Run) -> pd.DataFrame:
         **{name: (name, "median") for name in _PHASES},
     ).reset_index()  # fmt: skip
     table["mean_Bps"] = table["bytes"] / table["mean_Bps"].where(table["mean_Bps"] > 0)
-    return in_suite_order(table, run)
+    return in_suite_order(table.astype(dict.fromkeys(key, "str")), run)
 
 
 def link_bandwidths(run: Run) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import pytest
 from builders import end, sample, transfer, wire
 from shown import titled, titles
 
+from commbench.reports.html import pair_matrix
 from commbench.reports.sections.pair_tables import opening
 
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
@@ -146,3 +147,50 @@ def test_many_slow_links_have_four_warnings(recorded):
     assert ["as long as ordinary" in text for text in warnings] == [True, True, True, False]
     assert warnings[3].count("from") == 6
     assert warnings[3].endswith("are slow, too, and 6 others")
+
+
+@pytest.fixture(scope="module")
+def shuffled(recorded):
+    """Return a merge whose input a worker fetched, and whose rows moved by P2P."""
+    case = builders.case(n_workers=2)
+    p2p = {"channel": "p2p", "queue_s": 0.001, "handling_s": 0.25}
+    names = [f"hash-join-transfer-{letter * 32}" for letter in "ab"]
+    records = [
+        *(transfer(case, 0, 2, MIB // 2, shuffle=name, **p2p) for name in names),
+        transfer(case, 0, 1, MIB // 2, src="1", dst="0", shuffle=names[0], **p2p),
+        transfer(case, 0, 1, 28),
+        wire(case, 2 * MIB),
+        builders.log_count(case, n_started=1, n_logged=1),
+    ]
+    return recorded([case], builders.ended([sample(case, 1.0), *records]))
+
+
+def test_batches_have_a_pair_table_with_the_parts_of_their_time(shuffled):
+    table = titled(shuffled, "Bandwidth per pair of workers")
+    assert table.title == "Bandwidth per pair of workers, by P2P (transfers ≥ 250 kB)"
+    assert table.columns[-4:] == ("median\nGB/s", "queue\nms", "wire\nms", "handling\nms")
+    assert [row[1:3] + row[-3:] for row in table.rows] == [
+        ("0 → 1", "2", "1", "2000", "250"), ("1 → 0", "1", "1", "1000", "250"),
+    ]  # fmt: skip
+    assert "had none" not in table.note
+
+
+def test_each_shuffle_has_a_row_with_a_short_name(shuffled):
+    table = titled(shuffled, "P2P shuffles")
+    assert [row[1:3] for row in table.rows] == [
+        ("hash-join-aaaaaa", "2"),
+        ("hash-join-bbbbbb", "1"),
+    ]
+
+
+def test_coverage_says_how_much_was_p2p(shuffled, even):
+    table = titled(shuffled, "Coverage")
+    assert dict(zip(table.titles, table.rows[0], strict=True))["by P2P"] == "1.57 MB"
+    assert "by P2P" not in titled(even, "Coverage").titles
+
+
+def test_the_page_has_the_queue_and_the_handling_of_a_pair(shuffled):
+    (block,) = pair_matrix.blocks(shuffled)
+    cell = block.matrices[0].rows[0][1][1]
+    assert "queue 1.00 ms\nhandling 250 ms" in cell.description
+    assert "≥ 250 kB; src → dst: src sent to dst" in block.note

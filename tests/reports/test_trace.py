@@ -45,6 +45,14 @@ def test_slices_are_the_tasks_and_both_ends_of_the_fetches_of_one_iteration(made
     }  # fmt: skip
 
 
+def test_a_batch_has_its_shuffle_and_the_parts_of_its_time(recorded):
+    parts = {"shuffle": "join-1", "queue_s": 0.5, "handling_s": 0.25}
+    records = [sample(CASE, 1.0), transfer(CASE, 0, 1, 10, channel="p2p", **parts)]
+    made = events(recorded([CASE], builders.ended(records)))
+    both_ends = [event["args"] for event in made if event["ph"] == "X"]
+    assert both_ends == [{"nbytes": 10, "keys": 1, "channel": "p2p", **parts}] * 2
+
+
 def test_times_are_microseconds_since_the_start_of_the_iteration(made):
     (first, *_) = sorted(e["ts"] for e in made if e["ph"] == "X" and e["cat"] == "compute")
     assert first == pytest.approx(1e5, abs=1)

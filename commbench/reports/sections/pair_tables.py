@@ -155,10 +155,13 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     interval = _interval(shown)
     overlap = bool((shown["concurrency"] >= _OVERLAP).any())
     if channel == "p2p":
-        last = _milliseconds(shown)
+        numbers = {"median\nGB/s": map(number, shown.q50_Bps / 1e9), **interval}
+        numbers |= _milliseconds(shown)
         meaning = "batch, from request to answer, without the receiver's handling", _PHASES
     else:
-        last = {
+        numbers = {
+            **_quartiles(shown),
+            **interval,
             "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
             **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
         }
@@ -176,9 +179,7 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
             **({"link": shown.link} if len(classes) > 1 else {}),
             "n": quantities(str, shown.n),
             "bytes": quantities(format_bytes, shown.bytes),
-            **_quartiles(shown),
-            **interval,
-            **last,
+            **numbers,
         },
         f"{source}: one {meaning[0]}. "
         + "Interval: over the launches' medians. " * bool(interval)
@@ -204,10 +205,14 @@ def _interval(pairs: pd.DataFrame) -> dict[str, Iterable[str]]:
 
 def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
     n_seen = pairs.groupby("case_id", observed=True).size()
+    seen_at_all = {*run.pairs["case_id"].unique()}
     log = run.transfers
     for case in run.suite.cases:
         n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
         n_missing = n_pairs - int(n_seen.get(case.id, 0))
+        if n_missing == n_pairs and case.id in seen_at_all:
+            # Tasks of a P2P shuffle, for example, fetch only what is small.
+            continue
         is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
         if n_missing and is_logged.any():
             yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
@@ -221,8 +226,8 @@ def _shuffle_table(run: Run, most: int) -> Table:
         "P2P shuffles",
         {
             "backend": labels(run, table),
-            # Names end in a token of 32 digits.
-            "shuffle": table["shuffle"].str.replace(r"(-\w{8})\w{24}$", r"\1", regex=True),
+            # Tasks are named shuffle-transfer-TOKEN, with 32 digits.
+            "shuffle": table["shuffle"].str.replace(r"-transfer(-\w{6})\w{26}$", r"\1", regex=True),
             "n": quantities(str, table.n),
             "bytes": quantities(format_bytes, table.bytes),
             "Σ/Σ\nGB/s": map(number, table.mean_Bps / 1e9),
