@@ -63,7 +63,12 @@ LOOPS: Parts = {
 
 @style.styled
 def plot_times(run: Run) -> Figure | None:
-    """Return a figure with a panel per workload and a row per backend; None without workloads."""
+    """Return a figure with a panel per workload and a row per backend; None without workloads.
+
+    The regions of a user's code have none: they have no backends to compare.
+    """
+    if run.is_user_code:
+        return None
     groups = style.groups(run, "cluster")
     shown = run.summaries[~run.summaries.layer.isin(LAYERS)]
     # Cases with several sizes are in another figure.
@@ -251,7 +256,8 @@ def _plot_typical_iterations(
         )
         part.suptitle(f"{name}{words} ({launches})", x=0.01, ha="left", weight="bold")
         if n_stacks > 1:
-            part.legend(handles=legend, loc="outside lower left", ncols=len(legend))
+            n_columns = style.legend_columns(len(legend))
+            part.legend(handles=legend, loc="outside lower left", ncols=n_columns)
         most_s = style.largest(*(rows.wall_s for _, rows in block))
         factor, unit = style.scale(most_s, "s")
         axes = style.panels(part, len(block), columns[name], sharey=True)

@@ -138,10 +138,13 @@ def new_figure(
     figure.supxlabel(caption, x=0.01, ha="left", size=7.5, color="0.35")
     parts = list(figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     if legend:
-        parts.pop(0).legend(
-            handles=legend, loc="center left", ncols=max(1, int(share * len(legend)))
-        )
+        parts.pop(0).legend(handles=legend, loc="center left", ncols=legend_columns(len(legend)))
     return figure, parts
+
+
+def legend_columns(n: int) -> int:
+    """Return the columns of a legend whose `n` entries fill a line of a wide figure."""
+    return max(1, int(n * width_in() / WIDE_IN))
 
 
 def rows(part: SubFigure, heights: Sequence[float], *, sharex: bool = False) -> list[Axes]:

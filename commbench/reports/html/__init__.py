@@ -24,6 +24,8 @@ from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 from commbench.reports.sections.iteration_tables import BAR
 
+_TIMES = "workload-time"
+"""The figure that makes bars of text unnecessary."""
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
 
@@ -53,7 +55,8 @@ def render(run: Run) -> str:
         opening=[
             part
             for part in opening(run)
-            if isinstance(part, str) or not (part.title in below or (first and BAR in part.columns))
+            if isinstance(part, str)
+            or not (part.title in below or (BAR in part.columns and first and first.name == _TIMES))
         ],
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
