@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench import model, stats
+from commbench import model, stats, workloads
 from commbench.errors import ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
@@ -221,7 +221,7 @@ def _case_kind(case: Case, layer: str) -> str:
     if not layer:
         # Without samples, the workload decides.
         with suppress(Exception):
-            workload = registry.load("workload", case.workload)
+            workload = workloads.load(case.workload)
             if issubclass(workload, PairWorkload):
                 return "pair"
             if issubclass(workload, FetchWorkload):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from commbench import load
+from commbench import load, workloads
 from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _RunGroup(click.Group):
-    """The group ``run``, with a command for every workload, shipped suite and suite file."""
+    """The group ``run``, with a command for every workload, suite and file of a user's code."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
@@ -33,21 +33,23 @@ class _RunGroup(click.Group):
         return [*registry.names("workload"), *registry.suites()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from commbench.workloads import user_code
+
         if cmd_name.endswith(".toml"):
             return _suite_command(cmd_name, Path(cmd_name))
         if cmd_name in registry.names("workload"):
             return _workload_command(cmd_name)
         if path := registry.suites().get(cmd_name):
             return _suite_command(cmd_name, path)
-        if cmd_name.endswith(".py"):
-            raise UsageError(f"{cmd_name} is your own code: commbench profile {cmd_name}")
+        if user_code.is_named_by(cmd_name):
+            return _workload_command(user_code.normalize(cmd_name))
         raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 
 
 @click.group(
     cls=_RunGroup,
     invoke_without_command=True,
-    subcommand_metavar="WORKLOAD|SUITE|SUITE.toml [OPTIONS]",
+    subcommand_metavar="WORKLOAD|SUITE|SUITE.toml|SCRIPT.py|MODULE:FUNCTION [OPTIONS]",
     params=[
         click.Option(
             ["--resume"], type=options.RUN, metavar="RUN",
@@ -62,7 +64,12 @@ class _RunGroup(click.Group):
 )  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, **given: Any) -> None:
-    """Measure a workload or a suite and report; `run WORKLOAD --help` shows its options."""
+    """Measure a workload, a suite or your own code, and report.
+
+    The name is that of a workload or of a suite that comes with commbench, or else a file: a suite
+    (SUITE.toml) or a script with a function main(client) (SCRIPT.py), or a function of a module
+    (MODULE:FUNCTION). `run NAME --help` shows its options.
+    """
     explicit = _explicit(ctx)
     if ctx.invoked_subcommand is None:
         if given["resume"] is None:
@@ -80,7 +87,7 @@ def _explicit(ctx: click.Context) -> dict[str, Any]:
 
 
 def _workload_command(name: str) -> click.Command:
-    kind = registry.load("workload", name)
+    kind = workloads.load(name)
 
     @click.pass_context
     def callback(ctx: click.Context, /, **given: Any) -> None:
@@ -90,7 +97,7 @@ def _workload_command(name: str) -> click.Command:
             ctx.exit(_resume(_explicit(ctx), name))
         keys = [field.name for field in fields(kind.Params)]
         params = dict(kind.quick) if given["quick"] else {}
-        params |= {key: given[key] for key in keys if given[key] is not None}
+        params |= {key: given[key] for key in keys if given.get(key) is not None}
         cases = suite.cases_for(
             name,
             given["backends"] or ("tcp",),
@@ -98,7 +105,7 @@ def _workload_command(name: str) -> click.Command:
             options.cluster(given),
             **options.replication(given),
         )
-        ctx.exit(_start(suite.make_suite(name, cases), given))
+        ctx.exit(_start(suite.make_suite(name.removesuffix(".py"), cases), given))
 
     return options.Command(name, options.groups(kind), callback=callback, help=kind.summary)
 
@@ -134,6 +141,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.machine import environment
     from commbench.store import directory
     from commbench.studies import budget
+    from commbench.workloads import user_code
 
     options.validate_verbosity(given)
     if given["dry_run"]:
@@ -155,7 +163,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
         min_batch_bytes=given["min_batch"],
-        command=shlex.join(["commbench", *sys.argv[1:]]),
+        command=shlex.join(["commbench", *map(user_code.normalize, sys.argv[1:])]),
         stopping=stopping,
         racks=suites.read_racks(given["racks"]) if given["racks"] else {},
     )
@@ -282,7 +290,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
     # The scripts of a case differ in the folder of their logs only.
     pairs, jobs = list[Launch](), list[Launch]()
     for launch in (launch for launch in launches if launch.index == 0):
-        pair = issubclass(registry.load("workload", launch.case.workload), PairWorkload)
+        pair = issubclass(workloads.load(launch.case.workload), PairWorkload)
         (pairs if pair else jobs).append(launch)
     for case in (launch.case for launch in pairs if jobs):
         click.echo(f"{case.workload} over {case.backend}: two processes here, no job", err=True)

@@ -11,6 +11,7 @@ from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from commbench import workloads
 from commbench.backends import parse
 from commbench.backends.base import Unavailability
 from commbench.errors import SuiteError, UnknownNameError, UsageError
@@ -36,7 +37,7 @@ def cases_for(
     UsageError
         If a name is unknown, or a number is invalid.
     """
-    kind = registry.load("workload", workload)
+    kind = workloads.load(workload)
     filled = structure(dict(params), kind.Params, f"{workload}: params")
     given = {**kind.defaults, **replication}
     for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
@@ -99,7 +100,7 @@ def cases_for(
 
 def make_workload(case: Case) -> Workload:
     """Return an instance of a case's workload."""
-    kind = registry.load("workload", case.workload)
+    kind = workloads.load(case.workload)
     params = structure(dict(case.params), kind.Params, case.workload)
     context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
     workload: Workload = kind(params, context)
@@ -266,14 +267,14 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
 
 def _hint(key: str, known: Collection[str]) -> str:
     """Return where to write `key` if it is a parameter of a workload."""
-    workloads = [
+    names = [
         name
         for name in registry.names("workload")
-        if key in {f.name for f in fields(registry.load("workload", name).Params)}
+        if key in {f.name for f in fields(workloads.load(name).Params)}
     ]
-    if "params" not in known or not workloads:
+    if "params" not in known or not names:
         return ""
-    return f". It is a parameter of {', '.join(workloads)}: params = {{ {key} = … }}"
+    return f". It is a parameter of {', '.join(names)}: params = {{ {key} = … }}"
 
 
 def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> list[Launch]:

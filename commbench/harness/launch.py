@@ -62,6 +62,7 @@ def _measure(
         from commbench.harness.measure.cluster import measure_cluster as measure
 
         preload = workload.preload
+        workload.set_up()
     else:
         from commbench.harness.measure.fetches import measure_fetches as measure
 
@@ -115,8 +116,9 @@ def main() -> int:
         return 1
     except Exception as error:  # noqa: BLE001 - all errors must reach the report
         traceback.print_exc()
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         where = f"; the traceback is in {scratch / LOG}"
-        fail("launch", f"{type(error).__name__}: {error}{where}")
+        fail("launch", f"{type(error).__name__}: {error}{notes}{where}")
         return 1
     return 0
 

@@ -200,8 +200,18 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
         chosen = {"Workload": [*param_options(workload.Params), backends]}
         if not issubclass(workload, PairWorkload):
             chosen["Cluster"] = [*_options("size", "launcher"), _placement("none")]
+            for option in chosen["Cluster"]:
+                if option.name == "task_placement":
+                    option.default = workload.task_placement
         chosen["GPU"] = [device, *_options("gpu")]
-    return {**chosen, "Statistics": _statistics(workload), "Output": _output(resume=bool(workload))}
+    chosen |= {"Statistics": _statistics(workload), "Output": _output(resume=bool(workload))}
+    names = Counter(option.name for option in chain(*chosen.values()))
+    if twice := [str(name) for name, n in names.items() if n > 1]:
+        raise UsageError(
+            f"{getattr(workload, 'name', '')}: the parameter {twice[0]} has the name of an option "
+            "of run; give it another name"
+        )
+    return chosen
 
 
 def param_options(params: type[Any]) -> list[click.Option]:
@@ -215,6 +225,7 @@ def param_options(params: type[Any]) -> list[click.Option]:
             f"[default: {_show(field.default, field.metadata.get('unit', ''))}]",
         )
         for field in fields(params)
+        if field.metadata.get("is_option", True)
     ]
 
 

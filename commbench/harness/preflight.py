@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator
 
+from commbench import workloads
 from commbench.backends import parse
 from commbench.harness.cases import make_workload
 from commbench.model import Case, Suite, registry
@@ -89,7 +90,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
     said = set()
     for case, each in seconds:
         spec, here = case.cluster, _cores_here(case)
-        pair = issubclass(registry.load("workload", case.workload), PairWorkload)
+        pair = issubclass(workloads.load(case.workload), PairWorkload)
         if not pair and here and spec.n_workers + 2 > _CROWDED * here:
             said.add(
                 f"warning: {spec.n_workers} workers share {here} cores: they wait for cores more "

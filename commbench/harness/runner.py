@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends
+from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import UnwritableError
 from commbench.harness.launch import LOG, UNWRITABLE
@@ -176,7 +176,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
 
 
 def _cluster_environment(case: Case) -> dict[str, str]:
-    if issubclass(registry.load("workload", case.workload), PairWorkload):
+    if issubclass(workloads.load(case.workload), PairWorkload):
         return {}
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     return launcher.environment(case.cluster)

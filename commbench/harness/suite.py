@@ -35,7 +35,7 @@ command line: "5m" for a duration, "8MiB" for a size, "250k" for a count, "1%" f
 
     [[case]]                  # at least one; it may override backends to timeout_s and the cluster,
                               # this as cluster = { n_workers = 4 } or in a table [case.cluster]
-    workload = "merge"
+    workload = "merge"        # or "my_job.py", relative to this file, or "module:function"
     params = { rows = 1000 }
     workers = [2, 4, 6]       # a case for each of these numbers of workers
     scaling = { rows = "linear" }  # the effect of scale, by the rules of `scaled`
@@ -52,11 +52,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from commbench import workloads
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
 from commbench.harness.cases import cases_for, make_suite, make_workload, plan, shift, structure
 from commbench.machine import cores, topology
-from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
-from commbench.workloads import device
+from commbench.model import Case, ClusterSpec, Placement, Suite, published
+from commbench.workloads import device, user_code
 from commbench.workloads.base import PairWorkload
 
 __all__ = [
@@ -174,6 +175,7 @@ def _cases(
             f"scale is {scale:g}, and nothing says what that does to the case; add for example "
             'scaling = { rows = "linear" }'
         )
+    entry = replace(entry, workload=user_code.normalize(entry.workload, folder))
     if entry.workers == ():
         raise SuiteError("workers is empty; name at least one number, or leave it out")
     levels = (entry.cluster, file.cluster)
@@ -184,6 +186,9 @@ def _cases(
     choice = _first(given.get("placement"), spec.pop("placement"), "none")
     if given.get("placement") is not None:
         folder = Path()
+    spec["task_placement"] = _first(
+        spec["task_placement"], workloads.load(entry.workload).task_placement
+    )
     cluster = ClusterSpec(**{name: value for name, value in spec.items() if value is not None})
     rules = dict(entry.scaling)
     if _THREADS in rules:
@@ -198,7 +203,7 @@ def _cases(
         for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
-    kind = registry.load("workload", entry.workload)
+    kind = workloads.load(entry.workload)
     filled = structure(entry.params, kind.Params, f"{entry.workload}: params")
     params = {name: getattr(filled, name) for name in entry.params}
     for n_workers in entry.workers or (cluster.n_workers,):
@@ -232,7 +237,7 @@ class GivenCluster:
         With another launcher, the hosts, options and scheduler of `spec` are dropped. With the same
         launcher, its options are overridden one by one.
         """
-        pair = issubclass(registry.load("workload", workload), PairWorkload)
+        pair = issubclass(workloads.load(workload), PairWorkload)
         for_gpus = ClusterSpec.settings("gpu")
         chosen = {
             name: value

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commbench import stats
+from commbench import stats, workloads
 from commbench.errors import UsageError
 from commbench.harness import suite as suites
-from commbench.model import Launch, Manifest, Stopping, Suite, registry
+from commbench.model import Launch, Manifest, Stopping, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
 
@@ -87,7 +87,7 @@ def extend(
         iterations = stats.next_block(data).iterations
         block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
         for launch in suites.shift(block, data.launches_begun()):
-            kind = registry.load("workload", launch.case.workload)
+            kind = workloads.load(launch.case.workload)
             if iterations is None or not issubclass(kind, ClusterWorkload):
                 yield launch
             else:

@@ -52,6 +52,10 @@ class Workload(ABC):
     """The packages besides CuPy that are imported for data in GPU memory."""
     Params: ClassVar[type[Any]]
     """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
+    task_placement: ClassVar[str] = "pinned"
+    """The default of the option of this name."""
+    tool: ClassVar[str] = ""
+    """The ``tool`` of its samples, if results can't be verified."""
 
     def __init__(self, params: Any, context: Context) -> None:
         self.params = params
@@ -61,14 +65,17 @@ class Workload(ABC):
 class ClusterWorkload(Workload):
     """A workload that computes something on a Dask cluster.
 
-    For each iteration the harness calls ``build`` (timed separately), persists its return value and
-    waits for it (the sample), then calls ``verify``.
+    For each iteration the harness calls ``build`` (timed separately), ``compute`` with its return
+    value, which persists it, and waits for the result (the sample), then calls ``verify``.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that every process of the cluster imports before it communicates."""
     bytes_per_second: ClassVar[float] = 1e8
     """The payload over the seconds of an iteration, roughly, to estimate how long a run takes."""
+
+    def set_up(self) -> None:
+        """Prepare this process, before it starts the cluster; by default, do nothing."""
 
     @property
     @abstractmethod
@@ -82,6 +89,10 @@ class ClusterWorkload(Workload):
     @abstractmethod
     def build(self) -> Any:
         """Return the lazy Dask collection, or tuple of collections, that the sample computes."""
+
+    def compute(self, client: Any, graph: Any) -> Any:
+        """Start to compute the return value of ``build``, and return it with its futures."""
+        return client.persist(graph)
 
     @abstractmethod
     def verify(self, client: Any, result: Any) -> None:

@@ -241,7 +241,7 @@ def test_failed_launch_is_status_1_and_does_not_end_the_run(tmp_path):
 
 
 USAGE = {
-    "script": ("", "job.py", "job.py is your own code: commbench profile job.py"),
+    "script": ("", "job.py", "the script job.py does not exist"),
     "cluster of a pair": ("--hosts a", "pingpong", "is for the other workloads, such as"),
     "workload": ("", "merg", "unknown workload or suite 'merg' (did you mean 'merge'?)"),
     "backend": ("--backends fake,tpc", "merge", "unknown backend 'tpc' (did you mean 'tcp'?)"),

@@ -1,0 +1,325 @@
+"""A user's file as a workload: ``main(client)`` of a script, or a function ``module:function``.
+
+The file is read, and not run, until a launch has started its cluster. There it runs anew in each
+launch, as a script runs in a process that ``multiprocessing`` starts, so that what it has under
+``if __name__ == "__main__":`` is left out. Workers get the functions of a script by value.
+
+Parameters: the keywords of the function with a number, a text or a boolean as default.
+
+The sample is the time of a call, until the futures and collections that it returns are computed.
+Its result is not verified, and its payload is not known.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import hashlib
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, make_dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from commbench.errors import LaunchError, UsageError
+from commbench.workloads.base import ClusterWorkload, Context
+
+_MAIN = "main"
+_CLUSTERS = ("Client", "LocalCluster")
+_TO_ADD = f"""
+    def {_MAIN}(client):  # the code to measure, below, with this client
+    if __name__ == "__main__":
+        with Client() as client:
+            {_MAIN}(client)"""
+_SHA256 = "sha256"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The file of a workload, and the function in it."""
+
+    name: str
+    file: Path
+    function: str
+    is_script: bool
+
+
+class UserCode(ClusterWorkload):
+    """A function of a user's file; its subclasses are of one function each.
+
+    Raises
+    ------
+    UsageError
+        If the file is another one than that of the parameters.
+    """
+
+    tool = "your code"
+    task_placement = "dask"
+    source: ClassVar[_Source]
+
+    def __init__(self, params: Any, context: Context) -> None:
+        super().__init__(params, context)
+        self._arguments = asdict(params)
+        current = type(params)().sha256
+        if self._arguments.pop(_SHA256) != current:
+            raise UsageError(
+                f"{self.source.file.name} is not what it was when the run began (its SHA-256 is "
+                f"{current[:12]}…, and was {params.sha256[:12]}…); begin a new run"
+            )
+
+    @property
+    def payload_bytes(self) -> int:
+        """0: not known."""
+        return 0
+
+    def set_up(self) -> None:
+        """Let this process, and those that it starts, import what is next to a script."""
+        if self.source.is_script:
+            folder = str(self.source.file.parent)
+            sys.path.insert(0, folder)
+            known = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, known)))
+            sys.argv = [str(self.source.file)]
+
+    def prepare(self, client: Any) -> None:
+        """Run the file, which defines the function."""
+        source = self.source
+        with _explained(f"{source.name}, when it is imported,", client):
+            if source.is_script:
+                # Functions of a module that can't be imported are sent to workers by value.
+                defined = runpy.run_path(str(source.file), run_name="__mp_main__")
+                self._function = defined[source.function]
+            else:
+                module = importlib.import_module(source.name.partition(":")[0])
+                self._function = getattr(module, source.function)
+
+    def build(self) -> None:
+        """Return nothing: the function builds its graphs. Release what the last call left."""
+        gc.collect()
+
+    def compute(self, client: Any, graph: Any) -> Any:
+        """Call the function, and return its result, persisted if it is a lazy collection."""
+        from dask.base import is_dask_collection
+
+        del graph
+        with _explained(f"{self.source.function} of {self.source.name}", client):
+            result = self._function(client, **self._arguments)
+        return client.persist(result) if is_dask_collection(result) else result
+
+    def verify(self, client: Any, result: Any) -> None:
+        """Do nothing: what the result should be is not known."""
+
+
+@contextmanager
+def _explained(what: str, client: Any) -> Iterator[None]:
+    """Say what raised an exception, and raise one if the block ends the process or the client."""
+    try:
+        yield
+    except SystemExit as error:
+        raise LaunchError(f"{what} ended its process (sys.exit); let it return") from error
+    except Exception as error:
+        error.add_note(f"raised by {what}")
+        raise
+    if client.status != "running":
+        raise LaunchError(f"{what} closed the client; leave it open, commbench closes it")
+
+
+def is_named_by(name: str) -> bool:
+    """Return whether `name` is that of a script or a function, and not of a plug-in or suite."""
+    return name.endswith(".py") or ":" in name
+
+
+def normalize(name: str, folder: Path = Path()) -> str:
+    """Return the name of a script as it is recorded: without the name of the user.
+
+    Parameters
+    ----------
+    name
+        The path of a script, absolute or relative to `folder`; other names are not changed.
+
+    Examples
+    --------
+    >>> normalize("jobs/../my_job.py"), normalize("package.jobs:merge")
+    ('my_job.py', 'package.jobs:merge')
+    """
+    if not name.endswith(".py"):
+        return name
+    path = (folder / Path(name).expanduser()).resolve()
+    for base, prefix in ((Path.cwd(), ""), (Path.home().resolve(), "~/")):
+        if path.is_relative_to(base):
+            return f"{prefix}{path.relative_to(base)}"
+    return str(path)
+
+
+def workload(name: str) -> type[UserCode]:
+    """Return the workload of ``SCRIPT.py`` or ``module:function``.
+
+    Raises
+    ------
+    UsageError
+        If the file or the function is missing, or can't be a workload.
+    """
+    source = _source(name)
+    content, tree = _parse(source)
+    function = _function(source, tree)
+    digest = hashlib.sha256(content).hexdigest()
+    more = {"help": "SHA-256 of the file", "is_option": False}
+    params = make_dataclass(
+        "Params",
+        [
+            (_SHA256, str, field(default=digest, metadata=more)),
+            *(
+                (key, type(value), field(default=value, metadata={"help": f"{key} of {name}"}))
+                for key, value in _keywords(source, function).items()
+            ),
+        ],
+        frozen=True, kw_only=True,
+    )  # fmt: skip
+    summary, *_ = (ast.get_docstring(function) or f"{source.function}(client) of {name}").split(
+        "\n"
+    )
+    return type(
+        "UserCode", (UserCode,),
+        {"name": name, "summary": summary, "Params": params, "source": source},
+    )  # fmt: skip
+
+
+def _source(name: str) -> _Source:
+    if name.endswith(".py"):
+        file = Path(name).expanduser().resolve()
+        if not file.is_file():
+            problem = "is a folder" if file.is_dir() else "does not exist"
+            raise UsageError(f"the script {name} {problem}; name a Python file")
+        return _Source(name, file, _MAIN, is_script=True)
+    module, _, function = name.partition(":")
+    existing = [path for path in _candidates(module) if path.is_file()]
+    if not existing:
+        raise UsageError(
+            f"{name}: there is no Python module {module or repr(module)} here or among the "
+            "installed ones; write module:function, such as package.jobs:main"
+        )
+    return _Source(name, existing[0], function, is_script=False)
+
+
+def _candidates(module: str) -> Iterator[Path]:
+    """Yield the files that the module can have; nothing is imported, not even its packages."""
+    top, *rest = module.split(".")
+    spec = PathFinder.find_spec(top, ["", *sys.path]) or find_spec(top) if top else None
+    if spec is None:
+        return
+    if not rest:
+        yield Path(spec.origin or "")
+    for folder in spec.submodule_search_locations or ():
+        path = Path(folder, *rest)
+        yield from (path.with_suffix(".py"), path / "__init__.py")
+
+
+def _parse(source: _Source) -> tuple[bytes, ast.Module]:
+    try:
+        content = source.file.read_bytes()
+        return content, ast.parse(content)
+    except OSError as error:
+        raise UsageError(f"{source.name} can't be read: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        problem = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else error
+        raise UsageError(f"{source.name} is not Python: {problem}") from error
+
+
+def _function(source: _Source, tree: ast.Module) -> ast.FunctionDef:
+    """Return the definition of the function.
+
+    Raises
+    ------
+    UsageError
+        If there is none that takes a client, or if the file starts a cluster.
+    """
+    defined = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    function = defined.get(source.function)
+    profile = f"It can be profiled as it is: commbench profile {source.name}. To measure it,"
+    if function is None and source.is_script:
+        raise UsageError(
+            f"{source.name} has no function {_MAIN}(client), which fresh clusters could be given "
+            f"to. {profile} add four lines, and indent what {_MAIN} has to do:{_TO_ADD}"
+        )
+    if function is None:
+        raise UsageError(
+            f"{source.name}: the module defines no function {source.function!r}; it defines: "
+            f"{', '.join(sorted(defined)) or 'none'}"
+        )
+    if isinstance(function, ast.AsyncFunctionDef):
+        raise UsageError(
+            f"{source.function} of {source.name} is asynchronous, and gets a synchronous client; "
+            f"write def {source.function}(client)"
+        )
+    started = next(_clusters([*filter(_is_run_at_import, tree.body), *function.body]), None)
+    if started is not None:
+        raise UsageError(
+            f"{source.name}, line {started.lineno}, makes a cluster or a client, so that "
+            f"commbench can't vary it. {profile} use the client that {source.function} gets, and "
+            f"have no other outside of these lines:{_TO_ADD}"
+        )
+    return function
+
+
+def _is_run_at_import(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return not (isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test))
+
+
+def _clusters(statements: list[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call):
+                called = node.func
+                name = getattr(called, "id", None) or getattr(called, "attr", None)
+                if name in _CLUSTERS:
+                    yield node
+
+
+def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
+    """Return the keywords of the function whose defaults are simple, with these.
+
+    Raises
+    ------
+    UsageError
+        If the function can't be called with a client alone.
+    """
+    given = function.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args)]
+    n_required = len(names) - len(given.defaults)
+    without = [
+        each.arg
+        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if default is None
+    ]
+    if n_required > 1 or without or not (names or given.vararg):
+        raise UsageError(
+            f"{source.function} of {source.name} takes ({ast.unparse(given)}), and is called with "
+            f"a client only; write def {source.function}(client), with a default for all else"
+        )
+    pairs = [*zip(names[n_required:], given.defaults, strict=True)]
+    pairs += [
+        (each.arg, default)
+        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if default is not None
+    ]
+    keywords = {}
+    for name, default in pairs[max(0, 1 - n_required) :]:
+        try:
+            value = ast.literal_eval(default)
+        except ValueError:
+            continue
+        if type(value) in (int, float, bool, str) and not name.startswith("_"):
+            keywords[name] = value
+    return keywords

@@ -1,0 +1,58 @@
+"""A user's script, and a function of a module, in fresh clusters."""
+
+import json
+import textwrap
+
+import processes
+import pytest
+
+from commbench import load
+
+SCRIPT = """
+    import dask.array as da
+    import neighbour
+
+    def main(client, n=400):
+        x = da.ones((n, n), chunks=n // 2).persist()
+        {end}
+        x = x.map_blocks(lambda block: neighbour.twice(block))
+        return (x + x.T).sum()
+"""
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Return a function that runs a script of another folder, and returns its end."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "neighbour.py").write_text("def twice(x): return 2 * x")
+
+    def run(*arguments, end=""):
+        (folder / "job.py").write_text(textwrap.dedent(SCRIPT.replace("{end}", end)))
+        return line.run(*arguments, "--launches", "1", "--iterations", "2", "--quiet")
+
+    with processes.command_line(tmp_path) as line:
+        yield run
+
+
+def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_script, tmp_path):
+    ended = run_script(tmp_path / "jobs" / "job.py", "--n", "600", "--backends", "tcp,tcp@2")
+    assert ended.status == 0, ended.said
+    run = load(ended.run)
+    assert [case.backend for case in run.suite.cases] == ["tcp", "tcp@2"]
+    (workload,) = {case.workload for case in run.suite.cases}
+    (params,) = {json.dumps(dict(case.params)) for case in run.suite.cases}
+    assert workload.endswith("jobs/job.py")
+    assert json.loads(params)["n"] == 600
+    assert len(json.loads(params)["sha256"]) == 64
+    assert len(run.comparisons) == 1
+    assert len(run.samples.query("not warmup")) == 4
+    assert not run.samples["verified"].any()
+    assert "sum" in set(run.tasks["name"])
+
+
+def test_a_main_that_closes_the_client_is_a_failure(run_script, tmp_path):
+    ended = run_script(tmp_path / "jobs" / "job.py", end="client.close()")
+    assert ended.status == 1
+    (failure,) = load(ended.run).failures["message"]
+    assert "job.py closed the client; leave it open" in failure
