@@ -16,8 +16,8 @@ from commbench.workloads.base import FetchWorkload, PairWorkload
 if TYPE_CHECKING:
     import pandas as pd
 
-_CASE_COLUMNS = ("workload", "backend")
-"""The fields of cases that every frame has as columns."""
+_CASE_COLUMNS = {"workload": "workload", "backend": "variant"}
+"""The columns of every frame with an attribute of the case."""
 
 
 def _frame(kind: type[Record]) -> Any:
@@ -111,8 +111,8 @@ class Run:
                 f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
             )
             frame = frame[~foreign].reset_index(drop=True)
-        for column in _CASE_COLUMNS:
-            names = {case_id: getattr(case, column) for case_id, case in cases.items()}
+        for column, attribute in _CASE_COLUMNS.items():
+            names = {case_id: getattr(case, attribute) for case_id, case in cases.items()}
             frame[column] = tables.renamed(frame["case_id"], names)
         return frame
 
@@ -157,7 +157,7 @@ class Run:
     @cached_property
     def case_names(self) -> dict[str, str]:
         """The label and the backend of each case, which together are unique."""
-        return {c.id: f"{self.case_labels[c.id]} over {c.backend}" for c in self.suite.cases}
+        return {c.id: f"{self.case_labels[c.id]} over {c.variant}" for c in self.suite.cases}
 
     def message_bytes(self, case_id: str, layer: str, payload_bytes: float) -> int:
         """Return the size of a message; for all pairs at once, the size of a pair's block."""

@@ -463,7 +463,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             crowded[case_id] = n_busy
     if polling:
         worst = max(polling, key=polling.__getitem__)
-        backends = ", ".join(dict.fromkeys(local[case_id].backend for case_id in polling))
+        backends = ", ".join(dict.fromkeys(local[case_id].variant for case_id in polling))
         yield Disturbance(
             f"{backends}: event loops poll: an idle cluster uses {idle['idle_cores'][worst]:.2g} "
             f"of {n_cores:g} cores",

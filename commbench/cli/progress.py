@@ -29,7 +29,7 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
     `quiet` only failures. `launches` are to come; if ``run.stopping`` is set, the bar shows the
     share of its budget.
     """
-    names = {case.id: f"{case.workload} {case.backend}" for case in run.suite.cases}
+    names = {case.id: f"{case.workload} {case.variant}" for case in run.suite.cases}
     remaining = _Remaining(run.suite, launches)
     n_launches = remaining.n_launches
     if quiet or not sys.stderr.isatty():

@@ -98,11 +98,13 @@ def _workload_command(name: str) -> click.Command:
         keys = [field.name for field in fields(kind.Params)]
         params = dict(kind.quick) if given["quick"] else {}
         params |= {key: given[key] for key in keys if given.get(key) is not None}
-        cases = suite.cases_for(
+        cases = suite.varied_cases(
             name,
             given["backends"] or ("tcp",),
             params,
             options.cluster(given),
+            given["vary"],
+            lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
             **options.replication(given),
         )
         ctx.exit(_start(suite.make_suite(name.removesuffix(".py"), cases), given))
@@ -123,6 +125,7 @@ def _suite_command(name: str, path: Path) -> click.Command:
         overrides = {
             **options.replication(given),
             "backends": given["backends"],
+            "vary": given["vary"],
             "scale": given["scale"],
             "placement": given["placement"],
             "cluster": options.overrides(given),

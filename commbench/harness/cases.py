@@ -62,7 +62,7 @@ def cases_for(
     if cluster.task_placement not in ("pinned", "dask"):
         raise UnknownNameError("task placement", cluster.task_placement, ("pinned", "dask"))
     for key, value in cluster.dask_config.items():
-        if not isinstance(value, str | int | float | list):
+        if not isinstance(value, str | int | float | list | None):
             raise SuiteError(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"

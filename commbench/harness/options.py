@@ -179,6 +179,11 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
         help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
         f"[default: {'tcp' if workload else _FILES}]",
     )  # fmt: skip
+    vary = click.Option(
+        ["--vary"], multiple=True, metavar="SETTING=A|B",
+        help="Compare the values of a variable, a key of Dask's configuration or an option for "
+        "clusters: 'UCX_TLS=tcp|tcp,sm', workers=2|4; may be repeated.",
+    )  # fmt: skip
     device = click.Option(
         ["--device"], type=click.Choice(["auto", "cpu", "gpu"]), default="auto",
         show_default=True, help=ClusterSpec.settings()["device"].help,
@@ -195,9 +200,9 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
             if option.name != "placement":
                 option.default, option.show_default = None, False
                 option.help = f"{option.help}  [default: {_FILES}]"
-        chosen = {"Suite": [scale, backends], "Cluster": cluster, "GPU": gpus}
+        chosen = {"Suite": [scale, backends, vary], "Cluster": cluster, "GPU": gpus}
     else:
-        chosen = {"Workload": [*param_options(workload.Params), backends]}
+        chosen = {"Workload": [*param_options(workload.Params), backends, vary]}
         if not issubclass(workload, PairWorkload):
             chosen["Cluster"] = [*_options("size", "launcher"), _placement("none")]
             for option in chosen["Cluster"]:
@@ -394,11 +399,12 @@ def resumed(
         "min_batch": [manifest.min_batch_bytes],
         "seed": [manifest.seed],
         "output": [path.absolute().parent],
+        "vary": [tuple(name for name in cases[0].varied if name != "backend")],
     }
     for case in cases:
         settings = {**case.params, "iterations": case.iterations, "warmups": case.warmups}
         for field, how in ClusterSpec.settings().items():
-            name = how.option.removeprefix("--").replace("-", "_")
+            name = how.key
             settings[name] = getattr(case.cluster, field)
         for name, value in settings.items():
             recorded.setdefault(name, []).append(value)
@@ -513,12 +519,9 @@ def _placement(default: str) -> click.Option:
 
 
 def cluster(given: dict[str, Any]) -> ClusterSpec:
-    """Return the cluster specified by the options."""
-    from commbench.harness.suite import choose_placement
-
+    """Return the cluster specified by the options, without placement."""
     device = devices.detect() if given["device"] == "auto" else given["device"]
-    asked = ClusterSpec(**overrides(given), device=device)
-    return replace(asked, placement=choose_placement(given.get("placement") or "none", asked))
+    return ClusterSpec(**overrides(given), device=device)
 
 
 def overrides(given: dict[str, Any]) -> dict[str, Any]:
@@ -528,7 +531,7 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
     workers.
     """
     values: dict[str, Any] = {
-        name: given.get(how.option.removeprefix("--").replace("-", "_"))
+        name: given.get(how.key)
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
     values["launcher_options"] = dict(values["launcher_options"] or ()) or None

@@ -100,7 +100,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
             )
         if each > case.timeout_s:
             said.add(
-                f"warning: a launch of {case.workload} over {case.backend} takes about "
+                f"warning: a launch of {case.workload} over {case.variant} takes about "
                 f"{format_duration(each)}, and its deadline is {format_duration(case.timeout_s)}: "
                 f"--timeout {math.ceil(2 * each)}s, or fewer iterations, sizes or workers"
             )

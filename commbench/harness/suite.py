@@ -5,6 +5,7 @@ command line: "5m" for a duration, "8MiB" for a size, "250k" for a count, "1%" f
 
     name = "smoke"            # every key but case and its workload is optional
     backends = ["tcp", "ucx:shm"]
+    vary = ["UCX_TLS=tcp|tcp,sm"]  # settings to compare, as backends are: docs/suites.md
     launches = 6              # fresh clusters per case
     iterations = 3            # timed calls per launch
     warmups = 1
@@ -46,7 +47,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -54,6 +55,7 @@ from typing import Any, get_type_hints
 
 from commbench import workloads
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
+from commbench.harness import vary as vary_
 from commbench.harness.cases import cases_for, make_suite, make_workload, plan, shift, structure
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published
@@ -73,6 +75,7 @@ __all__ = [
     "scaled",
     "shift",
     "structure",
+    "varied_cases",
 ]  # fmt: skip
 
 _THREADS = "threads_per_worker"
@@ -112,6 +115,7 @@ class CaseEntry(_Replication):
     from_scale: float = field(default=0.0, metadata={"unit": "share"})
     workers: tuple[int, ...] | None = None
     backends: tuple[str, ...] | None = None
+    vary: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ class SuiteFile(_Replication):
     reproduces: str = ""
     scale: float = field(default=1.0, metadata={"unit": "share"})
     backends: tuple[str, ...] = ("tcp",)
+    vary: tuple[str, ...] = ()
 
 
 def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
@@ -207,14 +212,59 @@ def _cases(
     filled = structure(entry.params, kind.Params, f"{entry.workload}: params")
     params = {name: getattr(filled, name) for name in entry.params}
     for n_workers in entry.workers or (cluster.n_workers,):
-        sized = replace(cluster, n_workers=n_workers)
-        yield from cases_for(
+        yield from varied_cases(
             entry.workload,
             _first(given.get("backends"), entry.backends, file.backends),
             scaled(params, rules, scale),
-            replace(sized, placement=choose_placement(choice, sized, folder)),
+            replace(cluster, n_workers=n_workers),
+            given.get("vary") or _first(entry.vary, file.vary, ()),
+            lambda spec: choose_placement(choice, spec, folder),
             **settings,
         )
+
+
+def varied_cases(
+    workload: str, backends: Sequence[str], params: Mapping[str, Any], cluster: ClusterSpec,
+    vary: Sequence[str], place: Callable[[ClusterSpec], tuple[Placement, ...]],
+    **replication: Any,
+) -> Iterator[Case]:  # fmt: skip
+    """Yield the cases of ``cases_for``, for each combination of the values in `vary`.
+
+    Parameters
+    ----------
+    vary
+        Settings with their values, such as ``workers=2|4``.
+    place
+        Returns the placement for a cluster.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown, or a number or a setting is invalid.
+    """
+
+    def cases(names: Sequence[str], spec: ClusterSpec) -> list[Case]:
+        return cases_for(
+            workload, names, params, replace(spec, placement=place(spec)), **replication
+        )
+
+    settings = vary_.settings(vary)
+    if not settings:
+        yield from cases(backends, cluster)
+        return
+    if issubclass(workloads.load(workload), PairWorkload):
+        for setting in settings:
+            if setting.name in vary_.OPTIONS:
+                raise SuiteError(
+                    f"{setting.name} can't be varied: {workload} runs between two processes, "
+                    "without a cluster; vary variables or keys of Dask's configuration"
+                )
+    # Controls are validated with all backends.
+    names = [case.backend for case in cases(backends, cluster)]
+    varied = (*["backend"] * (len(names) > 1), *(setting.name for setting in settings))
+    for name, spec in vary_.combinations(cluster, settings, names):
+        *_, case = cases(list(dict.fromkeys([name.partition("@")[0], name])), spec)
+        yield replace(case, varied=varied)
 
 
 def _first(*values: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,11 @@ class FieldInfo:
     shown_as: str = ""
     shown_by: str = ""
     before: Any = None
+
+    @property
+    def key(self) -> str:
+        """The name of the option in Python."""
+        return self.option.removeprefix("--").replace("-", "_")
 
 
 def _field(default: Any, option: str = "", help: str = "", **more: Any) -> Any:  # noqa: A002
@@ -191,9 +196,8 @@ class ClusterSpec:
             if isinstance(value, Mapping):
                 labels |= value
             elif how.is_measured:
-                word = how.option.removeprefix("--").replace("-", "_")
                 text = getattr(self, how.shown_by) if how.shown_by else identity.get(name, "")
-                labels[how.shown_as or word] = text
+                labels[how.shown_as or how.key] = text
         return labels
 
 
@@ -206,7 +210,8 @@ class Case:
     """A workload with its parameters, a backend and a cluster to measure.
 
     ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
-    deadline of a whole launch.
+    deadline of a whole launch. Cases that differ only in ``varied`` are compared: ``"backend"``,
+    options for clusters, variables of the environment and keys of Dask's configuration.
     """
 
     workload: str
@@ -218,6 +223,44 @@ class Case:
     warmups: int = 1
     seed: int = 0
     timeout_s: float = 300.0
+    varied: tuple[str, ...] = field(default=("backend",), metadata={"added": "0.1"})
+
+    @property
+    def variant(self) -> str:
+        """The backend and the settings in which the case differs from those compared with it.
+
+        Examples
+        --------
+        >>> cluster = ClusterSpec(n_workers=4, dask_config={"distributed.comm.compression": None})
+        >>> Case(workload="merge", backend="tcp", cluster=cluster,
+        ...      varied=("workers", "distributed.comm.compression")).variant
+        'workers=4 compression=null'
+        """
+        values = {
+            how.key: getattr(self.cluster, name) for name, how in ClusterSpec.settings().items()
+        }
+        values |= self.settings
+        last = [name.rpartition(".")[2] for name in self.varied]
+        words = [self.backend] if "backend" in self.varied else []
+        for name, short in zip(self.varied, last, strict=True):
+            if name in values:
+                value = values[name]
+                text = value if isinstance(value, str) else json.dumps(value)
+                words.append(f"{short if last.count(short) == 1 else name}={text}")
+        return " ".join(words)
+
+    @property
+    def common_cluster(self) -> ClusterSpec:
+        """The cluster without the settings that are varied."""
+        default = ClusterSpec()
+        names = {how.key: name for name, how in ClusterSpec.settings().items()}
+        changed = {names[key]: getattr(default, names[key]) for key in self.varied if key in names}
+        if "workers" in self.varied:
+            changed["placement"] = ()
+        for name in ("env", "dask_config"):
+            given = getattr(self.cluster, name)
+            changed[name] = {key: given[key] for key in given if key not in self.varied}
+        return replace(self.cluster, **changed)
 
     @property
     def original(self) -> str:

@@ -192,7 +192,7 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
     twins = {case.id: case for case in run.suite.cases if case.original}
-    names = " and ".join(f"{case.original} and {case.backend}" for case in twins.values())
+    names = " and ".join(f"{case.original} and {case.variant}" for case in twins.values())
     with_twins, others = list[Comparison](), list[Comparison]()
     for c in run.comparisons:
         (with_twins if {c.baseline_id, c.candidate_id} & twins.keys() else others).append(c)

@@ -8,8 +8,8 @@ pairs tested together), and so is, for more than two backends, the test that all
 tests say that the ratio is above 1/(1 + ``min_effect``) and below 1 + ``min_effect``, that is, if
 its 90 % interval is between them (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987)).
 Otherwise it is ``inconclusive``. It is ``unequal`` if the bytes moved per iteration differ by more
-than 5 %, because then the times don't compare the backends. A run with a budget has stricter levels
-at its earlier looks (``commbench.stats.sequential``).
+than 5 % between cases with as many workers, because then the times don't compare the backends. A
+run with a budget has stricter levels at its earlier looks (``commbench.stats.sequential``).
 
 Backends that ran in the same blocks are paired by them, so that a disturbance of a whole block
 counts for neither side.
@@ -130,8 +130,9 @@ def comparisons(run: Run) -> list[Comparison]:
 
 
 def _are_compared(one: Side, two: Side) -> bool:
-    originals = {side.case.original or side.case.backend for side in (one, two)}
-    return len(originals) == 1 or not (one.case.original or two.case.original)
+    cases = [side.case for side in (one, two)]
+    originals = {replace(case, backend=case.original or case.backend).variant for case in cases}
+    return len(originals) == 1 or not any(case.original for case in cases)
 
 
 def _without_contradicted(
@@ -154,9 +155,9 @@ def _without_contradicted(
 
 
 def _task(side: Side) -> tuple[str | int, ...]:
-    """Return what sides have in common that are compared: they differ in the backend only."""
+    """Return what sides have in common that are compared."""
     case = side.case
-    params, cluster = repr(sorted(case.params.items())), repr(case.cluster)
+    params, cluster = repr(sorted(case.params.items())), repr(case.common_cluster)
     return case.workload, params, cluster, side.layer, side.payload_bytes
 
 
@@ -172,7 +173,7 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
         If no side has the control.
     """
     every = list(every)
-    controls = {_task(side): side for side in every if side.case.backend == control}
+    controls = {_task(side): side for side in every if side.case.variant == control}
     relative = []
     for side in every:
         other = controls.get(_task(side))
@@ -342,7 +343,8 @@ def _comparison(
     significant = p_value <= alpha and n_launches >= MIN_LAUNCHES
     limit = 1 + min_effect
     # Comparisons with nan are false.
-    if more > less * (1 + EQUAL_WORK):
+    as_many = one.case.cluster.n_workers == two.case.cluster.n_workers
+    if as_many and more > less * (1 + EQUAL_WORK):
         verdict = "unequal"
     elif significant and ratio > limit and below > 1:
         verdict = "slower"
@@ -354,8 +356,8 @@ def _comparison(
         workload=two.case.workload,
         layer=two.layer,
         payload_bytes=two.payload_bytes,
-        baseline=one.case.backend,
-        candidate=two.case.backend,
+        baseline=one.case.variant,
+        candidate=two.case.variant,
         baseline_id=one.case.id,
         candidate_id=two.case.id,
         baseline_s=one.median_s,

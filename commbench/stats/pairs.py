@@ -237,7 +237,7 @@ def coverage(run: Run) -> pd.DataFrame:
             {
                 "case_id": case.id,
                 "workload": case.workload,
-                "backend": case.backend,
+                "backend": case.variant,
                 "logged_bytes": logged_bytes,
                 "p2p_bytes": p2p_bytes,
                 "wire_bytes": wire_bytes,

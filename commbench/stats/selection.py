@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from commbench.model import Case
+from commbench.model import Case, ClusterSpec
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -133,10 +133,10 @@ def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None)
 def case_labels(run: Run) -> dict[str, str]:
     """Return per case id the workload and the settings that differ between its cases.
 
-    Cases that differ in their backend only have the same label.
+    Cases that are compared have the same label.
     """
     cases = run.suite.cases
-    settings = {case.id: _settings(case) for case in cases}
+    settings = {case.id: _settings(case, case.common_cluster) for case in cases}
     labels = {}
     for case in cases:
         peers = [settings[peer.id] for peer in cases if peer.workload == case.workload]
@@ -161,7 +161,11 @@ def describe_settings(case: Case) -> str:
     >>> describe_settings(Case(workload="pingpong", backend="tcp", params=params))
     'pairs=2, workers=2, threads=1, device=cpu, launcher=local, iterations=3, warmups=1'
     """
-    settings = {**_settings(case), "iterations": case.iterations, "warmups": case.warmups}
+    settings = {
+        **_settings(case, case.cluster),
+        "iterations": case.iterations,
+        "warmups": case.warmups,
+    }
     return ", ".join(
         f"{key}={_text(value)}"
         for key, value in settings.items()
@@ -169,8 +173,8 @@ def describe_settings(case: Case) -> str:
     )
 
 
-def _settings(case: Case) -> dict[str, Any]:
-    return {**case.params, **case.cluster.labels()}
+def _settings(case: Case, cluster: ClusterSpec) -> dict[str, Any]:
+    return {**case.params, **cluster.labels()}
 
 
 def _text(value: Any) -> str:

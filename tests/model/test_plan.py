@@ -32,7 +32,7 @@ CHANGES = [
     {"params": {**CASE.params, "rows": "1000"}}, {"params": {**CASE.params, "more": 0}},
     *({"cluster": dataclasses.replace(CASE.cluster, **change)} for change in CLUSTER_CHANGES),
 ]  # fmt: skip
-REPLICATION = {"launches": 7, "iterations": 9, "warmups": 0, "seed": 3, "timeout_s": 1.0}
+NOT_IN_ID = {"launches": 7, "iterations": 9, "warmups": 0, "seed": 3, "timeout_s": 1.0, "varied": ("threads",)}
 
 
 def test_the_id_does_not_depend_on_version_or_process():
@@ -50,7 +50,7 @@ def test_what_is_measured_changes_the_id():
 
 
 def test_replication_does_not_change_the_id():
-    for field, value in REPLICATION.items():
+    for field, value in NOT_IN_ID.items():
         changed = dataclasses.replace(CASE, **{field: value})
         assert changed != CASE
         assert changed.id == CASE.id
@@ -70,7 +70,7 @@ def test_the_id_does_not_depend_on_the_order_of_keys(params, env):
 
 
 def test_every_field_of_a_case_is_known_to_change_the_id_or_not():
-    known = {*REPLICATION, "workload", "backend", "params", "cluster"}
+    known = {*NOT_IN_ID, "workload", "backend", "params", "cluster"}
     assert {field.name for field in dataclasses.fields(Case)} == known
     assert all("info" in field.metadata for field in dataclasses.fields(ClusterSpec))
 

@@ -82,7 +82,7 @@ def plot_times(run: Run) -> Figure | None:
         return None
     names, heights = {}, []
     for name, cases in panels.items():
-        backends = with_tuning([case.backend for case in cases])
+        backends = with_tuning([case.variant for case in cases])
         labels = [
             (style.label(backend), style.failed(run, case.id))
             for backend, case in zip(backends, cases, strict=True)
@@ -120,13 +120,13 @@ def _draw_times(
     titles = ("median", "ratio", "verdict", "CPU time")[: 3 + style.is_wide()]
     style.write_columns(ax, ASIDE_PT, -0.75, titles, color="0.35")
     for y, case in enumerate(cases):
-        look = looks[case.backend]
+        look = looks[case.variant]
         launches = dots.median_s[dots.case_id == case.id].sort_index().to_numpy() * factor
         # Figures are reproducible, so the jitter is not random.
         jitter = 0.13 * np.resize([-1, 1, -0.4, 0.4, -0.7, 0.7], len(launches))
         ax.scatter(
             launches, y + jitter, s=22, color=look.colour, marker=look.marker, alpha=0.85,
-            edgecolor="white", linewidth=0.5, zorder=3, gid=f"launches {case.backend}",
+            edgecolor="white", linewidth=0.5, zorder=3, gid=f"launches {case.variant}",
         )  # fmt: skip
         if case.id not in mine.index:
             style.write_columns(ax, ASIDE_PT, y, ["—"])
@@ -263,8 +263,8 @@ def _plot_typical_iterations(
         axes = style.panels(part, len(block), columns[name], sharey=True)
         width_in = style.width_in() / columns[name] - 0.3
         for ax, (case, rows) in zip(axes, block, strict=True):
-            style.entitle(ax, case.backend, note(rows, medians[case.id]), width_in)
-            _draw_bars(ax, rows, parts, factor, case.backend, width_in)
+            style.entitle(ax, case.variant, note(rows, medians[case.id]), width_in)
+            _draw_bars(ax, rows, parts, factor, case.variant, width_in)
             style.from_zero(ax, "y", most_s * factor)
             ax.set_xlabel("worker" if n_stacks == 1 else "")
         for ax in axes[:: columns[name]]:

@@ -216,7 +216,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
     for ax, (case, channel, pairs, slow), matrix, median in zip(
         used, shown, matrices, medians, strict=True
     ):
-        name = case.backend if channel == "gather" else f"{case.backend}, {channel}"
+        name = case.variant if channel == "gather" else f"{case.variant}, {channel}"
         typical = "" if math.isnan(median) else f"median pair {number(median * factor)} {unit}"
         style.entitle(ax, name, _note(run, case, typical), width_in)
         incomplete |= _draw_matrix(ax, pairs, matrix, block, factor, median, norm)

@@ -164,7 +164,7 @@ def panels(part: SubFigure, n: int, columns: int, *, sharey: bool = False) -> li
 def backend_styles(run: Run) -> dict[str, Style]:
     """Return the look of each backend of `run`: fixed by name, and distinct within the run."""
     chosen: dict[str, Style] = {}
-    for name in sorted({case.backend for case in run.suite.cases}):
+    for name in sorted({case.variant for case in run.suite.cases}):
         start = zlib.crc32(name.encode()) % len(_SPARE)
         free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())
         chosen[name] = _KNOWN.get(name) or next(free, _SPARE[start])
@@ -203,7 +203,7 @@ def failed(run: Run, case_id: str) -> str:
 def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
     """Return a sentence on the cases that are not among the ids `shown`, with the reasons."""
     why = [
-        f"{name} on {case.backend} ({failed(run, case.id) or 'no data'})"
+        f"{name} on {case.variant} ({failed(run, case.id) or 'no data'})"
         for name, cases in groups.items() for case in cases if case.id not in shown
     ]  # fmt: skip
     return f" Not shown: {', '.join(why)}." if why else ""

@@ -190,7 +190,7 @@ def _panel(
                 ax.text(middle, y, fitting[0], size=6, ha="center", va="center", clip_on=True)
     ax.axvline(stream.seconds * factor, color="black", linewidth=1)
     ax.set_title(
-        f"{style.label(stream.case.backend, 60)}: {format_seconds(stream.seconds)}"
+        f"{style.label(stream.case.variant, 60)}: {format_seconds(stream.seconds)}"
         f" (launch {stream.launch}, iteration {stream.iteration})"
     )
     ax.set_ylim(len(workers), 0)

@@ -99,7 +99,7 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
             for case in cases
             if case.id in slowest
         ),
-        silent=tuple(case.backend for case in cases if case.id not in slowest),
+        silent=tuple(case.variant for case in cases if case.id not in slowest),
         ends=(f"{norm.vmin:.2g}", f"{norm.vmax:.2g}"),
         scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases), channel, least),
@@ -166,7 +166,7 @@ def _matrix(
     n = range(grid.n_cells)
     rows = ((grid.names[i], tuple(make_cell(i, j) for j in n)) for i in n)
     typical = format_number(table["typical_Bps"].iloc[0] / 1e9)
-    return Matrix(case.backend, typical, tuple(rows))
+    return Matrix(case.variant, typical, tuple(rows))
 
 
 def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:

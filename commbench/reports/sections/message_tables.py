@@ -208,7 +208,7 @@ def _layer_meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
     said = [words[layer] for layer in layers]
     samples = run.samples[run.samples["case_id"].isin(group["case_id"])]
     for tool, rows in samples[samples["tool"] != ""].groupby("tool"):
-        cases = {case.id: case.backend for case in run.suite.cases}
+        cases = {case.id: case.variant for case in run.suite.cases}
         heads = {cases[case_id].partition(":")[0] for case_id in rows["case_id"].unique()}
         said.append(
             f"raw of {' and '.join(sorted(heads))} is {tool}, whose payloads can't be verified; "

@@ -215,7 +215,7 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
             continue
         is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
         if n_missing and is_logged.any():
-            yield f"{case.workload} {case.backend}: {n_missing} of {n_pairs} pairs had none."
+            yield f"{case.workload} {case.variant}: {n_missing} of {n_pairs} pairs had none."
 
 
 def _shuffle_table(run: Run, most: int) -> Table:
@@ -284,7 +284,7 @@ def opening(run: Run) -> Iterator[str]:
     Slow pairs begin the report.
     """
     used = run.pair_transports.drop_duplicates(["backend", "transport"])
-    order = [*dict.fromkeys(case.backend for case in run.suite.cases)]
+    order = [*dict.fromkeys(case.variant for case in run.suite.cases)]
     texts = {
         str(backend): " and ".join(str(name) or "unknown" for name in rows["transport"])
         + " ✗" * bool((rows["contradiction"] != "").any())

@@ -1,0 +1,187 @@
+"""Settings that a run compares, as it compares backends: ``--vary 'SETTING=A|B'``.
+
+A setting is an environment variable, a key of Dask's configuration, or an option of ``run`` for
+clusters. Each combination of values is a cluster, on which each backend is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from commbench.backends import parse
+from commbench.errors import UnknownNameError, UsageError
+from commbench.model import ClusterSpec, registry, units
+
+_TYPES = get_type_hints(ClusterSpec)
+OPTIONS = {
+    how.key: name
+    for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
+    if how.is_measured and not how.shown_by and not how.launcher_specific
+}
+"""The fields of ``ClusterSpec`` that can be varied, by the name of their option."""
+_LITERALS = {"null": None, "true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting and the values that it is to have."""
+
+    name: str
+    texts: tuple[str, ...]
+
+    @cached_property
+    def values(self) -> tuple[Any, ...]:
+        """The values, of the type that the setting takes."""
+        if self.name in OPTIONS:
+            kind = _TYPES[OPTIONS[self.name]]
+            return tuple(units.parse_count(text) if kind is int else text for text in self.texts)
+        return tuple(map(_value, self.texts)) if "." in self.name else self.texts
+
+    def applied(self, spec: ClusterSpec, value: Any) -> ClusterSpec:
+        """Return `spec` with a value of the setting."""
+        if self.name in OPTIONS:
+            return replace(spec, **{OPTIONS[self.name]: value})
+        if "." in self.name:
+            return replace(spec, dask_config={**spec.dask_config, self.name: value})
+        return replace(spec, env={**spec.env, self.name: value})
+
+
+def settings(texts: Sequence[str]) -> tuple[Setting, ...]:
+    """Return the settings in texts such as ``workers=2|4``.
+
+    Raises
+    ------
+    UsageError
+        If a setting is unknown, or has fewer than two values.
+
+    Examples
+    --------
+    >>> [setting] = settings(["distributed.comm.compression=null|lz4"])
+    >>> setting.values
+    (None, 'lz4')
+    """
+    result = tuple(map(_setting, texts))
+    names = [setting.name for setting in result]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is varied twice; give all of its values at once, as A|B|C")
+    return result
+
+
+def combinations(
+    spec: ClusterSpec, varied: Sequence[Setting], backends: Sequence[str]
+) -> Iterator[tuple[str, ClusterSpec]]:
+    """Yield each backend with the cluster of each combination of values.
+
+    A variable that the libraries of one backend read is left out of the clusters of others.
+
+    Raises
+    ------
+    UsageError
+        If a backend sets a setting itself, or a variable is one of other backends only.
+    """
+    readers = {setting.name: _readers(setting.name, backends) for setting in varied}
+    for backend in backends:
+        applicable = [setting for setting in varied if backend in readers[setting.name]]
+        for values in product(*(setting.values for setting in applicable)):
+            changed = spec
+            for setting, value in zip(applicable, values, strict=True):
+                changed = setting.applied(changed, value)
+            yield backend, changed
+
+
+def _setting(text: str) -> Setting:
+    name, equals, rest = text.partition("=")
+    name, values = name.strip(), tuple(value.strip() for value in rest.split("|"))
+    if not (name and equals):
+        raise UsageError(f"{text!r} is no SETTING=A|B; write for example workers=2|4")
+    if name.removeprefix("--").replace("-", "_") in OPTIONS:
+        name = name.removeprefix("--").replace("-", "_")
+    elif "." in name:
+        _validate_key(name)
+    elif not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name.startswith(("DASK_", "COMMBENCH_")):
+        raise UnknownNameError(
+            "setting", name,
+            [*OPTIONS, "environment variables (UCX_TLS)",
+             "keys of Dask's configuration (distributed.comm.compression)"],
+        )  # fmt: skip
+    if "" in values:
+        raise UsageError(
+            f"{text!r} has an empty value; write for example {name}=A|B"
+            + ", and null for none" * ("." in name)
+        )
+    if len(set(values)) < len(values):
+        raise UsageError(f"{text!r} has a value twice; a twin of a backend is a control: tcp,tcp@2")
+    if len(values) == 1:
+        raise UsageError(
+            f"{text!r} has one value, so there is nothing to compare; separate values by |, as in "
+            f"'{name}={values[0]}|…'"
+        )
+    return Setting(name, values)
+
+
+def _validate_key(name: str) -> None:
+    import dask
+    import distributed  # noqa: F401 - it fills in the configuration
+
+    missing = object()
+    if dask.config.get(name, missing) is missing:
+        keys = sorted(_keys(dask.config.config))
+        raise UnknownNameError(
+            "key of Dask's configuration", name,
+            [key for key in keys if key.startswith(name.rpartition(".")[0])]
+            or {f"{key.partition('.')[0]}.…" for key in keys},
+        )  # fmt: skip
+
+
+def _keys(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _value(text: str) -> Any:
+    """Return the value of a text in a file of Dask's configuration.
+
+    Examples
+    --------
+    >>> [_value(text) for text in ("null", "true", "2", "0.5", "30s")]
+    [None, True, 2, 0.5, '30s']
+    """
+    if text in _LITERALS:
+        return _LITERALS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _readers(name: str, backends: Sequence[str]) -> list[str]:
+    parsed = [parse(backend) for backend in backends]
+    for backend in parsed:
+        given = backend.dask_config() if "." in name else backend.environment("cpu", Path())
+        if name in given:
+            raise UsageError(
+                f"{backend.name} sets {name} itself, and would be another backend with other "
+                "values; vary it without this backend"
+            )
+    if name in OPTIONS or "." in name:
+        return [*backends]
+    known = {each: registry.load("backend", each).variables for each in registry.names("backend")}
+    owners = [each for each, prefixes in known.items() if name.startswith(tuple(prefixes))]
+    readers = [b.name for b in parsed if not owners or b.head in owners]
+    if not readers:
+        raise UsageError(
+            f"{name} has an effect on {' and '.join(owners)} only, and "
+            f"{', '.join(backends)} is measured; add --backends {owners[0]}"
+        )
+    return readers

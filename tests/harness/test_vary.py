@@ -1,0 +1,162 @@
+"""``--vary``: which settings can be varied, by which names they go, and what is compared."""
+
+import json
+from types import SimpleNamespace
+
+import builders
+import commbench_fake
+import processes
+import pytest
+
+from commbench.errors import UsageError
+from commbench.harness import suite, vary
+from commbench.model import ClusterSpec
+
+REFUSED = {
+    "no value": ("UCX_TLS", "is no SETTING=A|B"),
+    "an empty value": ("UCX_TLS=tcp|", "has an empty value"),
+    "only an empty value": ("UCX_TLS=", "has an empty value"),
+    "one value": ("workers=2", "has one value, so there is nothing to compare"),
+    "a value twice": ("workers=2|4|2", "has a value twice"),
+    "no setting": ("=1|2", "is no SETTING=A|B"),
+    "an unknown option": ("worker=2|4", "unknown setting 'worker' (did you mean 'workers'?)"),
+    "an option of the launcher": ("hosts=a|b", "unknown setting 'hosts'"),
+    "an option that changes no number": ("start-timeout=1|2", "unknown setting 'start-timeout'"),
+    "a variable in lower case": ("ucx_tls=tcp|sm", "unknown setting 'ucx_tls'"),
+    "a variable of Dask": ("DASK_TEMPORARY_DIRECTORY=a|b", "keys of Dask's configuration"),
+    "an unknown key": ("distributed.comm.compresion=null|lz4", "did you mean 'distributed.comm.co"),
+    "an unknown section": ("foo.bar=1|2", "known: admin.…, array.…"),
+    "no number": ("workers=2|many", "'many' is not a number"),
+    "no worker": ("workers=0|2", "at least one worker"),
+    "no placement of tasks": ("task-placement=dask|best", "unknown task placement 'best'"),
+    "a variable that no backend reads": ("UCX_TLS=tcp|sm", "add --backends mpi"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def simulated():
+    """Simulate launches in this process, without figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commbench.harness.runner.run_plan", builders.simulate_plan)
+        patch.setattr(commbench_fake, "time", SimpleNamespace(sleep=lambda _: None))
+        processes.draw_only(patch)
+        yield
+
+
+def variants(backends, *varied, workload="merge", **cluster):
+    spec = ClusterSpec(**cluster)
+    cases = suite.varied_cases(workload, backends, {}, spec, varied, lambda _: ())
+    return [case.variant for case in cases]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cant_be_varied_is_refused_before_anything_starts(text, message, tmp_path):
+    result = processes.invoke("run", "merge", "--vary", text, "--output", tmp_path / "results")
+    assert message in processes.usage_error(result)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"),
+    [("ucx:shm", "UCX_TLS=tcp|sm"), ("tls", "distributed.comm.require-encryption=true|false")],
+)
+def test_a_setting_that_the_backend_sets_is_refused(backend, text):
+    with pytest.raises(UsageError, match=f"{backend} sets .* itself"):
+        variants(["tcp", backend], text)
+
+
+def test_a_setting_is_varied_once():
+    with pytest.raises(UsageError, match="workers is varied twice"):
+        vary.settings(["workers=2|4", "--workers=3|5"])
+
+
+def test_pairs_of_processes_have_no_cluster_to_vary():
+    with pytest.raises(UsageError, match="workers can't be varied: pingpong runs between two"):
+        variants(["tcp"], "workers=2|4", workload="pingpong")
+
+
+@pytest.mark.parametrize(
+    ("backends", "varied", "names"),
+    [
+        (["tcp"], ["workers=2|4"], ["workers=2", "workers=4"]),
+        (["tcp"], ["memory-limit=1GB|2GB"], ["memory_limit=1GB", "memory_limit=2GB"]),
+        (
+            ["tcp", "mpi"],
+            ["distributed.comm.compression=null|lz4"],
+            ["tcp compression=null", "tcp compression=lz4",
+             "mpi compression=null", "mpi compression=lz4"],
+        ),
+        # A variable that tcp does not read.
+        (["tcp", "ucx"], ["UCX_TLS=tcp|tcp,sm"], ["tcp", "ucx UCX_TLS=tcp", "ucx UCX_TLS=tcp,sm"]),
+        (
+            ["tcp"],
+            ["distributed.comm.timeouts.connect=30s|60s", "MALLOC_ARENA_MAX=1|2"],
+            [f"connect={s}s MALLOC_ARENA_MAX={n}" for s in (30, 60) for n in (1, 2)],
+        ),
+        (
+            ["tcp"],
+            ["distributed.comm.retry.delay.min=1s|2s", "distributed.adaptive.minimum=1|2"],
+            [f"min={s}s minimum={n}" for s in (1, 2) for n in (1, 2)],
+        ),
+    ],
+)  # fmt: skip
+def test_names_have_what_differs_and_nothing_else(backends, varied, names):
+    assert variants(backends, *varied, env={"A": "1"}, threads_per_worker=2) == names
+
+
+def test_keys_that_end_alike_have_their_whole_names():
+    names = variants(
+        ["tcp"],
+        "distributed.scheduler.active-memory-manager.interval=1s|2s",
+        "distributed.admin.tick.interval=1s|2s",
+    )
+    assert names[0] == (
+        "distributed.scheduler.active-memory-manager.interval=1s distributed.admin.tick.interval=1s"
+    )
+
+
+def test_all_combinations_are_compared_under_one_label(tmp_path):
+    result = processes.invoke(
+        "run", "merge", "--backends", "fake,fake:slow", "--vary", "workers=2|4", "--launches", 6,
+        "--output", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    content = json.loads(processes.invoke("report", *tmp_path.iterdir(), "--format", "json").stdout)
+    names = ["fake workers=2", "fake workers=4", "fake:slow workers=2", "fake:slow workers=4"]
+    assert [case["backend"] for case in content["cases"]] == names
+    compared = {(c["baseline"], c["candidate"]): c["verdict"] for c in content["comparisons"]}
+    assert [*compared.values()] == ["same"] * 6
+    assert " are the same." in " ".join(result.stdout.split())
+
+
+def test_a_twin_is_compared_with_its_original_of_the_same_settings(tmp_path):
+    arguments = ("--backends", "fake,fake@2", "--vary", "threads=1|2", "--output", tmp_path)
+    assert processes.invoke("run", "merge", *arguments, "--launches", 1).exit_code == 0
+    content = json.loads(processes.invoke("report", *tmp_path.iterdir(), "--format", "json").stdout)
+    assert {(c["baseline"], c["candidate"]) for c in content["comparisons"]} == {
+        ("fake threads=1", "fake threads=2"),
+        ("fake threads=1", "fake@2 threads=1"),
+        ("fake threads=2", "fake@2 threads=2"),
+    }
+
+
+def test_a_suite_file_varies_settings_and_the_command_line_others(tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text(
+        'backends = ["fake"]\nvary = ["workers=2|4"]\n'
+        '[[case]]\nworkload = "merge"\n'
+        '[[case]]\nworkload = "svd"\nvary = ["threads=1|2"]\n'
+    )
+    read = suite.read_suite(file)
+    assert [case.variant for case in read.cases] == [
+        "workers=2", "workers=4", "threads=1", "threads=2"
+    ]  # fmt: skip
+    given = suite.read_suite(file, {"vary": ("memory_limit=1GB|2GB",)})
+    assert {case.variant for case in given.cases} == {"memory_limit=1GB", "memory_limit=2GB"}
+
+
+def test_a_wrong_setting_in_a_suite_file_has_its_path(tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text('[[case]]\nworkload = "merge"\nvary = ["workers=2"]\n')
+    with pytest.raises(UsageError, match=r"suite.toml: case\[0\]: .* has one value"):
+        suite.read_suite(file)
