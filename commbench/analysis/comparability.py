@@ -63,7 +63,7 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
             pairs.append((case, equals[0]))
     matched = {case.id for pair in pairs for case in pair}
     alone = [
-        f"{case.workload} over {case.backend} is in {run.id} alone"
+        f"{case.workload} over {case.variant} is in {run.id} alone"
         for run, cases in ((baseline, ours), (candidate, rest))
         for case in cases
         if case.id not in matched
@@ -96,7 +96,7 @@ def _value(environment: Mapping[str, Any], key: str) -> Any:
 
 
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
-    where = f"{one.workload} over {one.backend}: "
+    where = f"{one.workload} over {one.variant}: "
     yield from _tables(f"{where}params", one.params, two.params)
     clusters = (_cluster_settings(case.cluster) for case in (one, two))
     yield from _tables(f"{where}cluster", *clusters)
@@ -121,7 +121,7 @@ def _difference(key: str, one: Any, two: Any) -> Iterator[Difference]:
 
 
 def _kind(case: Case) -> tuple[str, str]:
-    return case.workload, case.backend
+    return case.workload, case.variant
 
 
 def _format_value(value: Any) -> str:

@@ -212,7 +212,7 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
     """Return the value in the unit of the reference, and its number of launches."""
     cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
-        known = ", ".join(f"{case.workload} over {case.backend}" for case in run.suite.cases)
+        known = ", ".join(f"{case.workload} over {case.variant}" for case in run.suite.cases)
         raise ReferenceFileError(
             f"{reference.name}: no case of {run.manifest.id} is that; known: {known}"
         )
@@ -236,7 +236,7 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
 
 
 def _matches(case: Case, reference: Reference) -> bool:
-    if (case.workload, case.backend) != (reference.workload, reference.backend):
+    if (case.workload, case.variant) != (reference.workload, reference.backend):
         return False
     cluster = vars(case.cluster)
     for what, given, has in (
@@ -277,7 +277,7 @@ def render_references(run: Run) -> str:
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = cases[row.case_id]
         lines: dict[str, Any] = {
-            "system": _system(run), "workload": case.workload, "backend": case.backend,
+            "system": _system(run), "workload": case.workload, "backend": case.variant,
             "params": {k: v for k, v in case.params.items() if k not in ("sizes", "layers")},
             "cluster": {key: getattr(case.cluster, key) for key in _CLUSTER},
         }  # fmt: skip

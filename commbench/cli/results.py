@@ -138,7 +138,7 @@ def _to_asv(
     good = good_launches(data)
     for case in data.suite.cases:
         if case.id not in good:
-            name = f"{case.workload} over {case.backend}"
+            name = f"{case.workload} over {case.variant}"
             click.echo(f"left out: {name}: none of its launches ended well", err=True)
     click.echo(written)
 

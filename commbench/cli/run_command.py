@@ -296,7 +296,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         pair = issubclass(workloads.load(launch.case.workload), PairWorkload)
         (pairs if pair else jobs).append(launch)
     for case in (launch.case for launch in pairs if jobs):
-        click.echo(f"{case.workload} over {case.backend}: two processes here, no job", err=True)
+        click.echo(f"{case.workload} over {case.variant}: two processes here, no job", err=True)
     for launch in jobs or pairs:
         case, cluster = launch.case, launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()

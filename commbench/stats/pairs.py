@@ -93,8 +93,10 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         columns[name] = pd.Categorical.from_codes(code, texts)
     case_id = pd.Series(columns.pop("case_id"))
     case_columns = {
-        name: tables.renamed(case_id, {case.id: getattr(case, name) for case in run.suite.cases})
-        for name in ("workload", "backend")
+        name: tables.renamed(
+            case_id, {case.id: getattr(case, attribute) for case in run.suite.cases}
+        )
+        for name, attribute in (("workload", "workload"), ("backend", "variant"))
     }
     texts = {"case_id": case_id, **case_columns, **{name: columns[name] for name in _PAIR[1:]}}
     table = pd.DataFrame(texts | measured | phases, copy=False)

@@ -123,7 +123,8 @@ def test_all_combinations_are_compared_under_one_label(tmp_path):
     assert result.exit_code == 0, result.output
     content = json.loads(processes.invoke("report", *tmp_path.iterdir(), "--format", "json").stdout)
     names = ["fake workers=2", "fake workers=4", "fake:slow workers=2", "fake:slow workers=4"]
-    assert [case["backend"] for case in content["cases"]] == names
+    for table in ("cases", "pairs", "coverage", "transports"):
+        assert {row["backend"] for row in content[table]} == {*names}
     compared = {(c["baseline"], c["candidate"]): c["verdict"] for c in content["comparisons"]}
     assert [*compared.values()] == ["same"] * 6
     assert " are the same." in " ".join(result.stdout.split())

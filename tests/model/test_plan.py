@@ -32,7 +32,14 @@ CHANGES = [
     {"params": {**CASE.params, "rows": "1000"}}, {"params": {**CASE.params, "more": 0}},
     *({"cluster": dataclasses.replace(CASE.cluster, **change)} for change in CLUSTER_CHANGES),
 ]  # fmt: skip
-NOT_IN_ID = {"launches": 7, "iterations": 9, "warmups": 0, "seed": 3, "timeout_s": 1.0, "varied": ("threads",)}
+NOT_IN_ID = {
+    "launches": 7,
+    "iterations": 9,
+    "warmups": 0,
+    "seed": 3,
+    "timeout_s": 1.0,
+    "varied": ("threads",),
+}
 
 
 def test_the_id_does_not_depend_on_version_or_process():
