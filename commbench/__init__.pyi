@@ -20,6 +20,7 @@ from .model.units import format_bandwidth, format_bytes, format_message_size, fo
 from .reports.figures import figure
 from .reports.figures.style import backend_styles, new_figure, styled
 from .reports.sections import Section, Table, reading
+from .studies.notebook import load_ipython_extension
 from .studies.profile import profile
 from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
 from .workloads.device import (
@@ -63,6 +64,7 @@ __all__ = [
     "format_message_size",
     "format_seconds",
     "load",
+    "load_ipython_extension",
     "new_figure",
     "persist_input",
     "profile",
