@@ -304,5 +304,5 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         backend = parse(launch.case.backend)
         environ = runner.environment(launch, backend, scratch)
         script = launcher.script(cluster, backend.protocol, scratch, environ)
-        click.echo(f"{case.workload} over {case.backend}, in each of its launches:", err=True)
+        click.echo(f"{case.workload} over {case.variant}, in each of its launches:", err=True)
         click.echo(script, nl=False)
