@@ -18,6 +18,7 @@ from commbench.model.units import format_message_size, format_seconds
 from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.stats.comparison import MIN_LAUNCHES
+from commbench.workloads.user_code import UserCode
 
 _MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
@@ -191,6 +192,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 
 def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
+    if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
+        yield "What your code returns is not verified, and not compared between cases."
     twins = {case.id: case for case in run.suite.cases if case.original}
     names = " and ".join(f"{case.original} and {case.variant}" for case in twins.values())
     with_twins, others = list[Comparison](), list[Comparison]()

@@ -49,6 +49,7 @@ def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_
     assert len(run.samples.query("not warmup")) == 4
     assert not run.samples["verified"].any()
     assert "sum" in set(run.tasks["name"])
+    assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout
 
 
 def test_a_main_that_closes_the_client_is_a_failure(run_script, tmp_path):

@@ -128,6 +128,8 @@ def test_all_combinations_are_compared_under_one_label(tmp_path):
     compared = {(c["baseline"], c["candidate"]): c["verdict"] for c in content["comparisons"]}
     assert [*compared.values()] == ["same"] * 6
     assert " are the same." in " ".join(result.stdout.split())
+    tables = processes.invoke("report", *tmp_path.iterdir(), "-v").stdout
+    assert "on 1 thread, cpu: time per iteration" in " ".join(tables.split())
 
 
 def test_a_twin_is_compared_with_its_original_of_the_same_settings(tmp_path):

@@ -147,7 +147,9 @@ def _draw_times(
         cells = ["", words, verdict, format_seconds(row.cpu_s)][: len(titles)]
         style.write_columns(ax, ASIDE_PT, y, cells)
     payload = mine.payload_bytes.unique()
-    ax.set_title(name + (f", {format_bytes(payload[0])}" if len(payload) == 1 else ""))
+    ax.set_title(
+        name + (f", {format_bytes(payload[0])}" if len(payload) == 1 and payload[0] else "")
+    )
     ax.set_xlabel(f"time per iteration ({unit})")
     style.from_zero(ax, "x", largest * factor)
 

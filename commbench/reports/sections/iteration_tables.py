@@ -50,6 +50,7 @@ def time_tables(run: Run) -> Iterator[Table]:
     cases = {case.id: case for case in run.suite.cases}
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
+        payload = int(first.payload_bytes)
         ratios = {
             c.candidate_id: ratio(c) for c in run.comparisons
             if c.baseline_id == first.case_id and c.layer == "workload"
@@ -67,8 +68,9 @@ def time_tables(run: Run) -> Iterator[Table]:
                 "CPU\ns": map(number, group.cpu_s),
                 "idle\ncores": map(number, group.idle_cores),
             },
-            f"Median over launches of each launch's median ({counts(group)}). Payload: "
-            f"{format_bytes(int(group.payload_bytes.iloc[0]))}. moved: serialized bytes between "
+            f"Median over launches of each launch's median ({counts(group)}). "
+            + f"Payload: {format_bytes(payload)}. " * (payload > 0)
+            + "moved: serialized bytes between "
             "workers in an iteration, the mean. CPU: all processes, client and scheduler "
             "included, in an iteration. Idle cores: burned by the cluster while "
             "nothing is asked of it." + warmup(group),
@@ -139,8 +141,16 @@ def _bar(share: float) -> str:
 
 
 def _describe(case: Case) -> str:
-    cluster = case.cluster
-    params = ", ".join(f"{key}={value}" for key, value in case.params.items())
+    cluster = case.common_cluster
+    # Of the hash of a script, as many digits as git shows.
+    params = ", ".join(
+        f"{key}={value[:7] if key == 'sha256' else value}" for key, value in case.params.items()
+    )
+    size = {
+        "workers": f"{cluster.n_workers} workers",
+        "threads": f"{cluster.threads_per_worker} thread{'s' * (cluster.threads_per_worker > 1)}",
+    }
+    fixed = " × ".join(text for name, text in size.items() if name not in case.varied)
     launcher = "" if cluster.launcher in (ClusterSpec.launcher, USER_CODE) else cluster.launcher
     details = (
         cluster.device,
@@ -152,10 +162,7 @@ def _describe(case: Case) -> str:
         *(f"{name}={value}" for name, value in cluster.env.items()),
     )
     task = case.workload + f" ({params})" * bool(params)
-    return (
-        f"{task} on {cluster.n_workers} workers × {cluster.threads_per_worker} "
-        f"thread{'s' * (cluster.threads_per_worker > 1)}, {', '.join(filter(None, details))}"
-    )
+    return f"{task} on {', '.join(filter(None, (fixed, *details)))}"
 
 
 def _interval(row: Any) -> str:
