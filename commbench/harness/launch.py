@@ -29,6 +29,8 @@ from commbench.workloads.base import ClusterWorkload, PairWorkload
 
 LOG = "launch.log"
 """The file with the standard output and error, in the launch's scratch folder."""
+ENDED = "ended"
+"""The last phase of a launch that has measured all that it was to measure."""
 UNWRITABLE = "store"
 """The stage of a failure that ends the run: records can't be written."""
 
@@ -110,6 +112,7 @@ def main() -> int:
     try:
         run_launch(launch, scratch, emit)
         emit.close()
+        emit.phase(ENDED)
     except CommbenchError as error:
         stage = "verify" if isinstance(error, VerificationError) else "launch"
         fail(UNWRITABLE if isinstance(error, UnwritableError) else stage, str(error))

@@ -25,7 +25,7 @@ from typing import Any
 from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import UnwritableError
-from commbench.harness.launch import LOG, UNWRITABLE
+from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
 from commbench.machine.process import MARK
@@ -120,13 +120,15 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(dataclasses.asdict(launch)).encode() + b"\n")
                 child.stdin.flush()
-            reported = False
+            reported = ended = False
             for line in _lines(records, child, time.monotonic() + launch.case.timeout_s):
                 if line is None:
                     yield None
                     continue
                 if line.startswith(PHASE.encode()):
-                    yield phase(line[len(PHASE) :].decode(errors="replace"))
+                    name = line[len(PHASE) :].decode(errors="replace")
+                    if not (ended := name == ENDED):
+                        yield phase(name)
                     continue
                 try:
                     record = decode(line)
@@ -138,9 +140,11 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
                 if isinstance(record, Failure) and record.stage == UNWRITABLE:
                     raise UnwritableError(record.message)
             status = child.wait()
-            if status != 0 and not reported:
+            if not (reported or (ended and status == 0)):
+                early = "" if status else " before it had measured all"
                 yield failure(
-                    "launch", f"the launch {process.describe_exit(status)}" + process.tail(log)
+                    "launch",
+                    f"the launch {process.describe_exit(status)}{early}" + process.tail(log),
                 )
         except TimeoutError:
             yield failure(

@@ -75,6 +75,8 @@ class Odd(FakeBackend):
         elif option == "verbose":
             print("\\n".join(f"line {number}" for number in range(100)))
             os._exit(3)
+        elif option == "leave":
+            os._exit(0)
         elif option == "environ":
             import dask.config
             shown = {**os.environ, "spill": dask.config.get("distributed.worker.memory.spill"),
@@ -112,6 +114,13 @@ def expire(patch):
     """Let an hour pass, as the runner sees it, and with it the deadline of the launch."""
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, sleep=time.sleep)
     patch.setattr(runner, "time", clock)
+
+
+def test_a_launch_that_exits_before_it_has_measured_all_failed(tmp_path):
+    records = list(runner.run_plan(launches("odd:leave"), tmp_path))
+    (failed,) = select(records, Failure)
+    assert failed.message.startswith("the launch exited with status 0 before it had measured all")
+    assert not records[-1].ok
 
 
 def test_good_launch_leaves_only_its_records(tmp_path, tag):
