@@ -54,10 +54,6 @@ class Run:
         self._foreign: dict[str, str] = {}
         self.__dict__.update(frames)
 
-    def __repr__(self) -> str:
-        """Return the path, and what was measured."""
-        return f"<Run {self.path}: {', '.join(self.case_names.values())}>"
-
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""
         mine = {name: self.__dict__[name] for name in records.TABLES if name in self.__dict__}

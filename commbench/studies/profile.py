@@ -8,6 +8,7 @@ times of threads and spilled data include those of regions within.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import runpy
 import shlex
 import sys
@@ -25,13 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
-from commbench import backends, errors, machine
+from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends import base, tcp, tls, ucx
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import p2p, spill, transfers, wire
+from commbench.harness import measure, p2p, spill, transfers, wire
 from commbench.harness.measure import cluster as timing
-from commbench.harness.measure import conditions, plugins, records, traffic
+from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
@@ -559,10 +560,8 @@ def _send_by_value() -> None:
     Dask looks up the module of what it sends, cloudpickle also the packages around the modules of
     what that refers to.
     """
-    for module in (
-        transfers, wire, spill, timing, plugins, traffic, conditions, members, machine,
-        base, tcp, tls, ucx, errors,
-    ):  # fmt: skip
+    observing = filter(inspect.ismodule, (*vars(harness).values(), *vars(measure).values()))
+    for module in (*observing, members, machine, errors, base, tcp, tls, ucx):
         cloudpickle.register_pickle_by_value(module)
 
 
