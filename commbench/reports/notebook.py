@@ -8,8 +8,9 @@ import jinja2
 
 from commbench.analysis.run import Run
 from commbench.reports.figures import first_drawn
+from commbench.reports.html import TIMES
 from commbench.reports.opening import opening
-from commbench.reports.sections import Table, heading, printable
+from commbench.reports.sections import heading, printable
 from commbench.reports.sections.iteration_tables import BAR
 
 _TEMPLATE = """\
@@ -48,7 +49,8 @@ def render(run: Run) -> str:
         opening=[
             part
             for part in opening(run)
-            if not (figure and isinstance(part, Table) and BAR in part.columns)
+            if isinstance(part, str)
+            or not (BAR in part.columns and figure and figure.name == TIMES)
         ],
         figure=figure,
         image=base64.b64encode(figure.png).decode() if figure else "",

@@ -24,7 +24,7 @@ from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 from commbench.reports.sections.iteration_tables import BAR
 
-_TIMES = "workload-time"
+TIMES = "workload-time"
 """The figure that makes bars of text unnecessary."""
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -57,7 +57,7 @@ def render(run: Run) -> str:
             part
             for part in opening(run)
             if isinstance(part, str)
-            or not (part.title in below or (BAR in part.columns and first and first.name == _TIMES))
+            or not (part.title in below or (BAR in part.columns and first and first.name == TIMES))
         ],
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
