@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import model, stats, workloads
 from commbench.errors import ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
