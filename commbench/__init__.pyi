@@ -5,6 +5,7 @@ from .analysis.run import Run, load
 from .backends.base import Backend, Transport
 from .backends.endpoints import Endpoint, Endpoints
 from .backends.tcp_endpoints import BLOCKING_TCP
+from .cli.python_api import run, run_async
 from .conformance import check_backend, check_launcher, check_workload
 from .errors import (
     CommbenchError,
@@ -71,6 +72,8 @@ __all__ = [
     "published_figure",
     "reading",
     "rebalance",
+    "run",
+    "run_async",
     "stats",
     "styled",
     "uniform_array",

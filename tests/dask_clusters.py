@@ -32,17 +32,23 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, n_workers: int = 2, hosts: Sequence[tuple[Sequence[str], str]] = ()
-) -> Iterator[Started]:
-    """Start a cluster over tcp.
+    folder: Path, n_workers: int = 2, hosts: Sequence[tuple[Sequence[str], str]] = (),
+    without: Sequence[str] = (),
+) -> Iterator[Started]:  # fmt: skip
+    """Start a cluster over tcp, whose processes can't import the packages `without`.
 
     `hosts` has for each worker the prefix of its command, and its address; the scheduler is on the
     first. By default all listen on loopback.
     """
+    # Python imports this when it starts.
+    (folder / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({tuple(without)!r}))\n"
+    )
     hosts = hosts or [((), "127.0.0.1")] * n_workers
     file, running = folder / "scheduler.json", []
     # The functions of cluster_state.py run on it.
-    environ = os.environ | {"PYTHONPATH": str(HERE), "DASK_TEMPORARY_DIRECTORY": str(folder)}
+    search = f"{folder}{os.pathsep}{HERE}"
+    environ = os.environ | {"PYTHONPATH": search, "DASK_TEMPORARY_DIRECTORY": str(folder)}
     common = ("--scheduler-file", str(file), "--no-dashboard", "--host")
 
     def start(name: str, host: tuple[Sequence[str], str], *arguments: str) -> None:

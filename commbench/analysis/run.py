@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from commbench import model, stats, workloads
 from commbench.errors import ResultsError
-from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
@@ -52,10 +54,6 @@ class Run:
         self._foreign: dict[str, str] = {}
         self.__dict__.update(frames)
 
-    def __repr__(self) -> str:
-        """Return the path, and what was measured."""
-        return f"<Run {self.path}: {', '.join(self.case_names.values())}>"
-
     def replace(self, manifest: Manifest | None = None, **frames: pd.DataFrame) -> Run:
         """Return a run with another manifest, or with other frames."""
         mine = {name: self.__dict__[name] for name in records.TABLES if name in self.__dict__}
@@ -67,6 +65,24 @@ class Run:
     def suite(self) -> Suite:
         """The suite of the run."""
         return self.manifest.suite
+
+    def __repr__(self) -> str:
+        cases = self.suite.cases
+        tasks, backends = (
+            textwrap.shorten(", ".join(dict.fromkeys(names)), 40, placeholder=" …")
+            for names in ((case.workload for case in cases), (case.backend for case in cases))
+        )
+        return f"<Run {self.manifest.id}: {tasks} over {backends}>"
+
+    def _repr_html_(self) -> str:
+        # By name, because reports are made of runs.
+        text: str = resolve_name("commbench.reports.notebook:render")(self)
+        return text
+
+    def summary(self) -> str:
+        """Return the verdict, the reasons and the warnings, as ``commbench report`` prints them."""
+        text: str = registry.load("report", "terminal")(self)
+        return text
 
     # -- frames
 

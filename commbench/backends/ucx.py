@@ -47,6 +47,8 @@ _FAMILIES = {
     "ib": ("rc_verbs", "rc_mlx5", "dc_mlx5", "ud_verbs", "ud_mlx5", "rc", "dc", "ud"),
     "tcp": ("tcp",),
 }
+_FIELD_TRANSPORTS = 1 << 3
+_MAX_LANES = 64
 
 
 class UcxBackend(Backend):
@@ -138,8 +140,6 @@ class UcxBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
-        from commbench.backends.ucx_endpoints import query_lanes
-
         lanes = query_lanes(int(comm.ep._ep.handle))
         name = fastest(lanes)
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
@@ -208,6 +208,49 @@ def fastest(lanes: list[str]) -> str:
     order = list(_FAMILIES)
     known = [lane for lane in lanes if _family(lane)]
     return min(known, key=lambda lane: order.index(_family(lane)), default="")
+
+
+def query_lanes(endpoint: int) -> list[str]:
+    """Return the lanes of a ``ucp_ep_h``, for example ``sysv/memory``; none if UCX refuses."""
+    import ctypes
+
+    # These are classes of this function, because cloudpickle can't send them by value.
+    class Lane(ctypes.Structure):
+        """``ucp_transport_entry_t`` of ucp.h."""
+
+        _fields_ = (("transport", ctypes.c_char_p), ("device", ctypes.c_char_p))
+
+    class EndpointAttributes(ctypes.Structure):
+        """``ucp_ep_attr_t`` of ucp.h, with the fields of its ``ucp_transports_t``."""
+
+        _fields_ = (
+            ("field_mask", ctypes.c_uint64),
+            ("name", ctypes.c_char * 32),
+            ("local_sockaddr", ctypes.c_char * 128),
+            ("remote_sockaddr", ctypes.c_char * 128),
+            ("lanes", ctypes.POINTER(Lane)),
+            ("n_lanes", ctypes.c_uint),
+            ("lane_size", ctypes.c_size_t),
+            ("user_data", ctypes.c_void_p),
+        )
+
+    # ucxx does not wrap ucp_ep_query, but hands out the ucp_ep_h that it takes.
+    lanes = (Lane * _MAX_LANES)()
+    attributes = EndpointAttributes(
+        field_mask=_FIELD_TRANSPORTS,
+        lanes=lanes,
+        n_lanes=_MAX_LANES,
+        lane_size=ctypes.sizeof(Lane),
+    )
+    # The library is already loaded, and the loader returns ucxx's copy for this soname.
+    libucp = ctypes.CDLL("libucp.so.0")
+    status = libucp.ucp_ep_query(ctypes.c_void_p(endpoint), ctypes.byref(attributes))
+    if status != 0:
+        return []
+    used = lanes[: attributes.n_lanes]
+    names = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in used)
+    # The connection manager's lane has no device and carries no data.
+    return [name for name in names if not name.endswith("/")]
 
 
 def log_variables(scratch: Path) -> dict[str, str]:

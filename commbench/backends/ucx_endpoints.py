@@ -7,7 +7,6 @@ handling as in Dask's endpoints. Without error handling UCX would choose another
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import subprocess
@@ -27,8 +26,6 @@ _COLUMNS = 8
 """The number of columns in the results of ``ucx_perftest``."""
 _CONNECT_SECONDS = 20.0
 _SLOWEST_MESSAGE_S = 1.0
-_FIELD_TRANSPORTS = 1 << 3
-_MAX_LANES = 64
 
 
 class UcxEndpoint(Endpoint):
@@ -75,48 +72,6 @@ async def _listen(handler: Handler) -> AsyncIterator[str]:
 async def _connect(address: str) -> UcxEndpoint:
     """Connect to a listener, on this host."""
     return UcxEndpoint(await _ucxx().create_endpoint("127.0.0.1", int(address)))
-
-
-class _Lane(ctypes.Structure):
-    """``ucp_transport_entry_t`` of ucp.h."""
-
-    _fields_ = (("transport", ctypes.c_char_p), ("device", ctypes.c_char_p))
-
-
-class _EndpointAttributes(ctypes.Structure):
-    """``ucp_ep_attr_t`` of ucp.h, with the fields of its ``ucp_transports_t``."""
-
-    _fields_ = (
-        ("field_mask", ctypes.c_uint64),
-        ("name", ctypes.c_char * 32),
-        ("local_sockaddr", ctypes.c_char * 128),
-        ("remote_sockaddr", ctypes.c_char * 128),
-        ("lanes", ctypes.POINTER(_Lane)),
-        ("n_lanes", ctypes.c_uint),
-        ("lane_size", ctypes.c_size_t),
-        ("user_data", ctypes.c_void_p),
-    )
-
-
-def query_lanes(endpoint: int) -> list[str]:
-    """Return the lanes of a ``ucp_ep_h``, for example ``sysv/memory``; none if UCX refuses."""
-    # ucxx does not wrap ucp_ep_query, but hands out the ucp_ep_h that it takes.
-    lanes = (_Lane * _MAX_LANES)()
-    attributes = _EndpointAttributes(
-        field_mask=_FIELD_TRANSPORTS,
-        lanes=lanes,
-        n_lanes=_MAX_LANES,
-        lane_size=ctypes.sizeof(_Lane),
-    )
-    # The library is already loaded, and the loader returns ucxx's copy for this soname.
-    libucp = ctypes.CDLL("libucp.so.0")
-    status = libucp.ucp_ep_query(ctypes.c_void_p(endpoint), ctypes.byref(attributes))
-    if status != 0:
-        return []
-    used = lanes[: attributes.n_lanes]
-    names = (f"{lane.transport.decode()}/{lane.device.decode()}" for lane in used)
-    # The connection manager's lane has no device and carries no data.
-    return [name for name in names if not name.endswith("/")]
 
 
 def tool_times(text: str) -> ToolTimes:

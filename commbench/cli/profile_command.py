@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from pathlib import Path
 
 import click
 
+from commbench import load
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
 from commbench.harness import interrupts
@@ -20,10 +22,15 @@ from commbench.model import registry
               help="The scheduler for a Client() that is given no address.")  # fmt: skip
 @click.option("--output", type=PATH, default=Path("results"), show_default=True,
               help="Parent folder of the run's directory.")  # fmt: skip
+@click.option(
+    "--anonymize",
+    is_flag=True,
+    help="Record labels for names of tasks, workers and hosts, addresses and messages.",
+)
 @click.pass_context
 def profile(
     ctx: click.Context, script: Path, arguments: tuple[str, ...], scheduler_address: str,
-    output: Path,
+    output: Path, anonymize: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py as it is, and report what its Dask cluster does.
 
@@ -36,7 +43,7 @@ def profile(
 
     if not script.is_file():
         raise UsageError(f"there is no file {script}; name a Python script")
-    run, error = profile_script(script, arguments, output, scheduler_address)
+    run, error = profile_script(script, arguments, output, scheduler_address, anonymize)
     status = _report_end(error)
     if run is None:
         if status:
@@ -45,9 +52,13 @@ def profile(
             f"{script} connected no distributed.Client, so there is nothing to report; "
             "it needs one in its main process, as in: with Client() as client: …"
         )
-    write_report(RunStore.reopen(run.path), run)
-    click.echo(registry.load("report", "terminal")(run), nl=False)
-    click.echo(run.path)
+    path = run.path
+    # The report has commands with the path, which may have a name of the user.
+    with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
+        shown = load(path.name) if anonymize else run
+        write_report(RunStore.reopen(path), shown)
+        click.echo(registry.load("report", "terminal")(shown), nl=False)
+    click.echo(path)
     ctx.exit(status)
 
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from statistics import mean
 
 import click
@@ -25,14 +26,14 @@ _PHASE_SECONDS, _QUIET_SECONDS = 3.0, 10.0
 def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -> Iterator[_Show]:
     """Yield a function that shows the progress of `run` when called with a record or a message.
 
-    Progress is a bar on a terminal; elsewhere, as in a CI log, lines on launches and phases, and if
-    `quiet` only failures. `launches` are to come; if ``run.stopping`` is set, the bar shows the
-    share of its budget.
+    Progress is a bar on a terminal, and in a notebook with ipywidgets; elsewhere, as in a CI log,
+    lines on launches and phases, and if `quiet` only failures. `launches` are to come; if
+    ``run.stopping`` is set, the bar shows the share of its budget.
     """
     names = {case.id: f"{case.workload} {case.variant}" for case in run.suite.cases}
     remaining = _Remaining(run.suite, launches)
     n_launches = remaining.n_launches
-    if quiet or not sys.stderr.isatty():
+    if quiet or not (sys.stderr.isatty() or _in_notebook()):
         lines = _Lines(names, remaining if run.stopping is None else None)
         yield lines.show_failure if quiet else lines.show
         return
@@ -80,6 +81,16 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
             progress.refresh()
 
         yield show
+
+
+def _in_notebook() -> bool:
+    """Return whether Rich can show a bar in a notebook."""
+    # Importing Rich takes long, and IPython is loaded where it runs.
+    if "IPython" not in sys.modules or find_spec("ipywidgets") is None:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
 
 
 def working(what: str, *, quiet: bool) -> AbstractContextManager[object]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,21 @@ from commbench.model import Launch, Manifest, Suite, registry
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
     from commbench.store.directory import RunStore
+
+
+@dataclass
+class Call:
+    """A call of the command by ``commbench.run``; it is the ``obj`` of click's context."""
+
+    arguments: Sequence[str]
+    cancelled: threading.Event
+    run: Run | None = None
+    """The result."""
+
+
+def _call() -> Call | None:
+    call: Call | None = click.get_current_context().obj
+    return call
 
 
 class _RunGroup(click.Group):
@@ -146,6 +162,8 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.studies import budget
     from commbench.workloads import user_code
 
+    call = _call()
+    arguments = call.arguments if call else sys.argv[1:]
     options.validate_verbosity(given)
     if given["dry_run"]:
         _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
@@ -166,7 +184,7 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
         min_batch_bytes=given["min_batch"],
-        command=shlex.join(["commbench", *map(user_code.normalize, sys.argv[1:])]),
+        command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
         racks=suites.read_racks(given["racks"]) if given["racks"] else {},
     )
@@ -207,7 +225,7 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     """Measure `launches`, store their records, and report; return the exit status."""
     from commbench.cli import progress
 
-    quiet = bool(given.get("quiet"))
+    quiet, call = bool(given.get("quiet")), _call()
     interrupted = failed = False
     try:
         failed, interrupted = _measure(store, launches, quiet=quiet)
@@ -216,16 +234,19 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
             run = load(store.path)
             write_report(store, run)
             text = registry.load("report", "tables" if given.get("verbose") else "terminal")(run)
+            if call is not None:
+                call.run = run
     except KeyboardInterrupt:
         interrupted, text = True, ""
-    if interrupted:
+    if interrupted and call is None:
         # Another Ctrl-C must not suppress the next lines.
         interrupts.ignore()
-    if not quiet:
+    if not quiet and call is None:
         click.echo(text, nl=False)
     if interrupted:
         click.echo(f"interrupted; to go on: commbench run --resume {store.path}", err=True)
-    click.echo(store.path)
+    if call is None:
+        click.echo(store.path)
     return interrupts.STATUS if interrupted else 1 if failed else 0
 
 
@@ -238,7 +259,7 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     from commbench.model import LaunchEnd, Phase
     from commbench.studies import budget
 
-    failed = False
+    failed, call = False, _call()
     with (
         interrupts.interruptible(),
         progress.display(store.manifest, launches, quiet=quiet) as show,
@@ -254,6 +275,8 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
                 if record is not None and not isinstance(record, Phase):
                     store.append(record)
                 failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
+                if call is not None and call.cancelled.is_set():
+                    return failed, True
         except KeyboardInterrupt:
             return failed, True
     return failed, False

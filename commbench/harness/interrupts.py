@@ -18,8 +18,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt at the first of the signals, and ignore all others.
 
-    Signals that are already ignored, as with ``nohup``, stay ignored.
+    Signals that are already ignored, as with ``nohup``, stay ignored. Only the main thread gets
+    signals.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {
         number: handler
         for number in _SIGNALS

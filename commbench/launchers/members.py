@@ -105,14 +105,14 @@ def check_versions(client: Any) -> None:
     LaunchError
         If Python (3.x), distributed, dask or commbench differ; the message has both versions.
     """
-    versions = client.get_versions(packages=["commbench"])
-    local = _versions(versions["client"])
-    for who, row in ((SCHEDULER, versions["scheduler"]), *versions["workers"].items()):
-        theirs = _versions(row)
+    answers = client.get_versions(packages=["commbench"])
+    local = versions(answers["client"])
+    for who, row in ((SCHEDULER, answers["scheduler"]), *answers["workers"].items()):
+        theirs = versions(row)
         for name, version in local.items():
             if theirs.get(name) == version:
                 continue
-            others = [_versions(other).get(name) for other in versions["workers"].values()]
+            others = [versions(other).get(name) for other in answers["workers"].values()]
             n_differ = sum(other != version for other in others)
             whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
             raise LaunchError(
@@ -122,10 +122,11 @@ def check_versions(client: Any) -> None:
             )
 
 
-def _versions(row: Mapping[str, Any]) -> dict[str, str]:
+def versions(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the versions in a row of ``get_versions``; None for packages that it lacks."""
     packages = row["packages"]
-    versions = {"python": ".".join(str(packages["python"]).split(".")[:2])}
-    return versions | {name: packages.get(name) for name in _PACKAGES}
+    python = {"python": ".".join(str(packages["python"]).split(".")[:2])}
+    return python | {name: packages.get(name) for name in _PACKAGES}
 
 
 def check_workers(workers: Mapping[str, Any], spec: ClusterSpec, protocol: str) -> None:

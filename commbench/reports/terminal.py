@@ -45,6 +45,8 @@ def page(title: str, warnings: Iterable[str], parts: Iterable[str | Table]) -> s
         file=out,
         width=shutil.get_terminal_size((80, 24)).columns,
         force_terminal=colour,
+        # In a notebook Rich would display the text, and not write it to the file.
+        force_jupyter=False,
         no_color=not colour,
         highlight=False,
     )

@@ -8,23 +8,29 @@ times of threads and spilled data include those of regions within.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import runpy
 import shlex
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from commbench import backends
+import cloudpickle
+
+from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
+from commbench.backends import base, tcp, tls, ucx
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import p2p, spill, transfers, wire
+from commbench.harness import measure, p2p, spill, transfers, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -45,6 +51,7 @@ from commbench.model import (
 )
 from commbench.store import directory
 from commbench.store.emitter import Recorder
+from commbench.studies.anonymous import AnonymousRecorder, anonymous
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -54,7 +61,9 @@ _TOOL = "your code"
 """The ``tool`` of the samples, whose results commbench can't verify."""
 
 
-def profile(client: Any, name: str = "code", *, output: str | Path = "results") -> Context:
+def profile(
+    client: Any, name: str = "code", *, output: str | Path = "results", anonymize: bool = False
+) -> Context:
     """Return a context that records what a cluster does for the code in it.
 
     Parameters
@@ -65,6 +74,9 @@ def profile(client: Any, name: str = "code", *, output: str | Path = "results") 
         The name of the region that is the whole context.
     output
         The folder in which the directory of the run is made.
+    anonymize
+        Whether to record labels (``task-1``, ``host-1``) for names of tasks, keys, workers and
+        hosts, addresses, and messages. Names of regions are kept.
 
     Returns
     -------
@@ -76,8 +88,8 @@ def profile(client: Any, name: str = "code", *, output: str | Path = "results") 
     UsageError
         If the client is not connected, or is asynchronous and the context is not.
     LaunchError
-        When the context is entered, if a process of the cluster has no commbench, or another
-        commbench is measuring it.
+        When the context is entered, if a process of the cluster runs another Python (3.x), or
+        another commbench is measuring it.
 
     Examples
     --------
@@ -93,12 +105,14 @@ def profile(client: Any, name: str = "code", *, output: str | Path = "results") 
             f"commbench.profile takes a client that is connected, not {client!r}; "
             "make one with Client(), or await Client(asynchronous=True)"
         )
-    return Context(_Observer(client, Path(output).absolute()).recorded(name), client.asynchronous)
+    observer = _Observer(client, Path(output).absolute(), anonymize)
+    return Context(observer.recorded(name), client.asynchronous)
 
 
 def profile_script(
-    script: Path, arguments: Sequence[str], output: Path, scheduler: str = ""
-) -> tuple[ProfiledRun | None, BaseException | None]:
+    script: Path, arguments: Sequence[str], output: Path, scheduler: str = "",
+    anonymize: bool = False,
+) -> tuple[ProfiledRun | None, BaseException | None]:  # fmt: skip
     """Run a script as Python does, and record its first client until it is closed.
 
     Parameters
@@ -109,6 +123,8 @@ def profile_script(
         The folder in which the directory of the run is made.
     scheduler
         The address of a scheduler for clients that are given none.
+    anonymize
+        As in ``profile``; the script's name is not recorded either.
 
     Returns
     -------
@@ -119,7 +135,9 @@ def profile_script(
     import dask
     from distributed import Client
 
-    watch = _FirstClient(script.stem, output.absolute())
+    watch = _FirstClient(
+        "script" if anonymize else script.stem, output=output.absolute(), anonymize=anonymize
+    )
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.parent.resolve())
     default = {"scheduler-address": scheduler} if scheduler else {}
@@ -137,8 +155,8 @@ def profile_script(
 class _FirstClient:
     """Profiles the first client that connects, until it is closed or its script ends."""
 
-    def __init__(self, name: str, output: Path) -> None:
-        self._name, self._output = name, output
+    def __init__(self, name: str, **options: Any) -> None:
+        self._name, self._options = name, options
         self._client: Any = None
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
@@ -198,7 +216,7 @@ class _FirstClient:
         return context
 
     def _make(self, client: Any) -> Context:
-        self._context = profile(client, self._name, output=self._output)
+        self._context = profile(client, self._name, **self._options)
         return self._context
 
 
@@ -256,6 +274,8 @@ class _UserCluster(RunningCluster):
     def __init__(self, client: Any) -> None:
         self.client = _Blocking(client) if client.asynchronous else client
         self._known: dict[str, str] = {}
+        _validate_versions(self.client)
+        _send_by_value()
         self.update()
 
     def update(self) -> None:
@@ -324,8 +344,8 @@ class _Observer:
     Nothing that goes wrong in this is raised in the user's code: it is a `Failure` of the run.
     """
 
-    def __init__(self, client: Any, output: Path) -> None:
-        self.client, self._output = client, output
+    def __init__(self, client: Any, output: Path, anonymize: bool) -> None:
+        self.client, self._output, self._anonymize = client, output, anonymize
         self._open: list[_Open] = []
         self._n_regions = 0
         self._n_tasks_before = 0
@@ -337,7 +357,6 @@ class _Observer:
     def recorded(self, name: str) -> Iterator[ProfiledRun]:
         """Make the directory of a run, and record the region `name`."""
         cluster = self._cluster = _UserCluster(self.client)
-        _validate_versions(cluster.client)
         meters = [transfers.TransferLog(), p2p.BatchLog()]
         if not cluster.shares_processes:
             meters.append(wire.WireMeter())
@@ -346,7 +365,8 @@ class _Observer:
             self._run = ProfiledRun(self, store.path, store.manifest)
             try:
                 with (store.path / "samples.jsonl").open("ab") as file:
-                    self._emit = Recorder(file, store.path, "profile")
+                    recorder = Recorder(file, store.path, "profile")
+                    self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
                     # The first call makes the scheduler record its task stream.
                     cluster.client.get_task_stream()
                     cluster.client.run_on_scheduler(timing.keep_every_task)
@@ -370,6 +390,8 @@ class _Observer:
             # Its arguments may be secret.
             command=shlex.quote(sys.argv[0]),
         )  # fmt: skip
+        if self._anonymize:
+            manifest = anonymous(manifest)
         return directory.RunStore.create(self._output, manifest)
 
     @contextmanager
@@ -531,11 +553,50 @@ async def _stop_counting() -> None:
     plugins.stop()
 
 
+@cache
+def _send_by_value() -> None:
+    """Make cloudpickle send what runs on scheduler and workers by value: they may lack commbench.
+
+    Dask looks up the module of what it sends, cloudpickle also the packages around the modules of
+    what that refers to.
+    """
+    observing = filter(inspect.ismodule, (*vars(harness).values(), *vars(measure).values()))
+    for module in (*observing, members, machine, errors, base, tcp, tls, ucx):
+        cloudpickle.register_pickle_by_value(module)
+
+
 def _validate_versions(client: Any) -> None:
-    versions = client.get_versions(packages=["commbench"])
-    for who, row in {"the scheduler": versions["scheduler"], **versions["workers"]}.items():
-        if not row["packages"].get("commbench"):
-            raise LaunchError(f"{who} has no commbench, which observes it from within; install it")
+    """Warn once of versions that differ from those here.
+
+    Raises
+    ------
+    LaunchError
+        If a process has another Python, which can't run what this one sends.
+    """
+    answers = client.get_versions(packages=["commbench"])
+    here = members.versions(answers["client"])
+    differing: dict[str, list[str]] = {}
+    for who, row in {"the scheduler": answers["scheduler"], **answers["workers"]}.items():
+        for package, version in members.versions(row).items():
+            if version in (None, here[package]):
+                # A process may lack commbench.
+                continue
+            if package == "python":
+                raise LaunchError(
+                    f"{who} runs Python {version}, which can't run the functions of Python "
+                    f"{here[package]} that observe it; use the same for both"
+                )
+            differing.setdefault(f"{package} {version} (here {here[package]})", []).append(who)
+    if differing:
+        listed = (
+            f"{what} on {processes[0]}" + f" and {len(processes) - 1} more" * (len(processes) > 1)
+            for what, processes in differing.items()
+        )
+        warnings.warn(
+            f"the cluster has other versions than this process: {'; '.join(listed)}. What it "
+            "reports may be incomplete; install the same versions to be sure",
+            stacklevel=2,
+        )
 
 
 def _backend(protocol: str) -> Backend | None:

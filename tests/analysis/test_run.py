@@ -16,11 +16,6 @@ from commbench.store.records import TABLES
 CASE = builders.case()
 
 
-def test_a_run_shows_its_path_and_what_was_measured(recorded):
-    run = recorded([builders.case("tcp"), builders.case("mpi")])
-    assert repr(run) == f"<Run {run.path}: merge over tcp, merge over mpi>"
-
-
 def test_cpu_time_is_per_byte_on_the_wire(recorded):
     records = [sample(CASE, 1.0, iteration=n, cpu_seconds=3.0) for n in range(2)]
     records += [wire(CASE, 500_000_000, iteration=n) for n in range(2)]

@@ -191,7 +191,7 @@ def test_bytes_on_another_transport_contradict_the_name(name, transport, says):
 
 def endpoint(lanes, monkeypatch):
     """Return a connection whose endpoint has these lanes."""
-    monkeypatch.setattr("commbench.backends.ucx_endpoints.query_lanes", lambda _: lanes)
+    monkeypatch.setattr("commbench.backends.ucx.query_lanes", lambda _: lanes)
     return SimpleNamespace(ep=SimpleNamespace(_ep=SimpleNamespace(handle=1)))
 
 

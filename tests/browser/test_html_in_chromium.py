@@ -373,6 +373,23 @@ def test_no_figure_is_cut_on_a_narrow_screen_and_each_can_be_enlarged(page):
     assert max(page.run(right)) <= 400
 
 
+def test_a_time_line_is_zoomed_about_its_middle_and_shown_whole_again(page):
+    figure = page.driver.find_element(By.CSS_SELECTOR, "figure.timeline")
+    assert figure.find_element(By.TAG_NAME, "i").get_attribute("title")
+    view = figure.find_element(By.CLASS_NAME, "lanes")
+    closer, farther, whole = figure.find_elements(By.TAG_NAME, "button")
+    script = "[arguments[0].scrollWidth, arguments[0].scrollLeft, arguments[0].clientWidth]"
+    for _ in range(3):
+        closer.click()
+    width, left, visible = page.run(script, view)
+    assert width == pytest.approx(8 * visible, abs=8)
+    assert left + visible / 2 == pytest.approx(width / 2, abs=8)
+    farther.click()
+    assert page.run(script, view)[0] == pytest.approx(4 * visible, abs=8)
+    whole.click()
+    assert page.run(script, view)[0] == visible
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_verdict_is_above_the_fold(width, opened):
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}

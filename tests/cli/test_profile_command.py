@@ -1,3 +1,4 @@
+import platform
 import subprocess
 import sys
 import textwrap
@@ -39,10 +40,18 @@ ASYNCHRONOUS = """
 def run_script(tmp_path):
     """Return a function that profiles a script, and returns the process and its run."""
 
-    def run(source, *arguments):
+    def run(source, *arguments, options=()):
         script = tmp_path / "my_job.py"
         script.write_text(textwrap.dedent(source))
-        command = [sys.executable, "-m", "commbench.cli", "profile", "my_job.py", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "commbench.cli",
+            "profile",
+            *options,
+            "my_job.py",
+            *arguments,
+        ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         last = (done.stdout.splitlines() or [""])[-1]
         return done, load(last) if last and Path(last).is_dir() else None
@@ -123,3 +132,16 @@ def test_a_script_without_a_client_is_a_usage_error(run_script, source):
 def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
     result = processes.invoke("profile", tmp_path / "none.py")
     assert "there is no file" in processes.usage_error(result)
+
+
+def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_path):
+    source = MAIN.replace("{end}", "raise ValueError('mine')").replace("sum", "planted")
+    source = source.replace("def main", "def planted(numbers):\n        return 5\n\n    def main")
+    done, run = run_script(source, "5", options=["--anonymize"])
+    assert "ValueError: mine" in done.stderr
+    assert set(run.tasks["name"]) == {"task-1"}
+    for path in run.path.rglob("*.*"):
+        text = path.read_bytes().decode(errors="replace")
+        names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
+        assert [name for name in names if name in text] == []
+    assert "planted" not in done.stdout

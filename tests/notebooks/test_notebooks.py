@@ -14,6 +14,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 EACH_NOTEBOOK = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 READERS = {"IPython.display", "commbench", "math", "numpy", "pandas", "textwrap"}
 """What a notebook may import: nothing that measures, writes files or starts processes."""
+LIVE = "measure-live"
+"""The notebook that measures, with other numbers each time."""
+MEASURES = {"dask.array", "distributed", "tempfile"}
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|var|opt|usr|mnt|srv|Users)/")
 
 
@@ -79,7 +82,10 @@ def executed(request, tmp_path_factory):
 def test_executing_a_notebook_reproduces_its_committed_outputs(executed):
     path, copy = executed
     for old, new in zip(code_cells(path), code_cells(copy / "notebooks" / path.name), strict=True):
-        assert list(outputs(old)) == list(outputs(new)), text_of(old["source"])
+        shown = [list(outputs(cell)) for cell in (old, new)]
+        if path.stem == LIVE:
+            shown = [[(kind, set(content)) for kind, content in each] for each in shown]
+        assert shown[0] == shown[1], text_of(old["source"])
 
 
 def test_executing_a_notebook_changes_no_other_file(executed):
@@ -100,7 +106,7 @@ def test_a_notebook_imports_nothing_that_measures_or_writes(path):
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module)
     assert "commbench" in imported
-    assert imported - READERS == set()
+    assert imported - READERS <= (MEASURES if path.stem == LIVE else set())
 
 
 @EACH_NOTEBOOK

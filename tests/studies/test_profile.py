@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import getpass
 import os
+import platform
 import re
 import signal
 import time
 
 import dask.array as da
 import dask.dataframe as dd
+import dask_clusters
 import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, wait
+from distributed.metrics import context_meter
 
 import commbench
 from commbench.errors import LaunchError, UsageError
@@ -336,3 +340,87 @@ def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
         compute(client)
     assert set(run.tasks["workload"]) == {"two", "code"}
     assert run.tasks[run.tasks["workload"] == "two"]["worker"].nunique() == 2
+
+
+def test_processes_without_commbench_and_pyarrow_are_observed(tmp_path):
+    with (
+        dask_clusters.started(tmp_path, without=("commbench", "pyarrow")) as theirs,
+        Client(theirs.address) as client,
+    ):
+        client.wait_for_workers(2)
+        with commbench.profile(client, output=tmp_path) as run:
+            compute(client)
+            rows = da.ones((N, N), chunks=(N, N // 4))
+            client.compute(rows.rechunk((N // 4, N), method="p2p").sum()).result()
+    assert run.failures.empty
+    assert {*run.transfers["channel"]} == {"gather", "p2p"}
+    missing = {"activities", "places", "tasks", "threads", "transfers", "transports", "wire"} - {
+        name for name, frame in run.frames.items() if len(frame)
+    }
+    assert missing == set()
+
+
+def versions(**changed):
+    """Return versions of a client, a scheduler and two workers, whose second has others."""
+    packages = {"python": "3.11.7.final.0", "distributed": "2026.7.1", "dask": "2026.7.1"}
+    rows = [{"packages": packages | {"commbench": "0.1"}} for _ in range(3)]
+    other = {"packages": packages | changed}
+    return {
+        "client": rows[0],
+        "scheduler": rows[1],
+        "workers": {"tcp://a": rows[2], "tcp://b": other},
+    }
+
+
+@pytest.mark.parametrize("changed", [{"distributed": "2025.1.0"}, {"commbench": "0.2"}])
+def test_other_versions_are_warned_of_once(started, tmp_path, monkeypatch, changed):
+    monkeypatch.setattr(started, "get_versions", lambda **_: versions(**changed))
+    with (
+        pytest.warns(UserWarning, match=r"on tcp://b") as warned,
+        commbench.profile(started, output=tmp_path),
+    ):
+        pass
+    assert len(warned) == 1
+
+
+def test_another_python_is_refused_before_anything_starts(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(started, "get_versions", lambda **_: versions(python="3.10.1.final.0"))
+    before = state(started)
+    with (
+        pytest.raises(LaunchError, match=r"tcp://b runs Python 3\.10"),
+        commbench.profile(started, output=tmp_path),
+    ):
+        pass
+    assert not any(tmp_path.iterdir())
+    assert state(started) == before
+
+
+def test_an_anonymous_record_has_no_name_of_the_user_the_machine_or_the_code(tmp_path):
+    def plant():
+        platform.node = lambda: "planted-host"
+        os.environ["UCX_LOG_FILE"] = "/home/planted/ucx.log"
+
+    def planted_task(path):
+        context_meter.digest_metric("planted-activity", 1.0, "seconds")
+        return path
+
+    (tmp_path / "planted").mkdir()
+    with (
+        dask_clusters.started(tmp_path) as theirs,
+        Client(theirs.address) as client,
+        contextlib.suppress(ValueError),
+        commbench.profile(client, output=tmp_path / "planted", anonymize=True) as run,
+    ):
+        client.run(plant)
+        client.submit(planted_task, "/home/planted/file", key="planted-key").result()
+        with run.region("chosen"):
+            compute(client)
+            raise ValueError("planted")
+    texts = [frame.to_csv() for frame in run.frames.values()]
+    texts += [path.read_bytes().decode(errors="replace") for path in run.path.rglob("*.json*")]
+    names = ("planted", "their-", platform.node(), getpass.getuser(), "127.0.0.1", "random")
+    for text in texts:
+        assert [name for name in names if re.search(rf"\b{re.escape(name)}", text)] == []
+    assert "task-1" in {*run.tasks["name"]}
+    assert {*run.transfers["src"]} <= {"worker-1", "worker-2"}
+    assert set(run.regions["name"]) == {"chosen", "code"}

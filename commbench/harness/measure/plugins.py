@@ -37,7 +37,7 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 from commbench.errors import LaunchError
 from commbench.harness.measure import records
 from commbench.launchers.base import RunningCluster
-from commbench.machine import cores
+from commbench.machine.cores import thread_seconds, wait_seconds
 from commbench.model import Activity, Launch, ThreadTime
 
 IDLE_SECONDS = 0.1
@@ -182,7 +182,7 @@ class QueueCounter:
         if not isinstance(executor, ThreadPoolExecutor):
             return
         with contextlib.suppress(OSError, ValueError):
-            cores.wait_seconds()
+            wait_seconds()
             self.seconds = 0.0
             # Tasks of several threads end at the same time.
             self._lock = threading.Lock()
@@ -191,11 +191,11 @@ class QueueCounter:
 
     def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
-            before_s = cores.wait_seconds()
+            before_s = wait_seconds()
             try:
                 return function(*args, **kwargs)
             finally:
-                waited_s = cores.wait_seconds() - before_s
+                waited_s = wait_seconds() - before_s
                 with self._lock:
                     self.seconds += waited_s
 
@@ -207,21 +207,21 @@ class QueueCounter:
             del self._executor.submit
 
 
-_counters: dict[int, tuple[TurnCounter, QueueCounter]] = {}
-"""The counters of the event loops of this process and of their workers' tasks, by thread id."""
+_COUNTERS = "commbench_counters"
+"""The attribute of an event loop with its counters; functions sent by value share no globals."""
 
 
 def start(dask_worker: Any = None) -> None:
     """Start counting the turns of the running event loop, and the waits of its worker's tasks."""
-    ident = threading.get_native_id()
-    if ident not in _counters:
+    loop = asyncio.get_running_loop()
+    if not hasattr(loop, _COUNTERS):
         executor = dask_worker.executors["default"] if isinstance(dask_worker, Worker) else None
-        _counters[ident] = TurnCounter(asyncio.get_running_loop()), QueueCounter(executor)
+        setattr(loop, _COUNTERS, (TurnCounter(loop), QueueCounter(executor)))
 
 
 def stop() -> None:
     """Stop counting; runs in the same event loop as ``start``."""
-    for counter in _counters.pop(threading.get_native_id(), ()):
+    for counter in vars(asyncio.get_running_loop()).pop(_COUNTERS, ()):
         counter.close()
 
 
@@ -232,12 +232,12 @@ def read(times: bool, dask_worker: Any = None) -> str:
     -------
     {"pid": int, "clock": s, "n_turns": int, "n_task_threads": int,
     "roles": {thread id: role}, "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
-        The roles of Python's threads, and if `times`, those of ``cores.thread_seconds``.
+        The roles of Python's threads, and if `times`, those of ``thread_seconds``.
     """
     # Dask may pass a scheduler by this name.
     worker = dask_worker if isinstance(dask_worker, Worker) else None
     thread_id = threading.get_native_id()
-    turns, queue = _counters.get(thread_id, (None, None))
+    turns, queue = getattr(asyncio.get_running_loop(), _COUNTERS, (None, None))
     return json.dumps(
         {
             "pid": os.getpid(),
@@ -249,7 +249,7 @@ def read(times: bool, dask_worker: Any = None) -> str:
                 for thread in threading.enumerate()
             },
             "totals": _totals(worker, queue) if worker is not None else [],
-            "times": cores.thread_seconds() if times else {},
+            "times": thread_seconds() if times else {},
         }
     )
 
@@ -342,7 +342,7 @@ class Profiler:
         return readings
 
     def _times(self) -> dict[int, tuple[float, _Times]]:
-        return {pid: (time.perf_counter(), cores.thread_seconds(pid)) for pid in self._cluster.pids}
+        return {pid: (time.perf_counter(), thread_seconds(pid)) for pid in self._cluster.pids}
 
     def _ask(self, function: Any, *args: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names

@@ -161,9 +161,13 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     for address, name in cluster.names.items():
         yield WorkerAddress(**common, worker=name, address=address)
     yield from conditions.worker_places(launch, cluster)
-    for address, rows in ask(
-        cluster, list(cluster.names), _PAIRS, wire.transports, backend.transport
-    ):
+    rows_of, transport = wire.transports, backend.transport
+
+    def transports(dask_worker: Any) -> list[tuple[str, str, str]]:
+        # Arguments are not sent by value, and what a function refers to is.
+        return rows_of(transport, dask_worker)
+
+    for address, rows in ask(cluster, list(cluster.names), _PAIRS, transports):
         if rows:
             peers, names, evidence = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(

@@ -19,6 +19,7 @@ from pathlib import Path
 from commbench.errors import UsageError
 from commbench.machine import cores, environment
 from commbench.machine.environment import entries, integer, read
+from commbench.machine.environment import numa_nodes as described_nodes
 from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, apart, parse
 
 _PciPath = tuple[str, ...]
@@ -52,7 +53,7 @@ def this_host(root: Path = Path("/")) -> Host:
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
     """Return the NUMA nodes that have CPUs, with their sockets."""
     nodes = []
-    for node in environment.numa_nodes(root / "sys"):
+    for node in described_nodes(root / "sys"):
         with suppress(UsageError):
             if numbers := cores.parse(node["cpus"] or ""):
                 nodes.append(

@@ -35,8 +35,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from commbench.errors import UsageError
-from commbench.machine import cores, environment
-from commbench.machine.topology.discovery import numa_nodes, sockets, this_host
+from commbench.machine import cores
+from commbench.machine.environment import read
+from commbench.machine.topology.discovery import numa_nodes, sockets
 from commbench.machine.topology.hosts import Gpu, Host, apart
 from commbench.model import Placement, WorkerPlace
 
@@ -69,7 +70,12 @@ def worker_location(
     with suppress(OSError):
         numbers = frozenset(os.sched_getaffinity(pid))
     nodes = [node for node in numa_nodes(root) if cores.parse(node.cpus) & numbers]
-    host = this_host(root) if device == "gpu" else Host(name="")
+    host = Host(name="")
+    if device == "gpu":
+        # It can't be sent by value, and is not needed otherwise.
+        from commbench.machine.topology.discovery import this_host
+
+        host = this_host(root)
     pci = _cuda_device() if pid == os.getpid() else ""
     gpus = [gpu for gpu in host.gpus if gpu.pci == pci] if pci else visible(host.gpus, environ)
     gpu = next(iter(gpus), None)
@@ -142,7 +148,7 @@ def _environ(pid: int) -> Mapping[str, str]:
 
 def _host_id(pid: int) -> str:
     """Return an id of the kernel and the network namespace of the process."""
-    kernel = environment.read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
+    kernel = read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
     with suppress(OSError):
         return f"{kernel} {Path(f'/proc/{pid}/ns/net').readlink()}"
     return kernel

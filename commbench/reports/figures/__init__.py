@@ -12,6 +12,7 @@ from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import registry
 from commbench.reports.figures import style
+from commbench.reports.sections import sections
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ def drawn_narrow(run: Run, name: str) -> Drawing | None:
     """Return a figure of the run, drawn for a narrow screen."""
     with style.narrow():
         return _draw(run, name)
+
+
+def first_drawn(run: Run) -> Drawing | None:
+    """Return the first figure of the report, without drawing the others."""
+    installed = registry.names("plot")
+    names = (name for each in sections() for name in each.figures if name in installed)
+    drawings = (_draw(run, name) for name in names)
+    return next((each for each in drawings if each and not each.problem), None)
 
 
 def _draw(run: Run, name: str) -> Drawing | None:

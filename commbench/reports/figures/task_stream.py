@@ -48,7 +48,7 @@ def plot(run: Run) -> Figure | None:
         return None
     groups = style.groups(run, "cluster")
     blocks = {
-        name: list(filter(None, (_stream(run, case) for case in cases)))
+        name: list(filter(None, (typical_stream(run, case) for case in cases)))
         for name, cases in groups.items()
     }
     blocks = {name: block for name, block in blocks.items() if block}
@@ -89,7 +89,7 @@ def plot(run: Run) -> Figure | None:
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """One iteration; ``bars`` has worker, lane, action, and times since its start."""
 
     case: Case
@@ -111,7 +111,7 @@ class _Stream:
         return 0.75 + min(max(0.22, 0.13 * self.n_lanes) * rows, 3.2)
 
 
-def _stream(run: Run, case: Case) -> _Stream | None:
+def typical_stream(run: Run, case: Case) -> Stream | None:
     """Return the iteration with a task stream of a successful launch nearest to the median."""
     keys = ["case_id", "launch", "iteration"]
     samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]
@@ -131,9 +131,9 @@ def _stream(run: Run, case: Case) -> _Stream | None:
 
     bars = same(run.tasks)[["worker", "thread", "name", "action", "start_s", "stop_s"]]
     if not run.transfers.empty:
-        received = same(run.transfers)[["dst", "start_s", "stop_s"]]
+        received = same(run.transfers)[["src", "dst", "start_s", "stop_s"]]
         received = received.rename(columns={"dst": "worker"}).assign(
-            name="", action="transfer", thread=-1
+            name="from " + received["src"].astype(str), action="transfer", thread=-1
         )
         bars = pd.concat([bars, received], ignore_index=True)
     bars = bars.assign(
@@ -147,13 +147,13 @@ def _stream(run: Run, case: Case) -> _Stream | None:
     # Number the threads of each worker from 0 instead of by their system-wide ids.
     threads = bars.thread.where(bars.action != "transfer")
     lane = threads.groupby(bars.worker).rank(method="dense") - 1
-    return _Stream(
+    return Stream(
         case, launch, iteration, float(typical.seconds), style.workers(run, [case.id]),
         bars.assign(lane=lane.fillna(-1)),
     )  # fmt: skip
 
 
-def _keys(block: list[_Stream]) -> dict[str, str]:
+def _keys(block: list[Stream]) -> dict[str, str]:
     """Return the names of the tasks that take most of the time, each with its key."""
     bars = pd.concat([stream.bars for stream in block])
     bars = bars[bars.action == "compute"]
@@ -161,9 +161,7 @@ def _keys(block: list[_Stream]) -> dict[str, str]:
     return dict(zip(filter(None, map(str, seconds.index)), KEYS, strict=False))
 
 
-def _panel(
-    ax: Axes, stream: _Stream, factor: float, longest_s: float, keys: dict[str, str]
-) -> None:
+def _panel(ax: Axes, stream: Stream, factor: float, longest_s: float, keys: dict[str, str]) -> None:
     workers, n_lanes = stream.workers[:MAX_WORKERS], stream.n_lanes
     row_by_worker = {worker: row for row, worker in enumerate(workers)}
     bars = stream.bars[stream.bars.worker.isin(row_by_worker)]

@@ -19,12 +19,12 @@ from commbench import __version__
 from commbench.analysis.run import Run
 from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn, drawn_narrow
-from commbench.reports.html import pair_matrix
+from commbench.reports.html import pair_matrix, timeline
 from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 from commbench.reports.sections.iteration_tables import BAR
 
-_TIMES = "workload-time"
+TIMES = "workload-time"
 """The figure that makes bars of text unnecessary."""
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -40,6 +40,7 @@ class Part:
     figures: list[Drawing]
     matrices: list[pair_matrix.Block]
     tables: list[Table]
+    timelines: list[timeline.Timeline]
 
 
 def render(run: Run) -> str:
@@ -56,7 +57,7 @@ def render(run: Run) -> str:
             part
             for part in opening(run)
             if isinstance(part, str)
-            or not (part.title in below or (BAR in part.columns and first and first.name == _TIMES))
+            or not (part.title in below or (BAR in part.columns and first and first.name == TIMES))
         ],
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
@@ -90,9 +91,12 @@ def _parts(run: Run) -> Iterator[Part]:
             [drawings.pop(name) for name in section.figures if name in drawings],
             [],
             parts.safe_tables(section, run, page=True),
+            [],
         )
         with parts.guarded(section.title, part.tables):
             part.matrices = list(section.page_matrices(run))
+            if "task-stream" in section.figures:
+                part.timelines = timeline.timelines(run)
         if part.figures or part.matrices or part.tables:
             yield part
 

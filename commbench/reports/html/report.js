@@ -125,7 +125,33 @@
     figure.append(button);
   }
 
-  document.querySelectorAll("figure").forEach(makeEnlargeable);
+  // Time lines: a wider one scrolls. What is in the middle, or below the pointer, stays there.
+  function makeZoomable(figure) {
+    const view = figure.querySelector(".lanes");
+    const lanes = view.firstElementChild;
+    let zoom = 1;
+    const by = (factor, x = view.clientWidth / 2) => {
+      const at = (view.scrollLeft + x) / zoom;
+      zoom = Math.min(500, Math.max(1, zoom * factor));
+      lanes.style.width = `${100 * zoom}%`;
+      view.scrollLeft = at * zoom - x;
+    };
+    for (const [text, factor] of [["Zoom in", 2], ["Zoom out", 0.5], ["All", 0]]) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = text;
+      button.addEventListener("click", () => by(factor));
+      figure.append(button);
+    }
+    view.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      by(event.deltaY < 0 ? 1.25 : 0.8, event.clientX - view.getBoundingClientRect().left);
+    }, { passive: false });
+  }
+
+  document.querySelectorAll("figure:not(.timeline)").forEach(makeEnlargeable);
+  document.querySelectorAll("figure.timeline").forEach(makeZoomable);
   document.querySelectorAll("table.data").forEach(makeSortable);
   document.querySelectorAll("table.matrix").forEach(makeExplorable);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });

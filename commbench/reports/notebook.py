@@ -1,0 +1,57 @@
+"""The opening of a report as HTML, which notebooks show for a run."""
+
+from __future__ import annotations
+
+import base64
+
+import jinja2
+
+from commbench.analysis.run import Run
+from commbench.reports.figures import first_drawn
+from commbench.reports.html import TIMES
+from commbench.reports.opening import opening
+from commbench.reports.sections import heading, printable
+from commbench.reports.sections.iteration_tables import BAR
+
+_TEMPLATE = """\
+<div style="max-width: 50em">
+<b>{{ heading }}</b>
+{% for part in opening %}
+{% if part is string %}
+<p style="white-space: pre-line">{{ part }}</p>
+{% else %}
+<p><b>{{ part.title }}</b></p>
+<table>
+<tr>{% for title in part.titles %}<th>{{ title }}</th>{% endfor %}</tr>
+{% for row in part.rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</table>
+{% endif %}
+{% if loop.first and figure %}
+<img src="data:image/png;base64,{{ image }}" alt="{{ figure.words }}" style="width: 100%">
+{% endif %}
+{% else %}
+<p>No launch has ended well.</p>
+{% endfor %}
+</div>
+"""
+
+
+def render(run: Run) -> str:
+    """Return the heading, the verdict, the first figure, and the rest of the opening."""
+    figure = first_drawn(run)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, finalize=lambda value: printable(str(value))
+    )
+    return environment.from_string(_TEMPLATE).render(
+        heading=heading(run),
+        opening=[
+            part
+            for part in opening(run)
+            if isinstance(part, str)
+            or not (BAR in part.columns and figure and figure.name == TIMES)
+        ],
+        figure=figure,
+        image=base64.b64encode(figure.png).decode() if figure else "",
+    )

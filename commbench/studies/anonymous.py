@@ -1,0 +1,88 @@
+"""Replace what may identify a user, a machine or their code by labels.
+
+Every text of a record is replaced, unless it is known to be commbench's or Dask's: ``task-1``,
+``key-1``, ``worker-1``, ``host-1``, …, in the order in which they appear. Names of regions are
+kept, because they are chosen for the record.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from commbench.model import Manifest, Record
+from commbench.store.emitter import Emit, Recorder
+from commbench.store.parts import Batch
+from commbench.store.records import FIELDS
+
+_KEPT = {
+    "case_id", "layer", "tool", "channel", "action", "transport", "contradiction", "cpus",
+    "numa_nodes", "sockets", "gpu", "gpu_links", "nic", "role", "context", "stage",
+}  # fmt: skip
+"""The fields whose texts are commbench's, Dask's or the kernel's."""
+_KEPT_NAMES = {"Region", "Setting"}
+_NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
+_KEPT_TEXTS = {
+    "worker": {"scheduler", "client"},
+    # Tasks may meter activities with names of their own.
+    "activity": {
+        "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
+        "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
+        "cancelled", "failed", "contention",
+    },
+    "value": {"none", "lz4", "zlib", "snappy", "zstd"},
+}  # fmt: skip
+_UNKNOWN: Mapping[str, Any] = {"git": None, "variables": {}, "gpus": None}
+
+
+class AnonymousRecorder:
+    """A `Recorder` of records without names."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._labels: defaultdict[str, dict[str, str]] = defaultdict(dict)
+
+    def __call__(self, record: Record | Batch, /) -> None:
+        """Write `record`."""
+        self._recorder(self._renamed(record))
+
+    @contextmanager
+    def region(self) -> Iterator[Emit]:
+        """Buffer records; write them only if the block succeeds."""
+        with self._recorder.region() as keep:
+            yield lambda record: keep(self._renamed(record))
+
+    def close(self) -> None:
+        """Write the buffered batches."""
+        self._recorder.close()
+
+    def _renamed(self, record: Any) -> Any:
+        is_batch = isinstance(record, Batch)
+        kind = record.kind if is_batch else type(record).__name__
+        columns = dict(record.columns if is_batch else vars(record))
+        for field, of_type in FIELDS[kind].items():
+            kept = field in _KEPT or (field == "name" and kind in _KEPT_NAMES)
+            if of_type != "str" or kept or field not in columns:
+                continue
+            noun, texts = _NOUNS.get(field, field.replace("_", "-")), columns[field]
+            several = isinstance(texts, list)
+            columns[field] = (
+                [self._label(noun, text) for text in texts] if several else self._label(noun, texts)
+            )
+        return Batch(kind, columns) if is_batch else type(record)(**columns)
+
+    def _label(self, noun: str, text: str) -> str:
+        if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
+            return text
+        known = self._labels[noun]
+        return known.setdefault(text, f"{noun}-{len(known) + 1}")
+
+
+def anonymous(manifest: Manifest) -> Manifest:
+    """Return `manifest` without the name of the host, and without variables and commits."""
+    environment = {**manifest.environment, **_UNKNOWN}
+    environment["host"] = {**environment["host"], "name": None}
+    return replace(manifest, environment=environment, command="")
