@@ -80,7 +80,7 @@ class _RunGroup(click.Group):
 )  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, **given: Any) -> None:
-    """Measure a workload, a suite or your own code, and report.
+    """Measure a workload, a suite or your code, and report.
 
     The name is that of a workload or of a suite that comes with commbench, or else a file: a suite
     (SUITE.toml) or a script with a function main(client) (SCRIPT.py), or a function of a module

@@ -225,7 +225,7 @@ def _cases(
 
 def varied_cases(
     workload: str, backends: Sequence[str], params: Mapping[str, Any], cluster: ClusterSpec,
-    vary: Sequence[str], place: Callable[[ClusterSpec], tuple[Placement, ...]],
+    vary: Sequence[str], locate: Callable[[ClusterSpec], tuple[Placement, ...]],
     **replication: Any,
 ) -> Iterator[Case]:  # fmt: skip
     """Yield the cases of ``cases_for``, for each combination of the values in `vary`.
@@ -234,7 +234,7 @@ def varied_cases(
     ----------
     vary
         Settings with their values, such as ``workers=2|4``.
-    place
+    locate
         Returns the placement for a cluster.
 
     Raises
@@ -245,7 +245,7 @@ def varied_cases(
 
     def cases(names: Sequence[str], spec: ClusterSpec) -> list[Case]:
         return cases_for(
-            workload, names, params, replace(spec, placement=place(spec)), **replication
+            workload, names, params, replace(spec, placement=locate(spec)), **replication
         )
 
     settings = vary_.settings(vary)

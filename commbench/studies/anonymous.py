@@ -27,7 +27,7 @@ _KEPT_NAMES = {"Region", "Setting"}
 _NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
 _KEPT_TEXTS = {
     "worker": {"scheduler", "client"},
-    # Tasks may meter activities with names of their own.
+    # Tasks may meter activities with their names.
     "activity": {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
@@ -63,9 +63,9 @@ class AnonymousRecorder:
         is_batch = isinstance(record, Batch)
         kind = record.kind if is_batch else type(record).__name__
         columns = dict(record.columns if is_batch else vars(record))
-        for field, of_type in FIELDS[kind].items():
+        for field, type_name in FIELDS[kind].items():
             kept = field in _KEPT or (field == "name" and kind in _KEPT_NAMES)
-            if of_type != "str" or kept or field not in columns:
+            if type_name != "str" or kept or field not in columns:
                 continue
             noun, texts = _NOUNS.get(field, field.replace("_", "-")), columns[field]
             several = isinstance(texts, list)

@@ -161,11 +161,11 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     for address, name in cluster.names.items():
         yield WorkerAddress(**common, worker=name, address=address)
     yield from conditions.worker_places(launch, cluster)
-    rows_of, transport = wire.transports, backend.transport
+    list_rows, transport = wire.transports, backend.transport
 
     def transports(dask_worker: Any) -> list[tuple[str, str, str]]:
         # Arguments are not sent by value, and what a function refers to is.
-        return rows_of(transport, dask_worker)
+        return list_rows(transport, dask_worker)
 
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, transports):
         if rows:
