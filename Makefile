@@ -52,6 +52,7 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 	  hypothesis pytest pytest-timeout pytest-xdist
 	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 -W default::DeprecationWarning \
 	  tests/conformance tests/reports tests/stats tests/cli/test_main.py tests/cli/test_run_command.py tests/store \
+	  tests/harness/test_p2p.py \
 	  --ignore tests/reports/figures
 
 # The wheel is built from the sdist. What runs in the empty folder can't import the checkout.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -19,45 +20,49 @@ from dask.sizeof import sizeof
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import time
 
-_COLUMNS = (
-    "receiver", "nbytes", "start_s", "stop_s", "n_keys", "queue_s", "handling_s", "shuffle",
-)  # fmt: skip
 _HANDLING = "commbench-handling-s"
 _RECEIVE = "shuffle_receive"
 
 
 class BatchLog(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that logs the batches that the worker sends to others."""
+    """A worker plugin that logs the batches that the worker sends to others.
+
+    It replaces methods of Dask that are private. Where a version of Dask has none of that name, or
+    uses it otherwise, batches are missing in the log, and the shuffle goes on.
+    """
 
     name = "commbench-batch-log"
 
     def setup(self, worker: Any) -> None:
         """Observe the batches that `worker` sends and receives, if it can shuffle."""
-        self.batches: deque[tuple[Any, ...]] = deque()
+        self.batches: deque[dict[str, Any]] = deque()
         self._worker = worker
-        self._waited: ContextVar[tuple[int, float]] = ContextVar("waited")
-        self._manager = getattr(worker.extensions.get("shuffle"), "shuffle_runs", None)
+        manager: Any = getattr(worker.extensions.get("shuffle"), "shuffle_runs", None)
+        self._receive = receive = worker.handlers.get(_RECEIVE)
+        get_or_create: Any = getattr(manager, "get_or_create", None)
+        self._manager = None if receive is None or get_or_create is None else manager
         if self._manager is None:
             return
-        self._receive = receive = worker.handlers[_RECEIVE]
-        get_or_create = self._manager.get_or_create
 
         async def handled(**kwargs: Any) -> Any:
             began = perf_counter()
             answer = await receive(**kwargs)
-            if answer["status"] == "OK":
+            with suppress(Exception):
                 # Senders without this plugin ignore it.
                 answer[_HANDLING] = perf_counter() - began
             return answer
 
         async def observed(shuffle_id: Any, key: Any) -> Any:
             run = await get_or_create(shuffle_id, key)
-            if "_send" not in vars(run):
-                self._observe(run, str(key[0] if isinstance(key, tuple) else key))
+            with suppress(Exception):
+                # The plugin may have been removed meanwhile.
+                in_use = vars(manager).get("get_or_create") is observed
+                if in_use and "write" not in vars(run._comm_buffer):
+                    self._observe(run, str(key[0] if isinstance(key, tuple) else key))
             return run
 
         worker.handlers[_RECEIVE] = handled
-        self._manager.get_or_create = observed
+        manager.get_or_create = observed
 
     def teardown(self, worker: Any) -> None:
         """Restore the methods that were replaced, also those of shuffles that are under way."""
@@ -66,42 +71,43 @@ class BatchLog(WorkerPlugin):  # type: ignore[misc]
         worker.handlers[_RECEIVE] = self._receive
         # This uncovers the methods of the classes.
         del self._manager.get_or_create
-        for run in self._manager._runs:
-            if "_send" in vars(run):
-                del run._send, run._comm_buffer.write
+        for run in getattr(self._manager, "_runs", ()):
+            if "write" in vars(run._comm_buffer):
+                del run._comm_buffer.write
                 run._comm_buffer.send = run.send
 
     def _observe(self, run: Any, shuffle: str) -> None:
         """Log the batches of `run`, this worker's part of a shuffle."""
         buffer, queued_at = run._comm_buffer, dict[int, float]()
-        write, send_batch, send = buffer.write, buffer.send, run._send
+        write, send, local_address = buffer.write, buffer.send, run.local_address
+        observed_at = perf_counter()
 
         async def queued(data: Any) -> None:
-            queued_at.update(dict.fromkeys(map(id, data.values()), perf_counter()))
+            with suppress(Exception):
+                queued_at.update(dict.fromkeys(map(id, data.values()), perf_counter()))
             await write(data)
 
-        async def dequeued(address: str, shards: Any) -> Any:
-            now = perf_counter()
-            # Shards are in the buffer until here, so their ids are unique.
-            oldest = min((queued_at.pop(id(shard), now) for shard in shards), default=now)
-            self._waited.set((len(shards), now - oldest))
-            return await send_batch(address, shards)
-
-        async def timed(address: str, shards: Any) -> Any:
+        async def sent(address: str, shards: Any) -> Any:
             start_s, began = time() + self._worker.scheduler_delay, perf_counter()
+            with suppress(Exception):
+                # Shards are in the buffer until here, so their ids are unique.
+                waited_since = [queued_at.pop(id(shard), observed_at) for shard in shards]
             answer = await send(address, shards)
-            seconds, handling_s = perf_counter() - began, answer.pop(_HANDLING, 0.0)
-            if answer["status"] == "OK" and address != run.local_address:
-                n_shards, queue_s = self._waited.get((1, 0.0))
-                self.batches.append(
-                    (
-                        address, _nbytes(shards), start_s, start_s + seconds - handling_s,
-                        n_shards, queue_s, handling_s, shuffle,
-                    )
-                )  # fmt: skip
+            seconds = perf_counter() - began
+            with suppress(Exception):
+                handling_s = answer.pop(_HANDLING, 0.0)
+                if answer["status"] == "OK" and address != local_address:
+                    self.batches.append(
+                        {
+                            "receiver": address, "nbytes": _nbytes(shards), "n_keys": len(shards),
+                            "start_s": start_s, "stop_s": start_s + seconds - handling_s,
+                            "queue_s": began - min(waited_since), "handling_s": handling_s,
+                            "shuffle": shuffle,
+                        }
+                    )  # fmt: skip
             return answer
 
-        buffer.write, buffer.send, run._send = queued, dequeued, timed
+        buffer.write, buffer.send = queued, sent
 
 
 def _nbytes(data: Any) -> int:
@@ -116,28 +122,33 @@ def _nbytes(data: Any) -> int:
     return int(getattr(data, "nbytes", None) or sizeof(data))
 
 
-def drain(most: int, dask_worker: Any) -> str:
+def drain(most: Mapping[str, int], dask_worker: Any) -> str:
     """Remove and return the oldest batches; runs on a worker.
 
     Parameters
     ----------
     most
-        The maximum number of batches to return.
+        The maximum number of batches to return, by the worker's address.
 
     Returns
     -------
     JSON of an object of lists, one item per batch
-        The receiver's address; bytes; start and stop of the transfer in seconds since the epoch on
-        this worker's clock, corrected to the scheduler's; number of shards; seconds for which the
-        oldest shard had waited; seconds of the receiver's handler; the shuffle. And under
-        ``"n_left"`` the number of further batches.
+        The fields of a ``TransferRecord``, but with the receiver's address. The times are on this
+        worker's clock, corrected to the scheduler's. And under ``"n_left"`` the number of further
+        batches.
     """
-    batches = dask_worker.plugins[BatchLog.name].batches
-    rows = [batches.popleft() for _ in range(min(most, len(batches)))]
-    columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=False))
+    batches = _batches(dask_worker)
+    rows = [batches.popleft() for _ in range(min(most[dask_worker.address], len(batches)))]
+    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     return json.dumps({"n_left": len(batches), **columns}, separators=(",", ":"))
 
 
 def forget(dask_worker: Any) -> None:
     """Clear the log; runs on a worker."""
-    dask_worker.plugins[BatchLog.name].batches.clear()
+    _batches(dask_worker).clear()
+
+
+def _batches(dask_worker: Any) -> deque[dict[str, Any]]:
+    """Return the log, which is empty on a worker that is closing."""
+    plugin = dask_worker.plugins.get(BatchLog.name)
+    return plugin.batches if plugin else deque()

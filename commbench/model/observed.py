@@ -76,8 +76,10 @@ class TransferRecord(_IterationRecord):
     at least 1 ms. ``channel`` is ``gather`` for fetches of computations, for those of all-to-all
     ``alone`` (one pair at a time) or ``together`` (all pairs at once), and ``p2p`` for batches.
     Of these, ``queue_s`` is the time that the oldest shard waited at the sender, ``handling_s``
-    that of the receiver's handler, and ``shuffle`` the name of the tasks that made the shards. A
-    batch is sent from ``start_s`` until ``stop_s``; then the handler runs.
+    that of the receiver's handler, which includes unpickling of shards below 64 KiB, and
+    ``shuffle`` the name of the tasks that made the shards. ``start_s`` is when the batch leaves the
+    queue, and ``stop_s`` when the answer is back, less ``handling_s``; both are of the sender's
+    clock. Attempts that fail are part of this time.
     """
 
     table: ClassVar = "transfers"

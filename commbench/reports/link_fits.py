@@ -22,7 +22,7 @@ _CHANNELS = {
     "p2p": "batches of P2P shuffles",
     "together": "fetches of all pairs at once (all-to-all)",
 }
-"""The fetches that a model was fitted to, by channel."""
+"""The transfers that a model was fitted to, by channel."""
 
 
 def tables(

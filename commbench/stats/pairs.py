@@ -263,7 +263,7 @@ def shuffles(run: Run) -> pd.DataFrame:
     DataFrame
         One row per case and shuffle, in the order of their begin: ``n`` batches in measured
         iterations and their ``bytes``, the medians ``queue_s``, ``wire_s`` and ``handling_s``, and
-        ``mean_Bps`` = Σ bytes / Σ wire_s.
+        ``busy_Bps`` = bytes over the time in which a batch was on the wire.
     """
     log = run.transfers
     log = counted(log[log["channel"] == "p2p"], run)
@@ -271,10 +271,18 @@ def shuffles(run: Run) -> pd.DataFrame:
     key = ["case_id", "workload", "backend", "shuffle"]
     by_shuffle = log.sort_values("start_s").groupby(key, sort=False, observed=True)
     table = by_shuffle.agg(
-        n=("nbytes", "size"), bytes=("nbytes", "sum"), mean_Bps=("wire_s", "sum"),
+        n=("nbytes", "size"), bytes=("nbytes", "sum"),
         **{name: (name, "median") for name in _PHASES},
     ).reset_index()  # fmt: skip
-    table["mean_Bps"] = table["bytes"] / table["mean_Bps"].where(table["mean_Bps"] > 0)
+    # Names recur in other iterations and launches.
+    window = log.groupby([*key, "launch", "iteration"], observed=True).ngroup().to_numpy()
+    order = grouping.sort_order(window)
+    window, (start_s, stop_s) = window[order], log[["start_s", "stop_s"]].to_numpy()[order].T
+    first = log.iloc[order[grouping.starts(window)]][key]
+    busy_s = first.assign(busy_s=grouping.union_lengths(start_s, stop_s, window))
+    busy_s = busy_s.groupby(key, observed=True)["busy_s"].sum().reset_index()
+    busy_s = table[key].merge(busy_s, on=key)["busy_s"]
+    table["busy_Bps"] = table["bytes"] / busy_s.where(busy_s > 0)
     return in_suite_order(table.astype(dict.fromkeys(key, "str")), run)
 
 

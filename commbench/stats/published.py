@@ -284,6 +284,8 @@ def _launch_values(quantity: str, run: Run) -> pd.Series[float]:
 
 def _transfers(run: Run) -> pd.DataFrame:
     log = counted(run.transfers, run)
+    # What was published is of fetches.
+    log = log[log["channel"] != "p2p"]
     log = log[["launch", "nbytes"]].assign(
         case_id=log["case_id"].astype("str"), seconds=log["stop_s"] - log["start_s"]
     )

@@ -56,6 +56,8 @@ MIN_TRANSFERS = 3
 """One disturbed transfer spoils the median of fewer."""
 MIN_PAIRS = 4
 """Among fewer pairs a test can't say which one is the exception."""
+_MAX_CONCURRENCY = 1.5
+"""The batches of a P2P pair that are under way at once, from which it is not compared."""
 _MIN_WORKERS = 4
 """With fewer workers a slow worker can't be distinguished from slow links."""
 _MOST = 0.75
@@ -72,7 +74,7 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
-    of link.
+    of link, but not those whose P2P batches overlap.
 
     Returns
     -------
@@ -87,6 +89,8 @@ def slow_pairs(run: Run) -> pd.DataFrame:
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
     known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
+    # Batches that overlap share a link, so that the median of single ones is not its bandwidth.
+    known = known[(known["channel"] != "p2p") | (known["concurrency"] < _MAX_CONCURRENCY)]
     tables = [
         table
         for _, group in known.groupby(_GROUP, sort=False, observed=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -38,7 +39,7 @@ def client(cluster, disconnect):
 
 def batches(cluster):
     """Return the batches since the last call."""
-    return expanded(traffic.batches(cluster.client, cluster.names, cluster.names, **WHERE))
+    return expanded(traffic.p2p_batches(cluster.client, cluster.names, cluster.names, **WHERE))
 
 
 def frame(value):
@@ -154,10 +155,11 @@ def test_waiting_in_the_queue_and_handling_are_no_time_on_the_wire(cluster, clie
 def replaced(dask_worker):
     """Return what the plugin may have replaced."""
     manager = dask_worker.extensions["shuffle"].shuffle_runs
-    runs = [name for run in manager._runs for name in vars(run) if name == "_send"]
-    buffers = [name for run in manager._runs for name in vars(run._comm_buffer) if name == "write"]
+    buffers = [run._comm_buffer for run in manager._runs]
+    observed = ["write" in vars(buffer) for buffer in buffers]
+    senders = [buffer.send.__qualname__ for buffer in buffers]
     handler = dask_worker.handlers["shuffle_receive"].__qualname__
-    return handler, "get_or_create" in vars(manager), runs, buffers
+    return handler, "get_or_create" in vars(manager), observed, senders
 
 
 def test_a_shuffle_that_is_under_way_is_left_as_without_the_plugin(cluster, gate):
@@ -170,8 +172,102 @@ def test_a_shuffle_that_is_under_way_is_left_as_without_the_plugin(cluster, gate
     unobserved = client.run(replaced)
     gate.touch()
     assert len(shuffled) == N_ROWS
-    assert all(runs == ["_send"] for _, _, runs, _ in observed.values())
-    assert unobserved == before
+    assert all(runs == [True] for _, _, runs, _ in observed.values())
+    for address, (handler, created, runs, senders) in unobserved.items():
+        assert (handler, created) == before[address][:2]
+        assert runs == [False]
+        assert senders == ["ShuffleRun.send"]
+
+
+def test_a_shuffle_that_begins_while_the_plugin_is_removed_is_left_alone(cluster):
+    client, plugin = cluster.client, p2p.BatchLog()
+
+    def delay(dask_worker):
+        manager = dask_worker.extensions["shuffle"].shuffle_runs
+        get = manager.get_or_create
+        manager.entered, manager.go_on = 0, False
+
+        async def late(*args):
+            run = await get(*args)
+            manager.entered += 1
+            while not manager.go_on:
+                await asyncio.sleep(0.01)
+            return run
+
+        manager.get_or_create = late
+
+    def restore(dask_worker):
+        manager = dask_worker.extensions["shuffle"].shuffle_runs
+        manager.go_on = True
+        vars(manager).pop("get_or_create", None)
+
+    def n_entered(dask_worker):
+        return dask_worker.extensions["shuffle"].shuffle_runs.entered
+
+    client.run(delay)
+    client.register_plugin(plugin)
+    try:
+        shuffled = client.persist(shuffle(client, "p2p"))
+        until(lambda: any(client.run(n_entered).values()), "a shuffle", 60)
+        client.unregister_worker_plugin(plugin.name)
+    finally:
+        client.run(restore)
+    assert len(shuffled) == N_ROWS
+    assert not any(any(runs) for _, _, runs, _ in client.run(replaced).values())
+
+
+@pytest.mark.parametrize("lacking", ["extensions", "handlers", "get_or_create", "_comm_buffer"])
+def test_names_that_another_version_of_dask_lacks_cost_the_log_alone(lacking):
+    class Manager:
+        async def get_or_create(self, shuffle_id, key):
+            return SimpleNamespace(id=shuffle_id)
+
+    manager = SimpleNamespace() if lacking == "get_or_create" else Manager()
+    worker = SimpleNamespace(
+        extensions={} if lacking == "extensions" else {"shuffle": SimpleNamespace()},
+        handlers={} if lacking == "handlers" else {"shuffle_receive": print},
+    )
+    if worker.extensions:
+        worker.extensions["shuffle"].shuffle_runs = manager
+    log = p2p.BatchLog()
+    log.setup(worker)
+    if isinstance(manager, Manager):
+        assert asyncio.run(manager.get_or_create("a shuffle", ("a key", 0))).id == "a shuffle"
+    log.teardown(worker)
+    assert not vars(manager)
+    assert worker.handlers == ({} if lacking == "handlers" else {"shuffle_receive": print})
+
+
+def test_a_batch_that_is_sent_again_was_under_way_all_the_time(cluster, client):
+    """The answer to the first attempt is lost."""
+
+    def lose_first(dask_worker):
+        manager = dask_worker.extensions["shuffle"].shuffle_runs
+        receive = dask_worker.handlers["shuffle_receive"]
+        attempts = []
+
+        async def lost(**given):
+            answer = await receive(**given)
+            attempts.append(answer)
+            if len(attempts) == 1:
+                await asyncio.sleep(DELAY_S)
+                raise OSError("lost")
+            return answer
+
+        manager.receive, dask_worker.handlers["shuffle_receive"] = receive, lost
+
+    def restore(dask_worker):
+        manager = dask_worker.extensions["shuffle"].shuffle_runs
+        dask_worker.handlers["shuffle_receive"] = manager.receive
+
+    client.run(p2p.forget)
+    client.run(lose_first)
+    try:
+        assert len(client.persist(shuffle(client, "p2p"))) == N_ROWS
+        logged = batches(cluster)
+    finally:
+        client.run(restore)
+    assert max(record.stop_s - record.start_s for record in logged) >= DELAY_S
 
 
 def test_a_receiver_without_the_plugin_has_no_handling(cluster):
@@ -187,7 +283,7 @@ def test_a_receiver_without_the_plugin_has_no_handling(cluster):
     client.run(add, workers=[one])
     try:
         assert len(client.persist(shuffle(client, "p2p"))) == N_ROWS
-        logged = expanded(traffic.batches(client, {one: "0"}, cluster.names, **WHERE))
+        logged = expanded(traffic.p2p_batches(client, {one: "0"}, cluster.names, **WHERE))
     finally:
         client.run(remove, workers=[one])
     assert {(record.src, record.dst, record.handling_s) for record in logged} == {("0", "1", 0.0)}

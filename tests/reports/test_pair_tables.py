@@ -168,9 +168,11 @@ def shuffled(recorded):
 def test_batches_have_a_pair_table_with_the_parts_of_their_time(shuffled):
     table = titled(shuffled, "Bandwidth per pair of workers")
     assert table.title == "Bandwidth per pair of workers, by P2P (transfers ≥ 250 kB)"
-    assert table.columns[-4:] == ("median\nGB/s", "queue\nms", "wire\nms", "handling\nms")
-    assert [row[1:3] + row[-3:] for row in table.rows] == [
-        ("0 → 1", "2", "1", "2000", "250"), ("1 → 0", "1", "1", "1000", "250"),
+    titles = ("median\nGB/s", "busy\nGB/s", "at\nonce", "queue\nms", "handling\nms")
+    assert table.columns[-5:] == titles
+    assert [row[1:3] + row[-4:] for row in table.rows] == [
+        ("0 → 1", "2", "0.000524", "2.0", "1", "250"),
+        ("1 → 0", "1", "0.000524", "1.0", "1", "250"),
     ]  # fmt: skip
     assert "had none" not in table.note
 

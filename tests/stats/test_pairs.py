@@ -159,10 +159,12 @@ def test_shuffles_are_summed_over_batches_of_all_sizes(recorded):
         batch(5, 7, 3, 1, 40), batch(5, 9, 1, 1, 20), batch(1, 2, 1, 1, 7, shuffle="first"),
         batch(0, 9, 9, 9, 99, iteration=-1), transfer(CASE, 0, 1),
     ]  # fmt: skip
+    # The batches of the second overlap, but not those of another iteration.
+    records.append(batch(5, 9, 1, 1, 60, iteration=1))
     table = recorded([CASE], records).shuffles
-    assert table[["shuffle", "n", "bytes"]].values.tolist() == [["first", 1, 7], ["join-1", 2, 60]]
-    assert table["mean_Bps"].tolist() == pytest.approx([7, 10])
-    assert table["queue_s"].tolist() == pytest.approx([1, 2])
+    assert table[["shuffle", "n", "bytes"]].values.tolist() == [["first", 1, 7], ["join-1", 3, 120]]
+    assert table["busy_Bps"].tolist() == pytest.approx([7, 120 / 8])
+    assert table["queue_s"].tolist() == pytest.approx([1, 1])
 
 
 def moved(start, stop, nbytes=10 * MB, **given):

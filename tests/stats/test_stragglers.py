@@ -1,6 +1,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import builders
 import numpy as np
@@ -68,6 +69,18 @@ def test_a_median_of_two_transfers_names_no_pair(recorded):
         if number % 3
     ]
     assert slow(recorded, case, records).empty
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_overlapping_batches_name_no_pair(overlap, recorded):
+    case = builders.case(n_workers=4)
+    batches = fetches(case, cluster(4, [("0", "1"), ("1", "0")], noise=0.05), channel="p2p")
+    if not overlap:
+        batches = [
+            replace(each, start_s=each.start_s + number, stop_s=each.stop_s + number)
+            for number, each in enumerate(batches)
+        ]
+    assert slow(recorded, case, batches).empty == overlap
 
 
 @pytest.mark.parametrize("n_workers", [4, 5, 12])
@@ -162,7 +175,7 @@ def test_a_homogeneous_cluster_has_no_slow_pair(n_workers, recorded):
     ]
     columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n"]
     run = recorded(cases)
-    run.pairs = pd.DataFrame(rows, columns=columns)
+    run.pairs = pd.DataFrame(rows, columns=columns).assign(concurrency=1.0)
     table = run.slow_pairs
     assert len(set(table["case_id"])) <= 1
 

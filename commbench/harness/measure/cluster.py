@@ -170,7 +170,7 @@ def collect(
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, cluster.names, known, **common)
-    yield from traffic.batches(client, cluster.names, known, **common)
+    yield from traffic.p2p_batches(client, cluster.names, known, **common)
     for columns in _tasks(client, n_tasks_before):
         # A worker may have left.
         workers = [known.get(address, address) for address in columns.pop("worker")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,26 +71,28 @@ def fetches(
         )
 
 
-def batches(
+def p2p_batches(
     client: Any, names: Mapping[str, str], known: Mapping[str, str], **where: Any
 ) -> Iterator[Batch]:
-    """Yield the workers' batches of P2P shuffles since the last call.
+    """Yield the batches of P2P shuffles that workers have logged since the last call.
 
-    The workers need the plugin ``BatchLog``; for the parameters see ``fetches``.
+    The workers need the plugin ``BatchLog``; for the parameters see ``fetches``. Batches that are
+    logged meanwhile are left for the next call.
     """
-    waiting = list(names)
-    while waiting:
-        answers = client.run(p2p.drain, max(1, CHUNK // len(waiting)), workers=waiting)
-        waiting = []
+    left: dict[str, float] = dict.fromkeys(names, math.inf)
+    while left:
+        share = max(1, CHUNK // len(left))
+        most = {address: int(min(share, n)) for address, n in left.items()}
+        answers = client.run(p2p.drain, most, workers=list(left))
         for address, answer in answers.items():
             columns = json.loads(answer)
-            if columns.pop("n_left"):
-                waiting.append(address)
+            left[address] = min(left[address] - most[address], columns.pop("n_left"))
             if columns:
                 dst = [known.get(who, who) for who in columns.pop("receiver")]
                 yield Batch.from_columns(
                     TransferRecord, **where, src=names[address], dst=dst, **columns, channel="p2p"
                 )
+        left = {address: left[address] for address in answers if left[address]}
 
 
 def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ CHANNELS = {
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
     "p2p": (", by P2P", "From the senders' logs of batches of shards"),
 }
-"""Per channel of fetches: the end of titles, and the source of the numbers."""
+"""Per channel: the end of titles, and the source of the numbers."""
 _FORMATTING = "[\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 REST = "The format json has all."
 """The end of the note of a table that does not show all rows."""

@@ -116,12 +116,9 @@ def _channel(run: Run, channel: str) -> tuple[str, str]:
     return f"{when} (transfers ≥ {format_bytes(run.manifest.least_bytes(channel))})", source
 
 
-def _milliseconds(table: pd.DataFrame) -> dict[str, Iterable[str]]:
+def _milliseconds(table: pd.DataFrame, names: Iterable[str]) -> dict[str, Iterable[str]]:
     """Return the columns of the parts of a batch's time."""
-    return {
-        f"{name}\nms": map(number, table[f"{name}_s"] * 1e3)
-        for name in ("queue", "wire", "handling")
-    }
+    return {f"{name}\nms": map(number, table[f"{name}_s"] * 1e3) for name in names}
 
 
 def _class_table(run: Run, channel: str, links: pd.DataFrame) -> Table:
@@ -154,23 +151,20 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     which, source = _channel(run, channel)
     interval = _interval(shown)
     overlap = bool((shown["concurrency"] >= _OVERLAP).any())
-    if channel == "p2p":
-        numbers = {"median\nGB/s": map(number, shown.q50_Bps / 1e9), **interval}
-        numbers |= _milliseconds(shown)
-        meaning = "batch, from request to answer, without the receiver's handling", _PHASES
-    else:
-        numbers = {
-            **_quartiles(shown),
-            **interval,
-            "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
-            **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
-        }
-        meaning = (
-            "fetch, from request to deserialized data",
-            "busy: Σ bytes over the time in which the pair had a fetch under way"
-            + "; at once: how many, on average" * overlap
-            + ".",
-        )
+    by_p2p = channel == "p2p"
+    numbers = {"median\nGB/s": map(number, shown.q50_Bps / 1e9)} if by_p2p else _quartiles(shown)
+    numbers |= {
+        **interval,
+        "busy\nGB/s": map(number, shown.busy_Bps / 1e9),
+        **({"at\nonce": quantities("{:.1f}".format, shown.concurrency)} if overlap else {}),
+        **(_milliseconds(shown, ("queue", "handling")) if by_p2p else {}),
+    }
+    noun = "batch" if by_p2p else "fetch"
+    meaning = (
+        "batch, from the queue to the answer, without the receiver's handling"
+        if by_p2p
+        else "fetch, from request to deserialized data"
+    )
     return Table.from_columns(
         f"Bandwidth per pair of workers{which}",
         {
@@ -181,9 +175,12 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
             "bytes": quantities(format_bytes, shown.bytes),
             **numbers,
         },
-        f"{source}: one {meaning[0]}. "
+        f"{source}: one {meaning}. "
         + "Interval: over the launches' medians. " * bool(interval)
-        + meaning[1]
+        + f"busy: Σ bytes over the time in which the pair had a {noun} under way"
+        + "; at once: how many, on average" * overlap
+        + "."
+        + f" {_PHASES}" * by_p2p
         + cut,
         {"src → dst", "link"},
     )
@@ -230,10 +227,13 @@ def _shuffle_table(run: Run, most: int) -> Table:
             "shuffle": table["shuffle"].str.replace(r"-transfer(-\w{6})\w{26}$", r"\1", regex=True),
             "n": quantities(str, table.n),
             "bytes": quantities(format_bytes, table.bytes),
-            "Σ/Σ\nGB/s": map(number, table.mean_Bps / 1e9),
-            **_milliseconds(table),
+            "busy\nGB/s": map(number, table.busy_Bps / 1e9),
+            **_milliseconds(table, ("queue", "wire", "handling")),
         },
-        "All batches to other workers. Σ/Σ: bytes over time on the wire. " + _PHASES + cut,
+        "All batches to other workers, also of attempts that were repeated; those of workers that "
+        "have left are missing. busy: bytes over the time in which a batch was on the wire. "
+        + _PHASES
+        + cut,
         {"shuffle"},
     )
 
@@ -317,7 +317,7 @@ SECTION = Section(
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
     page_matrices=_matrices, figures=("pair-bandwidth",), opening=opening,
     to_read="The row is the sender, the column the receiver. A cell has the median of single "
-    "fetches, in figures between their quartiles; its colour compares it with the backend's "
+    "transfers, in figures between their quartiles; its colour compares it with the backend's "
     "median pair. Red frames are the pairs that are slow by a test, not by colour.",
     not_to_conclude="That this is what the link can do: a fetch of a computation has the company "
     "of all that the workers do meanwhile. Nor that other differences mean anything: equal links "
