@@ -48,7 +48,8 @@ async def rests(share: float) -> None:
             cpu_s[name] += time.process_time() - used
             wall_s[name] += time.monotonic() - began
         cores = {name: cpu_s[name] / wall_s[name] for name in cpu_s}
-        if cores["at rest"] < share * cores["spinning"]:
+        # What rests wakes up as often on a machine so busy that one that spins has hardly more.
+        if cores["at rest"] < max(share * cores["spinning"], 0.05):
             return
     raise AssertionError(f"busy: {cores}")
 
