@@ -53,14 +53,17 @@ def measure(port):
     return (time.perf_counter() - began) / (len(buffers) * count)
 
 
-size, window, count = map(int, sys.argv[-3:])
-worker = libucxx.UCXWorker(libucxx.UCXContext(feature_flags=(libucxx.Feature.TAG,)))
-buffers = [Array(numpy.random.default_rng(n).integers(0, 256, size, "u1")) for n in range(window)]
-reply = Array(numpy.zeros(1, "u1"))
-if len(sys.argv) > 4:
-    serve()
-else:
-    command = [sys.executable, __file__, "serve", *sys.argv[1:]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
-        print(measure(int(peer.stdout.readline())))
-        peer.stdin.close()
+if __name__ == "__main__":
+    size, window, count = map(int, sys.argv[-3:])
+    worker = libucxx.UCXWorker(libucxx.UCXContext(feature_flags=(libucxx.Feature.TAG,)))
+    buffers = [
+        Array(numpy.random.default_rng(n).integers(0, 256, size, "u1")) for n in range(window)
+    ]
+    reply = Array(numpy.zeros(1, "u1"))
+    if len(sys.argv) > 4:
+        serve()
+    else:
+        command = [sys.executable, __file__, "serve", *sys.argv[1:]]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+            print(measure(int(peer.stdout.readline())))
+            peer.stdin.close()

@@ -44,7 +44,7 @@ def test_a_placement_file_has_a_table_for_each_worker(write):
     [
         ("[[worker]]\ncores = '0'\n", r"unknown key 'cores'.*known: cpus, gpu, nic"),
         ("[[worker]]\ncpus = 0\n", "expected str, got 0"),
-        ("[[worker]]\ngpu = '0'\n", "worker.*gpu"),
+        ("[[worker]]\ngpu = 'first'\n", "worker.*gpu"),
         ("[[worker]]\ncpus = '0-'\n", r"worker\[0\].cpus: '0-' is no list of CPUs"),
         ("[worker]\ncpus = '0'\n", "expected a list"),
         ("", "the key 'worker' is missing"),
