@@ -28,8 +28,8 @@ PLUGGED = str(Path(__file__).parent / "plugged")
 sys.path.append(PLUGGED)
 os.environ["PYTHONPATH"] = os.pathsep.join([PLUGGED, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-collect_ignore = ["gpu/fakes"]
-"""Packages with names of real ones, for processes that are told to import them."""
+collect_ignore = ["gpu/fakes", "cli/scripts"]
+"""Packages with names of real ones, for processes that import them; scripts of a user."""
 collect_ignore_glob = ["*/conftest.py"]
 """They have one name, so that of several only one can be searched for doctests."""
 

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from commbench.harness import suite
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import USER_CODE, Case, ClusterSpec, Record, TaskRecord, TransferRecord
 from commbench.store import parts
+from commbench.store.parts import Batch
 
 N_WORKERS = 1000
 _N_BESIDE = 8
@@ -59,6 +60,55 @@ def generated(
     parts_of = store.parts("generated")
     parts_of.add_table("TransferRecord", pa.table(columns, schema=parts.schema("TransferRecord")))
     parts_of.close()
+    return store.path
+
+
+def profiled(output: Path, n_tasks: int, n_workers: int = 8) -> Path:
+    """Write a profile with a fetch for every fifth of its tasks, in four threads of each worker.
+
+    Returns the run's path.
+    """
+    cluster = ClusterSpec(n_workers=n_workers, threads_per_worker=4, launcher=USER_CODE)
+    case = Case(workload="job", backend="tcp", cluster=cluster, launches=1, iterations=1)
+    seconds, n_names = n_tasks / 1e4, 30
+    where = {"case_id": case.id, "launch": 0, "iteration": 0}
+    store = builders.unfinished(
+        output, [case],
+        builders.ended([builders.sample(case, seconds, tool="your code", verified=False)]),
+        id=f"profiled-{n_tasks}",
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+
+    def times(n: int) -> dict[str, list[float]]:
+        start_s = builders.EPOCH + random.uniform(0, seconds, n)
+        return {
+            "start_s": start_s.tolist(),
+            "stop_s": (start_s + random.exponential(0.002, n)).tolist(),
+        }
+
+    numbers, n_fetches = np.arange(n_tasks), n_tasks // 5
+    src = random.integers(0, n_workers, n_fetches)
+    dst = (src + random.integers(1, n_workers, n_fetches)) % n_workers
+    parts_of = store.parts("generated")
+    parts_of.add(
+        Batch.from_columns(
+            TaskRecord, **where, **times(n_tasks), action="compute",
+            worker=(numbers % n_workers).astype(str).tolist(),
+            thread=(140_000 + numbers % (4 * n_workers)).tolist(),
+            name=[f"name-{number}" for number in (random.zipf(1.5, n_tasks) % n_names).tolist()],
+            key=[f"('name-0123456789abcdef', {number}, 0)" for number in numbers.tolist()],
+            nbytes=random.integers(0, 10_000_000, n_tasks).tolist(),
+        )
+    )  # fmt: skip
+    parts_of.add(
+        Batch.from_columns(
+            TransferRecord, **where, **times(n_fetches), n_keys=1, channel="gather",
+            src=src.astype(str).tolist(), dst=dst.astype(str).tolist(),
+            nbytes=random.integers(1000, 10_000_000, n_fetches).tolist(),
+        )
+    )  # fmt: skip
+    parts_of.close()
+    store.finish()
     return store.path
 
 

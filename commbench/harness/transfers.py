@@ -79,7 +79,10 @@ def drain(most: int, dask_worker: Any) -> str:
 
 def count(dask_worker: Any) -> dict[str, int]:
     """Return the number of fetches since the last call, by outcome; runs on a worker."""
-    plugin: TransferLog = dask_worker.plugins[TransferLog.name]
+    plugin: TransferLog | None = dask_worker.plugins.get(TransferLog.name)
+    if plugin is None:
+        # The worker has just joined.
+        return dict.fromkeys(("n_started", "n_logged", "n_busy", "n_failed", "n_in_flight"), 0)
     total = dask_worker.state.transfer_incoming_count_total
     counts = {
         "n_started": total - plugin.n_started_before,
@@ -99,4 +102,5 @@ def count(dask_worker: Any) -> dict[str, int]:
 def forget(dask_worker: Any) -> None:
     """Clear the log and the counts; runs on a worker."""
     count(dask_worker)
-    dask_worker.transfer_incoming_log.clear()
+    if TransferLog.name in dask_worker.plugins:
+        dask_worker.transfer_incoming_log.clear()

@@ -74,17 +74,13 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
 
 
 def _meter(worker: Any) -> WireMeter:
-    meter: WireMeter = worker.plugins[WireMeter.name]
+    # Workers that share a process have none, nor has one that has just joined.
+    meter: WireMeter = worker.plugins.get(WireMeter.name) or WireMeter()
     return meter
 
 
 def take(dask_worker: Any) -> list[tuple[str, int, int]]:
-    """Return (peer, bytes, messages) since the last call; runs on a worker.
-
-    Without a meter there are none.
-    """
-    if WireMeter.name not in dask_worker.plugins:
-        return []
+    """Return (peer, bytes, messages) since the last call; runs on a worker."""
     meter = _meter(dask_worker)
     rows = [(peer, nbytes, meter.n_messages[peer]) for peer, nbytes in meter.nbytes.items()]
     meter.nbytes.clear()

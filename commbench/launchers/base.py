@@ -45,15 +45,14 @@ class RunningCluster(ABC):
         """Return the CPU seconds of scheduler, workers and client since they started."""
         return sum(self.cpu_by_process().values())
 
-    def cpu_by_process(self, **options: Any) -> dict[int | str, float]:
+    def cpu_by_process(self) -> dict[int | str, float]:
         """Return the CPU seconds of each process, by its id here or its address on another host.
 
-        Each process on another host is asked for its CPU time, with one message, for which
-        ``client.run`` gets the `options`.
+        Each process on another host is asked for its CPU time, with one message.
         """
         seconds: dict[int | str, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
         if workers := sorted(self.remote_members - {SCHEDULER}):
-            seconds |= self.client.run(time.process_time, workers=workers, **options)
+            seconds |= self.client.run(time.process_time, workers=workers)
         if SCHEDULER in self.remote_members:
             seconds[SCHEDULER] = self.client.run_on_scheduler(time.process_time)
         return seconds

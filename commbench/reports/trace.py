@@ -8,7 +8,6 @@ it has received.
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from commbench.model import Case
 
-_RECEIVES, _SENDS = 1000, 2000
+_RECEIVES, _SENDS = 1_000_000, 2_000_000
 """The first track of fetches that a worker receives, and sends; threads come before them."""
 _Event = dict[str, Any]
 
@@ -80,18 +79,24 @@ def _by_number(name: str) -> tuple[int, str]:
 
 def _tasks(tasks: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
     for worker, rows in tasks.groupby("worker", observed=True):
-        threads = {ident: 1 + number for number, ident in enumerate(sorted({*rows["thread"]}))}
+        tracks: dict[tuple[int, int], int] = {}
         pid = processes[str(worker)]
-        yield from (_track(pid, tid, f"thread {tid}") for tid in threads.values())
-        for row in rows.itertuples():
-            yield _slice(
-                row.name, row.action, pid, threads[row.thread], row.start_s - began_s,
-                row.stop_s - row.start_s, key=row.key, nbytes=row.nbytes,
-            )  # fmt: skip
+        for number, (_, tasks_there) in enumerate(rows.groupby("thread"), 1):
+            ends: list[float] = []
+            for row in tasks_there.sort_values("start_s").itertuples():
+                # Tasks overlap by corrections of their worker's clock, and as coroutines.
+                lane, is_new = _free_lane(ends, row.start_s, row.stop_s)
+                tid = tracks.setdefault((number, lane), 1 + len(tracks))
+                if is_new:
+                    yield _track(pid, tid, f"thread {number}" + f", {lane + 1}" * (lane > 0))
+                yield _slice(
+                    row.name, row.action, pid, tid, row.start_s - began_s,
+                    row.stop_s - row.start_s, key=row.key, nbytes=row.nbytes,
+                )  # fmt: skip
 
 
 def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
-    lanes: dict[tuple[int, int], list[tuple[float, int]]] = {}
+    lanes: dict[tuple[int, int], list[float]] = {}
     fetches = fetches[fetches["stop_s"] >= fetches["start_s"]].sort_values("start_s")
     for number, row in enumerate(fetches.itertuples()):
         start_s, stop_s = row.start_s - began_s, row.stop_s - began_s
@@ -122,17 +127,15 @@ def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -
             }  # fmt: skip
 
 
-def _free_lane(busy: list[tuple[float, int]], start_s: float, stop_s: float) -> tuple[int, bool]:
-    """Return a lane that is free from `start_s` on, and whether it is a new one.
+def _free_lane(ends: list[float], start_s: float, stop_s: float) -> tuple[int, bool]:
+    """Return the first lane that is free from `start_s` on, and whether it is a new one.
 
-    `busy` has the end of the last slice and the number of each lane, as a heap.
+    `ends` has the end of the last slice of each lane.
     """
-    if busy and busy[0][0] <= start_s:
-        _, lane = heapq.heapreplace(busy, (stop_s, busy[0][1]))
-        return lane, False
-    lane = len(busy)
-    heapq.heappush(busy, (stop_s, lane))
-    return lane, True
+    lane = next((lane for lane, end_s in enumerate(ends) if end_s <= start_s), len(ends))
+    is_new = lane == len(ends)
+    ends[lane : lane + 1] = [stop_s]
+    return lane, is_new
 
 
 def _track(pid: int, tid: int, name: str) -> _Event:

@@ -134,6 +134,7 @@ def profile_script(
     """
     import dask
     from distributed import Client
+    from distributed.deploy import Cluster
 
     watch = _FirstClient(
         "script" if anonymize else script.stem, output=output.absolute(), anonymize=anonymize
@@ -142,11 +143,15 @@ def profile_script(
     sys.path[0] = str(script.parent.resolve())
     default = {"scheduler-address": scheduler} if scheduler else {}
     error: BaseException | None = None
-    with watch.among(Client), dask.config.set(default):
+    with watch.among(Client, Cluster), dask.config.set(default):
         try:
             runpy.run_path(str(script), run_name="__main__")
-        except BaseException as raised:  # noqa: BLE001 - the caller raises it again
-            error = raised
+        except BaseException as raised:  # noqa: BLE001 - the caller prints it
+            trace = raised.__traceback__
+            # Python's traceback begins in the script.
+            while trace and trace.tb_frame.f_globals.get("__name__") != "__main__":
+                trace = trace.tb_next
+            error = raised.with_traceback(trace)
         # The end of a script is no error of its code.
         watch.end(None if isinstance(error, SystemExit) else error)
     return watch.run, error
@@ -162,9 +167,14 @@ class _FirstClient:
         self.run: ProfiledRun | None = None
 
     @contextmanager
-    def among(self, kind: type[Any]) -> Iterator[None]:
-        """Replace the methods with which clients of the class `kind` start and end."""
-        init, start, close, async_close = kind.__init__, kind._start, kind.close, kind._close
+    def among(self, kind: type[Any], clusters: type[Any]) -> Iterator[None]:
+        """Replace the methods with which clients of the class `kind` and `clusters` start and end.
+
+        A client often outlives its cluster.
+        """
+        names = ("__init__", "_start", "close", "_close", "shutdown", "_shutdown")
+        methods = {name: getattr(kind, name) for name in names}
+        init, start, close_cluster = methods["__init__"], methods["_start"], clusters.close
         watch = self
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,32 +191,51 @@ class _FirstClient:
             if client is watch._client and not client._asynchronous:
                 watch.run = watch._make(client).__enter__()
 
-        def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
-            if not client._asynchronous and (context := watch._take(client)):
-                # Its context may be left by an exception.
-                context.__exit__(*sys.exc_info())
-            return close(client, *args, **kwargs)
+        def before(name: str) -> Any:
+            def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
+                if not client._asynchronous:
+                    # Its context may be left by an exception.
+                    watch._leave(client, *sys.exc_info())
+                return methods[name](client, *args, **kwargs)
 
-        async def awaited_close(client: Any, *args: Any, **kwargs: Any) -> Any:
-            if client._asynchronous and (context := watch._take(client)):
-                await context.__aexit__(*sys.exc_info())
-            return await async_close(client, *args, **kwargs)
+            return closed
 
-        kind.__init__, kind._start, kind.close, kind._close = made, started, closed, awaited_close
+        def before_awaiting(name: str) -> Any:
+            async def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
+                if client._asynchronous and (context := watch._take(client)):
+                    await context.__aexit__(*sys.exc_info())
+                return await methods[name](client, *args, **kwargs)
+
+            return closed
+
+        def cluster_closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
+            client = watch._client
+            if client is not None and not client._asynchronous and client.cluster is cluster:
+                watch._leave(client, *sys.exc_info())
+            return close_cluster(cluster, *args, **kwargs)
+
+        kind.__init__, kind._start, clusters.close = made, started, cluster_closed
+        kind.close, kind.shutdown = before("close"), before("shutdown")
+        kind._close, kind._shutdown = before_awaiting("_close"), before_awaiting("_shutdown")
         try:
             yield
         finally:
-            kind.__init__, kind._start, kind.close, kind._close = init, start, close, async_close
+            clusters.close = close_cluster
+            for name, method in methods.items():
+                setattr(kind, name, method)
 
     def end(self, error: BaseException | None) -> None:
         """End the recording of a client that the script has not closed.
 
         The event loop of an asynchronous client has ended, and so its record.
         """
-        if not getattr(self._client, "_asynchronous", True) and (
-            context := self._take(self._client)
-        ):
-            context.__exit__(type(error) if error else None, error, None)
+        if not getattr(self._client, "_asynchronous", True):
+            self._leave(self._client, type(error) if error else None, error, None)
+
+    def _leave(self, client: Any, *error: Any) -> None:
+        """Leave the context of `client`, unless it has been left."""
+        if context := self._take(client):
+            context.__exit__(*error)
 
     def _take(self, client: Any) -> Context | None:
         """Return the context of `client`, once."""
@@ -272,7 +301,7 @@ class _UserCluster(RunningCluster):
     preexisting = True
 
     def __init__(self, client: Any) -> None:
-        self.client = _Blocking(client) if client.asynchronous else client
+        self.client = _Blocking(client)
         self._known: dict[str, str] = {}
         _validate_versions(self.client)
         _send_by_value()
@@ -301,14 +330,14 @@ class _UserCluster(RunningCluster):
 
 
 class _Blocking:
-    """The methods of an asynchronous client, for other threads than that of its event loop."""
+    """The methods of a client, for other threads than that of its event loop."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._client, name)
-        if not callable(attribute):
+        if not (callable(attribute) and self._client.asynchronous):
             return attribute
 
         async def result(*args: Any, **kwargs: Any) -> Any:
@@ -320,6 +349,15 @@ class _Blocking:
             return asyncio.run_coroutine_threadsafe(result(*args, **kwargs), loop).result()
 
         return call
+
+    def run(self, function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the answers of workers by address, without those that are lost meanwhile."""
+        answers = self.__getattr__("run")(function, *args, on_error="return", **kwargs)
+        kept = {each: answer for each, answer in answers.items() if not isinstance(answer, OSError)}
+        for answer in kept.values():
+            if isinstance(answer, Exception):
+                raise answer
+        return kept
 
 
 @dataclass
@@ -459,7 +497,7 @@ class _Observer:
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
             launch=launch, profiler=profiler, spilled=self._cluster.client.run(spill.written),
-            cpu_before=self._cluster.cpu_by_process(on_error="ignore"),
+            cpu_before=self._cluster.cpu_by_process(),
         )  # fmt: skip
         self._n_regions += 1
         if profiler is not None:
@@ -471,8 +509,7 @@ class _Observer:
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
         if region.profiler is not None:
             region.profiler.end()
-        # A worker that dies meanwhile is left out.
-        spent = self._cluster.cpu_by_process(on_error="ignore")
+        spent = self._cluster.cpu_by_process()
         cpu_seconds = sum(
             max(0.0, after - region.cpu_before.get(process, 0.0))
             for process, after in spent.items()

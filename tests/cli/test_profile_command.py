@@ -36,6 +36,11 @@ ASYNCHRONOUS = """
 """
 
 
+SCRIPTS = sorted(Path(__file__).parent.joinpath("scripts").glob("*.py"))
+"""Scripts as Dask's documentation and examples have them."""
+QUICK = ("coordination", "futures_scatter")
+
+
 @pytest.fixture
 def run_script(tmp_path):
     """Return a function that profiles a script, and returns the process and its run."""
@@ -75,6 +80,7 @@ def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     assert done.stdout.splitlines()[0] == "8 __main__"
     assert done.returncode == status, done.stderr
     assert ("ValueError: mine" in done.stderr) == (status == 1)
+    assert "runpy" not in done.stderr
     assert set(run.tasks["name"]) == {"sum"}
     (region,) = run.regions.itertuples()
     assert region.name == "my_job"
@@ -84,6 +90,38 @@ def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     # Arguments may be secret.
     assert "--rows" not in (run.path / "run.json").read_text()
     assert (region.error != "") == (end == "raise ValueError('mine')")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem not in QUICK))
+        for path in SCRIPTS
+    ],
+)
+def test_a_script_of_dask_s_documentation_has_the_same_results(tmp_path, script):
+    ended = {}
+    for how in ("plain", "profiled"):
+        (folder := tmp_path / how).mkdir()
+        options = ["-m", "commbench.cli", "profile", "--output", tmp_path / "results"]
+        done = subprocess.run(
+            [sys.executable, *options * (how == "profiled"), script],
+            cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        files = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+        # Dask's report has the times of tasks.
+        same = {
+            name: path.read_bytes() if path.is_file() and name != "dask-report.html" else b""
+            for name, path in files.items()
+        }
+        ended[how] = done.returncode, same, done.stdout
+    (*alone, printed), (*profiled, printed_too) = ended["plain"], ended["profiled"]
+    assert profiled == alone
+    assert printed
+    assert printed_too.startswith(printed)
+    run = load(printed_too.splitlines()[-1])
+    assert run.failures.empty
+    assert len(run.tasks)
 
 
 def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_client(run_script):

@@ -26,6 +26,7 @@ def _made(recorded):
             task(CASE, 0.1, 0.5, worker="0", thread=77, **at),
             task(CASE, 0.5, 0.9, worker="0", thread=77, **at),
             task(CASE, 0.2, 0.4, worker="0", thread=5, **at),
+            task(CASE, 0.3, 0.6, worker="0", thread=5, **at),
             task(CASE, 0.2, 0.4, worker="1", action="transfer", **at),
             transfer(CASE, 0.5, 0.8, 10, src="0", dst="1", **at),
             transfer(CASE, 0.6, 0.7, 20, src="0", dst="1", **at),
@@ -37,7 +38,7 @@ def _made(recorded):
 
 def test_slices_are_the_tasks_and_both_ends_of_the_fetches_of_one_iteration(made):
     slices = [event for event in made if event["ph"] == "X"]
-    assert sum(event["cat"] == "compute" for event in slices) == 3
+    assert sum(event["cat"] == "compute" for event in slices) == 4
     fetches = [event for event in slices if event["cat"] == "fetch"]
     assert sorted(event["args"]["nbytes"] for event in fetches) == [10, 10, 20, 20, 30, 30]
     assert {(event["name"], event["pid"]) for event in fetches} == {

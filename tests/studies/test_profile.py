@@ -322,6 +322,30 @@ def test_an_asynchronous_client_goes_on_while_it_is_observed(tmp_path):
     assert set(run.samples["workload"]) == {"submit", "code"}
 
 
+def be_leaving(dask_worker):
+    """Answer requests for a function as a worker that is closing its connections."""
+
+    async def run(comm, **_):
+        comm.abort()
+
+    dask_worker.handlers["run"] = dask_worker.handlers["plugin-remove"] = run
+
+
+def be_joining(dask_worker):
+    """Be without plugins, as when the scheduler knows a worker that is still being set up."""
+    dask_worker.plugins = {}
+
+
+@pytest.mark.parametrize("be", [be_leaving, be_joining])
+def test_the_record_has_the_other_workers_when_one_is_leaving_or_joining(own, tmp_path, be):
+    with commbench.profile(own, output=tmp_path) as run:
+        compute(own)
+        own.run(be, workers=[min(own.scheduler_info(n_workers=-1)["workers"])])
+    assert run.failures.empty
+    assert run.tasks["worker"].nunique() == 2
+    assert len(run.transfers) > 0
+
+
 def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, **QUIET) as cluster,

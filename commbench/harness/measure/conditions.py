@@ -148,8 +148,8 @@ def measure_idle(
 
 def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPlace]:
     """Yield the location of each worker of a cluster."""
-    locations = cluster.client.run(_location, launch.case.cluster.device)
-    for address, location in locations.items():
+    device, workers = launch.case.cluster.device, list(cluster.names)
+    for address, location in cluster.client.run(_location, device, workers=workers).items():
         yield WorkerPlace(**records.keys(launch), worker=cluster.names[address], **location)
 
 

@@ -100,7 +100,9 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
         time.sleep(0.1)
     try:
         for plugin in plugins:
-            client.register_plugin(plugin)
+            # A worker that leaves is no error; the scheduler has asked all others.
+            with contextlib.suppress(OSError):
+                client.register_plugin(plugin)
         # Open connections would not be counted, because their handshake had no names.
         client.run(_close_idle)
         yield
@@ -127,7 +129,8 @@ async def uninstall(dask_scheduler: Any) -> None:
         return
     for name in cleaner.plugins:
         if name in dask_scheduler.worker_plugins:
-            await dask_scheduler.unregister_worker_plugin(None, name=name)
+            with contextlib.suppress(OSError):
+                await dask_scheduler.unregister_worker_plugin(None, name=name)
         elif name in dask_scheduler.plugins:
             dask_scheduler.remove_plugin(name=name)
     stop()
@@ -302,8 +305,9 @@ class Profiler:
         common = records.keys(launch, iteration)
         readings = (self._before, self._after, idle_before, idle_after)
         for name, after in self._after.items():
-            if not all(name in each for each in readings):
-                # A worker has joined or left.
+            pids = {each[name].counters["pid"] if name in each else None for each in readings}
+            if len(pids) > 1:
+                # A worker has joined, left or been restarted.
                 continue
             before = self._before[name]
             seconds, roles = _spent(before, after)

@@ -60,9 +60,10 @@ def fetches(
     has also the names of senders that have left, `where` the fields of ``records.keys``.
     """
     counts = client.run(transfers.count, workers=list(names))
-    for address, name in names.items():
-        yield LogCount(**where, worker=name, **counts[address])
-    for address, answer in _answers(client, {each: counts[each]["n_logged"] for each in names}):
+    for address, count in counts.items():
+        yield LogCount(**where, worker=names[address], **count)
+    n_entries = {address: count["n_logged"] for address, count in counts.items()}
+    for address, answer in _answers(client, n_entries):
         columns = json.loads(answer)
         senders = [(known or names).get(who, who) for who in columns.pop("senders")]
         src = [senders[index] for index in columns.pop("sender")]
@@ -153,9 +154,7 @@ def ask(
     n_at_once = max(1, most // max(1, len(cluster.names)))
     for first in range(0, len(workers), n_at_once):
         some = workers[first : first + n_at_once]
-        answers = cluster.client.run(function, *args, workers=some)
-        for address in some:
-            yield address, answers[address]
+        yield from cluster.client.run(function, *args, workers=some).items()
 
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:

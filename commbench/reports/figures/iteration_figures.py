@@ -289,7 +289,7 @@ def _draw_bars(
             low, high = (np.append(edge, edge[-1:]) for edge in (bottom, bottom + height))
             ax.fill_between(np.append(x, len(x)) - 0.5, low, high, step="post", **looks)
         bottom = bottom + height
-    step = math.ceil(0.24 * len(rows) / width_in)
+    step = max(1, math.ceil(0.24 * len(rows) / width_in))
     names = [SHORT.get(name, name) for name in rows.worker]
     upright = max(map(len, names), default=0) > UPRIGHT_FROM
     ax.set_xticks(x[::step], names[::step], rotation=90 if upright else 0)
