@@ -8,7 +8,7 @@ import importlib.util
 import statistics
 
 import pytest
-from generated import N_WORKERS, generated
+from generated import N_WORKERS, generated, profiled
 from scale import REPORT, cost
 
 SIZES = [10**5, 10**6, 10**7]
@@ -65,6 +65,16 @@ def test_ten_million_transfers_are_reported_in_linear_time_and_bounded_memory(ru
     assert n_pairs > 0.99 * N_WORKERS * (N_WORKERS - 1)
     assert len((tmp_path / "terminal").read_text().splitlines()) < 150
     assert seconds[10**7, "terminal"] < 15 * seconds[10**6, "terminal"]
+
+
+@pytest.mark.slow
+def test_a_profile_of_a_million_tasks_is_reported_in_bounded_memory(tmp_path):
+    run = profiled(tmp_path, 10**6)
+    for form in ("terminal", "html"):
+        report = cost(REPORT, run, "--format", form, output=tmp_path / form)
+        print(f"\n{form}: {report.whole_s:.2f} s, {report.peak_bytes / 1e6:.0f} MB")
+        assert report.peak_bytes < MAX_PEAK_BYTES
+    assert "could not be drawn" not in (tmp_path / "html").read_text()
 
 
 @pytest.mark.slow

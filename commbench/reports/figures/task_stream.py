@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch
 
 from commbench.model.units import format_seconds
@@ -26,6 +27,9 @@ EDGES_UP_TO = 1000
 """The maximum bars with a thin white edge, which separates neighbours."""
 VECTORS_UP_TO = 4000
 """The maximum bars that a vector file has as vectors; more are rasterized to keep it small."""
+
+SHADED_FROM, N_COLUMNS = 20_000, 1800
+"""The bars from which on a lane has columns instead, one per pixel, shaded by the busy share."""
 
 ACTIONS = {
     "compute": ("task", "in a task"), "deserialize": ("deserialize", "deserialize"),
@@ -57,7 +61,8 @@ def plot(run: Run) -> Figure | None:
     streams = [stream for block in blocks.values() for stream in block]
     heights = [[stream.height_in for stream in block] for block in blocks.values()]
     most = max(len(stream.workers) for stream in streams)
-    actions = {action for stream in streams for action in stream.bars.action}
+    actions = {action for stream in streams for action in stream.bars.action.unique()}
+    shaded = any(len(stream.bars) > SHADED_FROM for stream in streams)
     figure, parts = style.new_figure(
         [sum(each) + 0.8 for each in heights],
         "Task stream of a typical iteration, the one nearest to the median",
@@ -65,6 +70,7 @@ def plot(run: Run) -> Figure | None:
         " its incoming transfers (all senders together) the lane below them. A task that waits for"
         " a core is in its bar: worker-profile has these waits."
         + (f" Only the first {MAX_WORKERS} of {most} workers are shown." * (most > MAX_WORKERS))
+        + f" With over {SHADED_FROM:,} bars, the darker a column, the busier its lane." * shaded
         + style.not_shown(run, groups, {stream.case.id for stream in streams}),
         [
             Patch(color=style.ACTIVITIES[activity], label=words)
@@ -167,24 +173,31 @@ def _panel(ax: Axes, stream: Stream, factor: float, longest_s: float, keys: dict
     bars = stream.bars[stream.bars.worker.isin(row_by_worker)]
     # Leave space above and below the row of each worker, to separate workers.
     lane = 0.84 / n_lanes
-    top = bars.worker.map(row_by_worker) + 0.08 + (bars.lane % n_lanes) * lane
+    bars = bars.assign(
+        top=bars.worker.map(row_by_worker).astype(float) + 0.08 + (bars.lane % n_lanes) * lane
+    )
+    is_shaded = len(bars) > SHADED_FROM
     for action, (activity, _) in ACTIONS.items():
-        mine = bars.action == action
-        left, right = bars.start_s[mine] * factor, bars.stop_s[mine] * factor
+        mine = bars[bars.action == action]
+        if mine.empty:
+            continue
+        boxes = _columns(mine, longest_s) if is_shaded else mine.assign(share=1.0)
         edged = len(bars) <= EDGES_UP_TO
-        boxes = PolyCollection(
-            list(style.corners(left, right, top[mine], top[mine] + lane)),
-            facecolor=style.ACTIVITIES[activity], edgecolor="white" if edged else "none",
-            linewidth=0.3 if edged else 0, rasterized=len(bars) > VECTORS_UP_TO, label=action,
+        left, right = boxes.start_s * factor, boxes.stop_s * factor
+        collection = PolyCollection(
+            list(style.corners(left, right, boxes.top, boxes.top + lane)),
+            facecolor=to_rgba_array([style.ACTIVITIES[activity]] * len(boxes), boxes.share),
+            edgecolor="white" if edged else "none", linewidth=0.3 if edged else 0,
+            antialiased=not is_shaded, rasterized=len(bars) > VECTORS_UP_TO, label=action,
         )  # fmt: skip
-        ax.add_collection(boxes, autolim=False)
+        ax.add_collection(collection, autolim=False)
     if len(workers) * n_lanes <= NAMED_LANES:
         letters = (bars.stop_s - bars.start_s) / longest_s * style.width_in() / LETTER_IN * 0.9
-        for bar, y in zip(bars.itertuples(), top + lane / 2, strict=True):
+        for bar in bars[(letters > 1) & (bars.action == "compute")].itertuples():
             fitting = [text for text in (bar.name, keys.get(bar.name, "")) if text]
             fitting = [text for text in fitting if len(text) < letters[bar.Index]]
-            if bar.action == "compute" and fitting:
-                middle = (bar.start_s + bar.stop_s) / 2 * factor
+            if fitting:
+                middle, y = (bar.start_s + bar.stop_s) / 2 * factor, bar.top + lane / 2
                 ax.text(middle, y, fitting[0], size=6, ha="center", va="center", clip_on=True)
     ax.axvline(stream.seconds * factor, color="black", linewidth=1)
     ax.set_title(
@@ -200,3 +213,31 @@ def _panel(ax: Axes, stream: Stream, factor: float, longest_s: float, keys: dict
     for boundary in range(1, len(workers)):
         ax.axhline(boundary, color="0.85", linewidth=0.6)
     ax.grid(visible=True, axis="x")
+
+
+def _columns(bars: pd.DataFrame, longest_s: float) -> pd.DataFrame:
+    """Return the columns of each lane in which it is busy, with the share of their time."""
+    edges = np.linspace(0, longest_s, N_COLUMNS + 1)
+
+    def passed(times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the sum of what has passed at each edge since each of the sorted `times`."""
+        n_before = np.searchsorted(times, edges)
+        sums: np.ndarray[Any, Any] = n_before * edges
+        sums -= np.append(0.0, np.cumsum(times))[n_before]
+        return sums
+
+    columns = []
+    for top, rows in bars.sort_values("start_s").groupby("top"):
+        start_s, reach_s = rows.start_s.to_numpy(), np.maximum.accumulate(rows.stop_s.to_numpy())
+        # Bars that overlap are one.
+        first = np.append(True, start_s[1:] > reach_s[:-1])
+        last = np.append(first[1:], True)
+        share = np.diff(passed(start_s[first]) - passed(reach_s[last])) / edges[1]
+        (busy,) = np.nonzero(share > 1e-3)
+        columns.append(
+            pd.DataFrame(
+                {"top": top, "start_s": edges[busy], "stop_s": edges[busy + 1],
+                 "share": share[busy].clip(max=1)}
+            )
+        )  # fmt: skip
+    return pd.concat(columns)

@@ -47,6 +47,19 @@ def test_bars_are_tasks_in_seconds_since_the_start(ends):
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
 
 
+def test_columns_of_many_bars_are_shaded_by_the_busy_share_of_their_time(monkeypatch):
+    monkeypatch.setattr(task_stream, "SHADED_FROM", 3)
+    monkeypatch.setattr(task_stream, "N_COLUMNS", 4)
+    spans = [(0.1, 0.2), (0.15, 0.35), (0.5, 1.5), (1.9, 2.5)]
+    figure = task_stream.plot(in_memory([CASE], [_sample(), *itertools.starmap(_task, spans)]))
+    (axes,) = figure.axes
+    np.testing.assert_allclose(
+        axes.collections[0].get_facecolor()[:, 3], [0.5, 1, 1, 0.2], atol=1e-5
+    )
+    assert [bar[:2] for bar in _bars(axes, "compute")] == [(0, 0.5), (0.5, 1), (1, 1.5), (1.5, 2)]
+    assert "the busier its lane" in caption(figure)
+
+
 def test_threads_have_lanes_above_the_transfers():
     records = [
         _sample(), end(CASE), _task(0, 1, thread=5), _task(0, 1, thread=9),
