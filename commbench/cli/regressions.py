@@ -29,7 +29,7 @@ _MIN_EFFECT = click.option(
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
     help="Whether a case that the launches don't decide is exit status 0 or 4.  [default: pass, "
-         "but fail if there are too few launches to show any slower case]",
+         "but fail if it moved other bytes, or if too few launches can show any slower case]",
 )  # fmt: skip
 _FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "junit", "json"]),
@@ -139,7 +139,7 @@ def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
         return REGRESSION
     if failed:
         return 1
-    return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fails else 0
+    return UNDECIDED if any(map(compared.fails, compared.comparisons)) else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

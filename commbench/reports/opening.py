@@ -239,6 +239,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     again = _without_design(run.manifest.command)
     if len(run.ends) < sum(case.launches for case in run.suite.cases):
         yield "measure the rest", f"commbench run --resume {path}"
+    elif again and _by_chance(run):
+        yield "move the same bytes", f"{again} --task-placement pinned"
     elif rule and rule.quick and again:
         yield "measure the full size", again
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
@@ -246,6 +248,15 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     if (page := run.path / "report.html").exists():
         yield "figures", str(page)
     yield "all tables", f"commbench report -v {path}"
+
+
+def _by_chance(run: Run) -> bool:
+    """Return whether cases moved other bytes because Dask placed their tasks."""
+    unequal = {case_id for c in run.comparisons if c.verdict == "unequal"
+               for case_id in (c.baseline_id, c.candidate_id)}  # fmt: skip
+    return any(
+        case.id in unequal and case.cluster.task_placement == "dask" for case in run.suite.cases
+    )
 
 
 def _without_design(command: str) -> str:

@@ -33,7 +33,8 @@ class ComparedRuns:
     """Two runs and the comparisons of their cases.
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
-    ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
+    ``pass``, ``fail``, or None: pass, but fail if a case moved other bytes, or if the launches
+    can't show any slower case.
     ``left_out`` has the disturbed launches of both runs that don't count.
     """
 
@@ -57,12 +58,12 @@ class ComparedRuns:
             return "slower"
         return "undecided" if self.with_verdict(*_UNDECIDED) else "not slower"
 
-    @property
-    def undecided_fails(self) -> bool:
-        """Whether an undecided case is a failure."""
-        if self.on_undecided is None:
-            return all(math.isinf(comparison.detectable) for comparison in self.comparisons)
-        return self.on_undecided == "fail"
+    def fails(self, comparison: Comparison) -> bool:
+        """Return whether a case of these runs is a failure."""
+        if comparison.verdict not in _UNDECIDED or self.on_undecided == "pass":
+            return comparison.verdict == "slower"
+        is_blind = all(math.isinf(each.detectable) for each in self.comparisons)
+        return is_blind or self.on_undecided == "fail" or comparison.verdict == "unequal"
 
     @property
     def _count(self) -> str:
@@ -77,10 +78,14 @@ class ComparedRuns:
             f"{'1 launch' if n_launches == 1 else f'{n_launches} launches'} can't decide "
             f"{self._count}, whatever their times; {least} can"
             if n_launches < least
-            else "More --launches can decide, or a quieter machine"
+            else _found_from(self.with_verdict("inconclusive"))
+            + "More --launches can decide, or a quieter machine"
         )
+        placement = "Times of unequal work are not compared; --task-placement pinned makes it equal"
         groups = (
-            ("Slower", ("slower",), ""), ("Undecided", _UNDECIDED, f". {remedy}"),
+            ("Slower", ("slower",), ""),
+            ("Moved other bytes", ("unequal",), f". {placement}"),
+            ("Undecided", ("inconclusive",), f". {remedy}"),
             ("Faster", ("faster",), ""), ("Same", ("same",), ""),
         )  # fmt: skip
         lines = []
@@ -95,8 +100,7 @@ class ComparedRuns:
     def _named(self, comparison: Comparison) -> str:
         if comparison.verdict in ("slower", "faster"):
             return f"{self.case(comparison)} {comparison.ratio:.2f}×"
-        more_bytes = " (it moved other bytes)" if comparison.verdict == "unequal" else ""
-        return self.case(comparison) + more_bytes
+        return self.case(comparison)
 
     def case(self, comparison: Comparison) -> str:
         """Return the task, the backend, the layer and the size of a comparison."""
@@ -157,6 +161,12 @@ class ComparedRuns:
         ]
 
 
+def _found_from(comparisons: Sequence[Comparison]) -> str:
+    """Return the ratio that these cases need to be called slower, as a sentence."""
+    ratios = [c.detectable for c in comparisons if math.isfinite(c.detectable)]
+    return f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
+
+
 def _usual(comparison: Comparison) -> str:
     ratio = comparison.sessions_ratio
     return Quantity("—" if math.isnan(ratio) else f"{ratio:.2f}×", ratio)
@@ -178,10 +188,9 @@ def _junit(runs: ComparedRuns) -> str:
         case = junit.case(runs.case(comparison), comparison.workload)
         time, interval, *_, verdict = verdict_cells(comparison)
         text = f"{verdict}: {time} as long, 95 % interval {interval}"
-        undecided = verdict in _UNDECIDED
-        if verdict == "slower" or (undecided and runs.undecided_fails):
+        if runs.fails(comparison):
             junit.add_element(case, "failure", text, type=verdict, message=text)
-        elif undecided:
+        elif verdict in _UNDECIDED:
             junit.add_element(case, "skipped", "", message=text)
         else:
             junit.add_element(case, "system-out", text)

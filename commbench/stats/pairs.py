@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -208,10 +209,10 @@ def coverage(run: Run) -> pd.DataFrame:
         ``logged_bytes`` (in memory), of which ``p2p_bytes`` in batches of P2P shuffles, and
         ``wire_bytes`` (serialized, counted by the comms, between different workers),
         ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
-        themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time;
-        ``n_started`` fetches, of which ``n_logged``, ``n_busy`` (postponed by a busy sender),
-        ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder. Complete measured iterations;
-        cases without any of these records have no row.
+        themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time
+        (nan if it was not asked); ``n_started`` fetches, of which ``n_logged``, ``n_busy``
+        (postponed by a busy sender), ``n_failed``, ``n_in_flight``, and ``n_lost``, the remainder.
+        Complete measured iterations; cases without any of these records have no row.
     """
     iteration = ["case_id", "launch", "iteration"]
     log = counted(run.transfers[[*iteration, "channel", "nbytes"]], run)
@@ -245,7 +246,9 @@ def coverage(run: Run) -> pd.DataFrame:
                 "wire_bytes": wire_bytes,
                 "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
                 "self_bytes": int(wire[to_itself].nbytes.sum()),
-                "loopback_bytes": int(network[network.interface == "lo"].nbytes.sum()),
+                "loopback_bytes": math.nan
+                if network.empty
+                else int(network[network.interface == "lo"].nbytes.sum()),
                 "n_logged": n_logged,
                 "n_started": n_started,
                 **ends,

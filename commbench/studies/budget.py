@@ -103,7 +103,10 @@ def _describe(run: Run, number: int) -> str:
     open_ += [run.case_labels[case_id] for case_id in stats.imprecise(run)["case_id"]]
     names = list(dict.fromkeys(open_))
     shown = ", ".join(names[:4]) + f" and {len(names) - 4} more" * (len(names) > 4)
+    n_unequal = sum(one.verdict == "unequal" for one in run.comparisons)
     what = f"undecided: {shown}" if names else "all is decided"
+    if n_unequal:
+        what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
     ends = f"; ends in {format_seconds(rule.budget_s - spent_s)} at the latest"
     last = not names or number == stats.N_LOOKS
     return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from xml.etree import ElementTree
 
 import builders
@@ -225,7 +226,24 @@ def test_undecided_cases_are_status_4_if_they_are_to_fail(arguments, status, tmp
     path = builders.written(tmp_path, CASES, records, environment=MACHINE).path
     result = compare(path, path, *arguments)
     assert result.exit_code == status
-    assert result.stdout.startswith("Undecided: 2 of 2 cases. More --launches can decide")
+    assert re.match(
+        r"Undecided: 2 of 2 cases. Slowdowns below [\d.]+× can be missed. More --launches can decide",
+        result.stdout,
+    )
+
+
+@pytest.mark.parametrize(("arguments", "status"), [((), 4), (("--undecided", "pass"), 0)])
+def test_a_slower_case_that_moved_other_bytes_does_not_pass(arguments, status, tmp_path):
+    case = CASES[0]
+    records = [[builders.wire(case, n, launch=k) for k in range(6)] for n in (100, 110)]
+    old = write(tmp_path, "old", 1.0, (case,), records[0])
+    new = write(tmp_path, "new", 20.0, (case,), records[1])
+    result = compare(old, new, *arguments)
+    assert result.exit_code == status
+    assert result.stdout.startswith("Moved other bytes: 1 of 1 case: merge tcp. Times of unequal")
+    assert "--launches can decide" not in result.stdout
+    junit = ElementTree.fromstring(compare(old, new, *arguments, "--format", "junit").stdout)
+    assert len(junit.findall(".//failure")) == (status == 4)
 
 
 def test_slower_case_outranks_undecided_ones(old, tmp_path):

@@ -242,23 +242,25 @@ def test_a_batch_that_is_sent_again_was_under_way_all_the_time(cluster, client):
     """The answer to the first attempt is lost."""
 
     def lose_first(dask_worker):
-        manager = dask_worker.extensions["shuffle"].shuffle_runs
-        receive = dask_worker.handlers["shuffle_receive"]
-        attempts = []
+        from distributed.shuffle._core import ShuffleRun
 
-        async def lost(**given):
-            answer = await receive(**given)
-            attempts.append(answer)
-            if len(attempts) == 1:
+        ShuffleRun.kept, ShuffleRun.is_lost = ShuffleRun._send, False
+
+        async def send(run, address, shards):
+            answer = await run.kept(address, shards)
+            if address != run.local_address and not ShuffleRun.is_lost:
+                ShuffleRun.is_lost = True
                 await asyncio.sleep(DELAY_S)
                 raise OSError("lost")
             return answer
 
-        manager.receive, dask_worker.handlers["shuffle_receive"] = receive, lost
+        ShuffleRun._send = send
 
     def restore(dask_worker):
-        manager = dask_worker.extensions["shuffle"].shuffle_runs
-        dask_worker.handlers["shuffle_receive"] = manager.receive
+        from distributed.shuffle._core import ShuffleRun
+
+        ShuffleRun._send = ShuffleRun.kept
+        del ShuffleRun.kept, ShuffleRun.is_lost
 
     client.run(p2p.forget)
     client.run(lose_first)

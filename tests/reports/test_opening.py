@@ -313,6 +313,8 @@ def test_a_quick_run_is_followed_by_one_of_the_full_size(recorded):
     assert "measure the full size: commbench run merge --backends tcp,mpi\n" in (
         opening.next_steps(run)
     )
+    assert "Its problem is small (--quick)" not in "\n".join(map(str, opening.opening(run)))
+    run = run_of(recorded, {"tcp": 1.0, "mpi": 2.0}, command=command, stopping=Stopping(quick=True))
     assert "Its problem is small (--quick)" in "\n".join(map(str, opening.opening(run)))
 
 

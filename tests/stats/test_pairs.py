@@ -271,7 +271,7 @@ WARM = {"iteration": -1}
                 wire(CASE, 500, src="0", dst="0", **WARM), log_count(CASE, n_started=9, **WARM),
                 wire(CASE, 4), moved(0, 1, 3), log_count(CASE, n_started=1, n_logged=1),
             ],
-            {"coverage": 0.75, "self_bytes": 0, "loopback_bytes": 0, "n_lost": 0},
+            {"coverage": 0.75, "self_bytes": 0, "loopback_bytes": math.nan, "n_lost": 0},
         ),
         (
             [

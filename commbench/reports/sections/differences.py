@@ -45,7 +45,8 @@ def resolution(run: Run) -> str:
     """Return what differences the run can find, and whether its problem is a small one."""
     rule = run.manifest.stopping
     small = "Its problem is small (--quick): at full size, another backend may be the fastest."
-    return " ".join(filter(None, [_resolution(run), small * bool(rule and rule.quick)]))
+    is_small = bool(rule and rule.quick and run.comparisons)
+    return " ".join(filter(None, [_resolution(run), small * is_small]))
 
 
 def _resolution(run: Run) -> str:
