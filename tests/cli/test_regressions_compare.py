@@ -226,10 +226,8 @@ def test_undecided_cases_are_status_4_if_they_are_to_fail(arguments, status, tmp
     path = builders.written(tmp_path, CASES, records, environment=MACHINE).path
     result = compare(path, path, *arguments)
     assert result.exit_code == status
-    assert re.match(
-        r"Undecided: 2 of 2 cases. Slowdowns below [\d.]+× can be missed. More --launches can decide",
-        result.stdout,
-    )
+    pattern = r"Undecided: 2 of 2 cases. Slowdowns below [\d.]+× can be missed. More --launches can"
+    assert re.match(pattern, result.stdout)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [((), 4), (("--undecided", "pass"), 0)])
