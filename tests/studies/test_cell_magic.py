@@ -1,6 +1,7 @@
 """``%%commbench`` in IPython, with a cluster of this process."""
 
 import atexit
+import sys
 
 import pytest
 from distributed import Client
@@ -23,6 +24,8 @@ def shell(tmp_path, monkeypatch):
     """Return a shell with the magic, and the names of two clients, of which one is none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    # The shell takes the place of this module, which processes that are spawned look for.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     shell = interactiveshell.InteractiveShell()
     shell.history_manager.enabled = False
     shell.run_line_magic("load_ext", "commbench")
