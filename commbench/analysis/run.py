@@ -127,10 +127,16 @@ class Run:
                 f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
             )
             frame = frame[~foreign].reset_index(drop=True)
-        for column, attribute in _CASE_COLUMNS.items():
-            names = {case_id: getattr(case, attribute) for case_id, case in cases.items()}
-            frame[column] = tables.renamed(frame["case_id"], names)
+        for column, values in self.case_columns(frame["case_id"]).items():
+            frame[column] = values
         return frame
+
+    def case_columns(self, case_id: pd.Series[Any]) -> dict[str, Any]:
+        """Return the columns with what every frame has of its cases."""
+        return {
+            column: tables.renamed(case_id, {c.id: getattr(c, name) for c in self.suite.cases})
+            for column, name in _CASE_COLUMNS.items()
+        }
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:

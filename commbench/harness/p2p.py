@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -33,9 +32,12 @@ class BatchLog(WorkerPlugin):  # type: ignore[misc]
 
     name = "commbench-batch-log"
 
+    def __init__(self) -> None:
+        self.batches: deque[dict[str, Any]] = deque()
+        self.n_counted = 0
+
     def setup(self, worker: Any) -> None:
         """Observe the batches that `worker` sends and receives, if it can shuffle."""
-        self.batches: deque[dict[str, Any]] = deque()
         self._worker = worker
         manager: Any = getattr(worker.extensions.get("shuffle"), "shuffle_runs", None)
         self._receive = receive = worker.handlers.get(_RECEIVE)
@@ -122,33 +124,40 @@ def _nbytes(data: Any) -> int:
     return int(getattr(data, "nbytes", None) or sizeof(data))
 
 
-def drain(most: Mapping[str, int], dask_worker: Any) -> str:
-    """Remove and return the oldest batches; runs on a worker.
+def count(dask_worker: Any) -> int:
+    """Return the number of batches, and leave later ones for the next call; runs on a worker."""
+    log = _log(dask_worker)
+    log.n_counted = len(log.batches)
+    return log.n_counted
+
+
+def drain(most: int, dask_worker: Any) -> str:
+    """Remove and return the oldest batches that were counted; runs on a worker.
 
     Parameters
     ----------
     most
-        The maximum number of batches to return, by the worker's address.
+        The maximum number of batches to return.
 
     Returns
     -------
     JSON of an object of lists, one item per batch
-        The fields of a ``TransferRecord``, but with the receiver's address. The times are on this
-        worker's clock, corrected to the scheduler's. And under ``"n_left"`` the number of further
-        batches.
+        The fields of a ``TransferRecord``, but with the receiver's address; empty without batches.
+        The times are on this worker's clock, corrected to the scheduler's.
     """
-    batches = _batches(dask_worker)
-    rows = [batches.popleft() for _ in range(min(most[dask_worker.address], len(batches)))]
+    log = _log(dask_worker)
+    rows = [log.batches.popleft() for _ in range(min(most, log.n_counted, len(log.batches)))]
+    log.n_counted -= len(rows)
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-    return json.dumps({"n_left": len(batches), **columns}, separators=(",", ":"))
+    return json.dumps(columns, separators=(",", ":"))
 
 
 def forget(dask_worker: Any) -> None:
     """Clear the log; runs on a worker."""
-    _batches(dask_worker).clear()
+    _log(dask_worker).batches.clear()
 
 
-def _batches(dask_worker: Any) -> deque[dict[str, Any]]:
-    """Return the log, which is empty on a worker that is closing."""
-    plugin = dask_worker.plugins.get(BatchLog.name)
-    return plugin.batches if plugin else deque()
+def _log(dask_worker: Any) -> BatchLog:
+    # A worker that is closing, or has just joined, has none.
+    log: BatchLog = dask_worker.plugins.get(BatchLog.name) or BatchLog()
+    return log

@@ -25,7 +25,6 @@ OPTIONS = {
     if how.is_measured and not how.shown_by and not how.launcher_specific
 }
 """The fields of ``ClusterSpec`` that can be varied, by the name of their option."""
-_LITERALS = {"null": None, "true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,11 @@ class Setting:
         if self.name in OPTIONS:
             kind = _TYPES[OPTIONS[self.name]]
             return tuple(units.parse_count(text) if kind is int else text for text in self.texts)
-        return tuple(map(_value, self.texts)) if "." in self.name else self.texts
+        if "." not in self.name:
+            return self.texts
+        from dask.config import interpret_value
+
+        return tuple(map(interpret_value, self.texts))
 
     def applied(self, spec: ClusterSpec, value: Any) -> ClusterSpec:
         """Return `spec` with a value of the setting."""
@@ -62,9 +65,9 @@ def settings(texts: Sequence[str]) -> tuple[Setting, ...]:
 
     Examples
     --------
-    >>> [setting] = settings(["distributed.comm.compression=null|lz4"])
+    >>> [setting] = settings(["distributed.comm.compression=null|lz4|true|2|0.5|30s"])
     >>> setting.values
-    (None, 'lz4')
+    (None, 'lz4', True, 2, 0.5, '30s')
     """
     result = tuple(map(_setting, texts))
     names = [setting.name for setting in result]
@@ -100,8 +103,8 @@ def _setting(text: str) -> Setting:
     name, values = name.strip(), tuple(value.strip() for value in rest.split("|"))
     if not (name and equals):
         raise UsageError(f"{text!r} is no SETTING=A|B; write for example workers=2|4")
-    if name.removeprefix("--").replace("-", "_") in OPTIONS:
-        name = name.removeprefix("--").replace("-", "_")
+    if (key := name.removeprefix("--").replace("-", "_")) in OPTIONS:
+        name = key
     elif "." in name:
         _validate_key(name)
     elif not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name.startswith(("DASK_", "COMMBENCH_")):
@@ -145,24 +148,6 @@ def _keys(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
-
-
-def _value(text: str) -> Any:
-    """Return the value of a text in a file of Dask's configuration.
-
-    Examples
-    --------
-    >>> [_value(text) for text in ("null", "true", "2", "0.5", "30s")]
-    [None, True, 2, 0.5, '30s']
-    """
-    if text in _LITERALS:
-        return _LITERALS[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _readers(name: str, backends: Sequence[str]) -> list[str]:

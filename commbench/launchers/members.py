@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,24 +106,35 @@ def check_versions(client: Any) -> None:
         If Python (3.x), distributed, dask or commbench differ; the message has both versions.
     """
     answers = client.get_versions(packages=["commbench"])
-    local = versions(answers["client"])
+    differing = [*differing_versions(answers)]
+    if differing:
+        who, name, theirs, here = differing[0]
+        whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
+        n_differ = sum(each[0] != SCHEDULER and each[1] == name for each in differing)
+        raise LaunchError(
+            f"{whose} has {name} {theirs or '(not installed)'}, and commbench runs with {name} "
+            f"{here} ({n_differ} of {len(answers['workers'])} workers differ): their messages "
+            "need not fit, nor their times; install the same on all"
+        )
+
+
+def differing_versions(
+    answers: Mapping[str, Any],
+) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Yield a process, a package, and its versions there and here, wherever they differ.
+
+    `answers` are those of ``get_versions``. The process is ``SCHEDULER`` or a worker's address; the
+    version is None where the package is missing.
+    """
+    local = _versions(answers["client"])
     for who, row in ((SCHEDULER, answers["scheduler"]), *answers["workers"].items()):
-        theirs = versions(row)
-        for name, version in local.items():
-            if theirs.get(name) == version:
-                continue
-            others = [versions(other).get(name) for other in answers["workers"].values()]
-            n_differ = sum(other != version for other in others)
-            whose = "the scheduler" if who == SCHEDULER else f"worker {who}"
-            raise LaunchError(
-                f"{whose} has {name} {theirs.get(name) or '(not installed)'}, and commbench runs "
-                f"with {name} {version} ({n_differ} of {len(others)} workers differ): "
-                "their messages need not fit, nor their times; install the same on all"
-            )
+        theirs = _versions(row)
+        for name, here in local.items():
+            if theirs[name] != here:
+                yield who, name, theirs[name], here
 
 
-def versions(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions in a row of ``get_versions``; None for packages that it lacks."""
+def _versions(row: Mapping[str, Any]) -> dict[str, str | None]:
     packages = row["packages"]
     python = {"python": ".".join(str(packages["python"]).split(".")[:2])}
     return python | {name: packages.get(name) for name in _PACKAGES}

@@ -8,10 +8,8 @@ import jinja2
 
 from commbench.analysis.run import Run
 from commbench.reports.figures import first_drawn
-from commbench.reports.html import TIMES
-from commbench.reports.opening import opening
+from commbench.reports.html import opening_beside
 from commbench.reports.sections import heading, printable
-from commbench.reports.sections.iteration_tables import BAR
 
 _TEMPLATE = """\
 <div style="max-width: 50em">
@@ -46,12 +44,7 @@ def render(run: Run) -> str:
     )
     return environment.from_string(_TEMPLATE).render(
         heading=heading(run),
-        opening=[
-            part
-            for part in opening(run)
-            if isinstance(part, str)
-            or not (BAR in part.columns and figure and figure.name == TIMES)
-        ],
+        opening=opening_beside(figure, run),
         figure=figure,
         image=base64.b64encode(figure.png).decode() if figure else "",
     )

@@ -14,7 +14,6 @@ from commbench.stats import grouping
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order, timed
-from commbench.store import tables
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -93,13 +92,11 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         pair, code = np.divmod(pair, max(1, len(texts)))
         columns[name] = pd.Categorical.from_codes(code, texts)
     case_id = pd.Series(columns.pop("case_id"))
-    case_columns = {
-        name: tables.renamed(
-            case_id, {case.id: getattr(case, attribute) for case in run.suite.cases}
-        )
-        for name, attribute in (("workload", "workload"), ("backend", "variant"))
+    texts = {
+        "case_id": case_id,
+        **run.case_columns(case_id),
+        **{name: columns[name] for name in _PAIR[1:]},
     }
-    texts = {"case_id": case_id, **case_columns, **{name: columns[name] for name in _PAIR[1:]}}
     table = pd.DataFrame(texts | measured | phases, copy=False)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
@@ -276,17 +273,16 @@ def shuffles(run: Run) -> pd.DataFrame:
     table = by_shuffle.agg(
         n=("nbytes", "size"), bytes=("nbytes", "sum"),
         **{name: (name, "median") for name in _PHASES},
-    ).reset_index()  # fmt: skip
+    )  # fmt: skip
     # Names recur in other iterations and launches.
     window = log.groupby([*key, "launch", "iteration"], observed=True).ngroup().to_numpy()
     order = grouping.sort_order(window)
     window, (start_s, stop_s) = window[order], log[["start_s", "stop_s"]].to_numpy()[order].T
     first = log.iloc[order[grouping.starts(window)]][key]
     busy_s = first.assign(busy_s=grouping.union_lengths(start_s, stop_s, window))
-    busy_s = busy_s.groupby(key, observed=True)["busy_s"].sum().reset_index()
-    busy_s = table[key].merge(busy_s, on=key)["busy_s"]
+    busy_s = busy_s.groupby(key, observed=True)["busy_s"].sum()
     table["busy_Bps"] = table["bytes"] / busy_s.where(busy_s > 0)
-    return in_suite_order(table.astype(dict.fromkeys(key, "str")), run)
+    return in_suite_order(table.reset_index().astype(dict.fromkeys(key, "str")), run)
 
 
 def link_bandwidths(run: Run) -> pd.DataFrame:

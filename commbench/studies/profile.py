@@ -35,7 +35,7 @@ from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import environment
 from commbench.model import (
     USER_CODE,
@@ -611,19 +611,17 @@ def _validate_versions(client: Any) -> None:
         If a process has another Python, which can't run what this one sends.
     """
     answers = client.get_versions(packages=["commbench"])
-    here = members.versions(answers["client"])
     differing: dict[str, list[str]] = {}
-    for who, row in {"the scheduler": answers["scheduler"], **answers["workers"]}.items():
-        for package, version in members.versions(row).items():
-            if version in (None, here[package]):
-                # A process may lack commbench.
-                continue
-            if package == "python":
-                raise LaunchError(
-                    f"{who} runs Python {version}, which can't run the functions of Python "
-                    f"{here[package]} that observe it; use the same for both"
-                )
-            differing.setdefault(f"{package} {version} (here {here[package]})", []).append(who)
+    for process, package, version, here in members.differing_versions(answers):
+        who = "the scheduler" if process == SCHEDULER else process
+        if package == "python":
+            raise LaunchError(
+                f"{who} runs Python {version}, which can't run the functions of Python {here} "
+                "that observe it; use the same for both"
+            )
+        # A process may lack commbench.
+        if version is not None:
+            differing.setdefault(f"{package} {version} (here {here})", []).append(who)
     if differing:
         listed = (
             f"{what} on {processes[0]}" + f" and {len(processes) - 1} more" * (len(processes) > 1)

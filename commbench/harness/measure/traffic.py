@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -63,7 +62,7 @@ def fetches(
     for address, count in counts.items():
         yield LogCount(**where, worker=names[address], **count)
     n_entries = {address: count["n_logged"] for address, count in counts.items()}
-    for address, answer in _answers(client, n_entries):
+    for address, answer in _answers(client, n_entries, transfers.drain):
         columns = json.loads(answer)
         senders = [(known or names).get(who, who) for who in columns.pop("senders")]
         src = [senders[index] for index in columns.pop("sender")]
@@ -80,36 +79,31 @@ def p2p_batches(
     The workers need the plugin ``BatchLog``; for the parameters see ``fetches``. Batches that are
     logged meanwhile are left for the next call.
     """
-    left: dict[str, float] = dict.fromkeys(names, math.inf)
-    while left:
-        share = max(1, CHUNK // len(left))
-        most = {address: int(min(share, n)) for address, n in left.items()}
-        answers = client.run(p2p.drain, most, workers=list(left))
-        for address, answer in answers.items():
-            columns = json.loads(answer)
-            left[address] = min(left[address] - most[address], columns.pop("n_left"))
-            if columns:
-                dst = [known.get(who, who) for who in columns.pop("receiver")]
-                yield Batch.from_columns(
-                    TransferRecord, **where, src=names[address], dst=dst, **columns, channel="p2p"
-                )
-        left = {address: left[address] for address in answers if left[address]}
+    counts = client.run(p2p.count, workers=list(names))
+    for address, answer in _answers(client, counts, p2p.drain):
+        if columns := json.loads(answer):
+            dst = [known.get(who, who) for who in columns.pop("receiver")]
+            yield Batch.from_columns(
+                TransferRecord, **where, src=names[address], dst=dst, **columns, channel="p2p"
+            )
 
 
-def _answers(client: Any, n_entries: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the workers' entries by address; prefetch the next message."""
+def _answers(
+    client: Any, n_entries: Mapping[str, int], drain: Callable[..., str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each worker's address with an answer of `drain`; prefetch the next message."""
     with ThreadPoolExecutor(1) as asker:
         on_its_way: Future[dict[str, str]] | None = None
-        for addresses in portions(n_entries):
+        for addresses in portions(n_entries, CHUNK):
             last = on_its_way
-            on_its_way = asker.submit(client.run, transfers.drain, CHUNK, workers=addresses)
+            on_its_way = asker.submit(client.run, drain, CHUNK, workers=addresses)
             if last is not None:
                 yield from last.result().items()
         if on_its_way is not None:
             yield from on_its_way.result().items()
 
 
-def portions(n_entries: Mapping[str, int], most: int = CHUNK) -> Iterator[list[str]]:
+def portions(n_entries: Mapping[str, int], most: int) -> Iterator[list[str]]:
     """Yield groups of workers to ask for up to `most` entries each, and `most` per group.
 
     Examples

@@ -24,7 +24,7 @@ from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
 from commbench.reports.sections.iteration_tables import BAR
 
-TIMES = "workload-time"
+_TIMES = "workload-time"
 """The figure that makes bars of text unnecessary."""
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
@@ -55,9 +55,8 @@ def render(run: Run) -> str:
         heading=heading(run),
         opening=[
             part
-            for part in opening(run)
-            if isinstance(part, str)
-            or not (part.title in below or (BAR in part.columns and first and first.name == TIMES))
+            for part in opening_beside(first, run)
+            if isinstance(part, str) or part.title not in below
         ],
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
@@ -71,6 +70,16 @@ def render(run: Run) -> str:
         # Browsers only run the script with this hash, so a results file can't inject another.
         script_hash=base64.b64encode(digest).decode(),
     )
+
+
+def opening_beside(figure: Drawing | None, run: Run) -> list[str | Table]:
+    """Return the parts of the opening, without bars of text below a figure of times."""
+    is_drawn = figure is not None and figure.name == _TIMES
+    return [
+        part
+        for part in opening(run)
+        if isinstance(part, str) or not (is_drawn and BAR in part.columns)
+    ]
 
 
 def _parts(run: Run) -> Iterator[Part]:
