@@ -8,7 +8,7 @@ WHEEL := .venv-wheel
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-openmpi test-oldest test-wheel test-browser release lint count notebooks soak truth scale asv asv-compare clean
+.PHONY: help setup run test test-openmpi test-oldest test-wheel test-browser release lint count notebooks soak truth faults scale asv asv-compare clean
 
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 
 truth: $(READY)  ## Trials with known answers for 40 minutes, and docs/truth.md from all so far
 	$(BIN)/python tests/truth $(ARGS)
+
+faults: $(READY)  ## Known faults for 40 minutes, and docs/diagnosis.md from all so far
+	$(BIN)/python tests/faults $(ARGS)
 
 scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (docs/scale.md)
 	$(BIN)/python tests/scale.py $(ARGS)

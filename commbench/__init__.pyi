@@ -1,6 +1,7 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
 from . import stats
+from .analysis.findings import CaseRecords, Rule
 from .analysis.run import Run, load
 from .backends.base import Backend, Transport
 from .backends.endpoints import Endpoint, Endpoints
@@ -16,6 +17,7 @@ from .errors import (
     VerificationError,
 )
 from .launchers.base import Launcher, RunningCluster, worker_preloads
+from .model.derived import Finding
 from .model.published import published_figure
 from .model.units import format_bandwidth, format_bytes, format_message_size, format_seconds
 from .reports.figures import figure
@@ -36,15 +38,18 @@ from .workloads.placement import rebalance
 __all__ = [
     "BLOCKING_TCP",
     "Backend",
+    "CaseRecords",
     "ClusterWorkload",
     "CommbenchError",
     "Endpoint",
     "Endpoints",
     "FetchWorkload",
+    "Finding",
     "LaunchError",
     "Launcher",
     "PairWorkload",
     "ResultsError",
+    "Rule",
     "Run",
     "RunningCluster",
     "Section",

@@ -212,6 +212,13 @@ class Run:
         return self.places.drop_duplicates([c for c in self.places if c not in ("launch", "pid")])
 
     @cached_property
+    def findings(self) -> tuple[model.Finding, ...]:
+        """What slows the cases down, and what helps: case by case, the largest effect first."""
+        from commbench.analysis import findings
+
+        return tuple(findings.find(self))
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """The warnings about the run."""
         from commbench.analysis import warnings

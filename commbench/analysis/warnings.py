@@ -17,7 +17,6 @@ from commbench.machine import cores
 from commbench.machine.environment import recorded
 from commbench.model import GPU_MEMORY, Case, registry
 from commbench.model.units import (
-    format_bandwidth,
     format_bytes,
     format_message_size,
     format_seconds,
@@ -47,46 +46,40 @@ _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
-_MAX_CAUSES, _MAX_NAMED = 3, 6
-"""The maximum causes of slow pairs with a warning each, and named in the warning after these."""
-_SLOW_PARTS = {
-    "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
-    "sender": "only what it sends is slow: check limits of its egress, and its NIC and cable",
-    "receiver": "only what it receives is slow: check what else arrives there, its NIC and cable",
-    "link": "its ends are fast with others: check the path between the two",
-    "direction": "its ends are fast with others, and so is the way back: check routes and shaping",
-}
-"""The advice for each kind of ``stats.slow_pairs``."""
 
 
 class Disturbance(str):
-    """The text of a warning about what may have changed the times, and a short ``statement``."""
+    """The text of a warning about what may have changed the times, and a short ``statement``.
+
+    ``rule`` names the rule whose findings say the same, if there is one.
+    """
 
     statement: str
+    rule: str
 
-    def __new__(cls, beginning: str, rest: str, statement: str = "") -> Disturbance:
+    def __new__(cls, beginning: str, rest: str, statement: str = "", rule: str = "") -> Disturbance:
         """Return the text of a warning; without a statement, that is its beginning."""
         made = super().__new__(cls, beginning + rest)
         made.statement = statement or beginning
+        made.rule = rule
         return made
 
-    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str, str, str, str]:  # type: ignore[override]
         """Return the arguments that make a copy."""
-        return str(self), "", self.statement
+        return str(self), "", self.statement, self.rule
 
 
 def find(run: Run) -> list[str]:
-    """Return the warnings about a run, what is wrong with its transports first."""
-    texts = [text for text in run.pair_transports["contradiction"].unique() if text]
-    texts += run.notes
+    """Return the warnings about a run; what slows its cases down are ``run.findings``."""
+    texts = [*run.notes]
     if run.suite.reproduces and stats.reproduced(run) is None:
         texts.append(
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
     for warnings in (
-        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, slow_pairs,
-        _untimed, _coverage,
+        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, _untimed,
+        _coverage,
     ):  # fmt: skip
         texts += guarded(warnings, run)
     return texts + disturbances(run)
@@ -241,26 +234,6 @@ def _launches(run: Run) -> Iterator[str]:
         )
 
 
-def slow_pairs(run: Run) -> Iterator[str]:
-    """Yield what slow pairs of workers have in common, the slowest first, and where to look."""
-    for (case_id, channel), rows in run.slow_pairs.groupby(["case_id", "channel"], sort=False):
-        where = run.case_names[case_id] + ("" if channel == "gather" else f", {channel}")
-        where += ": transfers"
-        causes = rows.drop_duplicates("cause")
-        for row in causes.head(_MAX_CAUSES).itertuples():
-            interval = f" ({row.low:.1f} to {row.high:.1f})" if row.level >= 0 else ""
-            yield (
-                f"{where} {row.cause} take {row.factor:.1f}{interval} times as long as ordinary "
-                f"ones ({format_bandwidth(row.typical_Bps / row.factor)} against "
-                f"{format_bandwidth(row.typical_Bps)}); {_SLOW_PARTS[row.kind]}"
-            )
-        more = causes["cause"].iloc[_MAX_CAUSES:]
-        if len(more):
-            yield f"{where} {', '.join(more.head(_MAX_NAMED))} are slow, too" + (
-                f", and {len(more) - _MAX_NAMED} others" if len(more) > _MAX_NAMED else ""
-            )
-
-
 def _untimed(run: Run) -> Iterator[str]:
     for case_id, rows in run.pairs.groupby("case_id", sort=False, observed=True):
         if n_untimed := int(rows["n_untimed"].sum()):
@@ -404,7 +377,7 @@ def _drift(run: Run) -> Iterator[Disturbance]:
 
 
 def _spilling(run: Run) -> Iterator[Disturbance]:
-    spills = stats.counted(run.spills, run)
+    spills = stats.counted(run.spills[run.spills["nbytes"] > 0], run)
     for case_id, rows in spills.groupby("case_id", sort=False):
         n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
         yield Disturbance(
@@ -412,6 +385,7 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
             f"to disk in {n_iterations} measured iterations",
             ", as their memory was full: the times are the disk's, too; take less data or more "
             "memory",
+            rule="spilling",
         )
 
 
@@ -423,6 +397,7 @@ def _compression(run: Run) -> Iterator[Disturbance]:
             f"{run.case_names[case_id]}: workers compressed their messages with {value}",
             ": times and bytes on the wire are the compressor's as much as the link's; to measure "
             "the link: DASK_DISTRIBUTED__COMM__COMPRESSION=False",
+            rule="compression",
         )
 
 
@@ -472,6 +447,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             f", on which {polling[worst]} processes take turns. Times contain the kernel's time "
             "slices, which are milliseconds; measure a progress mode that sleeps, as "
             "ucx:shm+thread-future, or take more cores",
+            rule="polling",
         )
     if crowded:
         who = (
@@ -484,6 +460,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             f"core{'s' if n_cores != 1 else ''}",
             ": they take turns, and times contain waits for a core; take fewer workers, threads or "
             "pairs, or more cores",
+            rule="few-cores",
         )
 
 

@@ -72,6 +72,8 @@ class Backend(ABC):
     """The options that its documentation recommends; none if they are the default."""
     twin: str = ""
     """The text that distinguishes this backend from another one with the same settings."""
+    plain: ClassVar[str] = ""
+    """The backend that does the same without encryption, if this one encrypts."""
     has_secrets: ClassVar[bool] = False
     """Whether its settings are secret: commands and job scripts, which others can read, have them.
     """
@@ -93,6 +95,13 @@ class Backend(ABC):
         if not self.options:
             return "default"
         return "tuned" if self.tuned == {*self.options} else ""
+
+    @property
+    def best(self) -> str:
+        """The name with the options that its documentation recommends."""
+        if not self.tuned:
+            return self.head
+        return type(self)(tuple(sorted(self.tuned))).name
 
     @abstractmethod
     def unavailable(self, device: str) -> Unavailability | None:

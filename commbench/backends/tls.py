@@ -17,6 +17,7 @@ class TlsBackend(TcpBackend):
     head = "tls"
     protocol = "tls"
     has_secrets = True
+    plain = "tcp"
     unavailable_layer = Backend.unavailable_layer
     endpoints = Backend.endpoints
 

@@ -155,9 +155,9 @@ class UcxBackend(Backend):
             return f"{self.name} moves its bytes over {transport}: tcp, with UCX's overhead"
         if not self._transports and family == "tcp":
             return (
-                f"{self.name} moves its bytes over {transport}: these are tcp's numbers with UCX's "
-                "overhead. Dask's endpoints ask for peer error handling, which UCX's shared memory "
-                "refuses unless UCX_MM_ERROR_HANDLING=y; ucx:shm sets it"
+                f"{self.name} moves its bytes over {transport}, with UCX's overhead: UCX's shared "
+                "memory refuses the error handling that Dask asks for unless "
+                "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
             )
         if self._transports and family not in self._transports:
             return f"{self.name} moves its bytes over {transport}"

@@ -17,6 +17,8 @@ _COMMANDS = {
     "profile": "profile_command:profile",
     "report": "results:report",
     "open": "results:open_",
+    "diagnose": "findings_command:diagnose",
+    "prove": "findings_command:prove",
     "export": "results:export",
     "model": "results:model",
     "compare": "regressions:compare",
@@ -74,7 +76,7 @@ def main() -> None:
 
 @click.command("list")
 def list_() -> None:
-    """List workloads, suites, backends, plots, sections, reports and launchers."""
+    """List workloads, suites, backends, rules, plots, sections, reports and launchers."""
     from commbench.backends import parse
 
     click.echo("workloads")
@@ -85,5 +87,5 @@ def list_() -> None:
         problem = parse(name).unavailable("cpu")
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
     click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
-    for kind in ("plot", "section", "report", "launcher"):
+    for kind in ("rule", "plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")

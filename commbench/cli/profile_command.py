@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -39,11 +40,35 @@ def profile(
     """
     from commbench.cli.run_command import write_report
     from commbench.store.directory import RunStore
+
+    path, status = record(ctx, script, arguments, output, scheduler_address, anonymize)
+    # The report has commands with the path, which may have a name of the user.
+    with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
+        shown = load(path.name) if anonymize else load(path)
+        write_report(RunStore.reopen(path), shown)
+        click.echo(registry.load("report", "terminal")(shown), nl=False)
+    click.echo(path)
+    ctx.exit(status)
+
+
+def record(
+    ctx: click.Context, script: Path, arguments: Sequence[str] = (),
+    output: Path = Path("results"), scheduler: str = "", anonymize: bool = False,
+) -> tuple[Path, int]:  # fmt: skip
+    """Run a script, and return the directory of its record and its exit status.
+
+    A script that fails without a client ends the command with its status.
+
+    Raises
+    ------
+    UsageError
+        If there is no such file, or the script has connected no client.
+    """
     from commbench.studies.profile import profile_script
 
     if not script.is_file():
         raise UsageError(f"there is no file {script}; name a Python script")
-    run, error = profile_script(script, arguments, output, scheduler_address, anonymize)
+    run, error = profile_script(script, arguments, output, scheduler, anonymize)
     status = _report_end(error)
     if run is None:
         if status:
@@ -52,14 +77,7 @@ def profile(
             f"{script} connected no distributed.Client, so there is nothing to report; "
             "it needs one in its main process, as in: with Client() as client: …"
         )
-    path = run.path
-    # The report has commands with the path, which may have a name of the user.
-    with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
-        shown = load(path.name) if anonymize else run
-        write_report(RunStore.reopen(path), shown)
-        click.echo(registry.load("report", "terminal")(shown), nl=False)
-    click.echo(path)
-    ctx.exit(status)
+    return run.path, status
 
 
 def _report_end(error: BaseException | None) -> int:

@@ -123,7 +123,7 @@ def _workload_command(name: str) -> click.Command:
             lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
             **options.replication(given),
         )
-        ctx.exit(_start(suite.make_suite(name.removesuffix(".py"), cases), given))
+        ctx.exit(start(suite.make_suite(name.removesuffix(".py"), cases), given))
 
     return options.Command(name, options.groups(kind), callback=callback, help=kind.summary)
 
@@ -146,12 +146,12 @@ def _suite_command(name: str, path: Path) -> click.Command:
             "placement": given["placement"],
             "cluster": options.overrides(given),
         }
-        ctx.exit(_start(suite.read_suite(path, overrides), given))
+        ctx.exit(start(suite.read_suite(path, overrides), given))
 
     return options.Command(name, options.groups(), callback=callback, help=f"Run the suite {name}.")
 
 
-def _start(suite: Suite, given: dict[str, Any]) -> int:
+def start(suite: Suite, given: dict[str, Any]) -> int:
     """Run all launches of `suite` and return the exit status."""
     from datetime import UTC, datetime
 
@@ -173,6 +173,9 @@ def _start(suite: Suite, given: dict[str, Any]) -> int:
     if stopping is not None:
         budget.validate_stopping(stopping)
         suite = budget.pilot(suite)
+        # Your own code has one size.
+        small = any(workloads.load(case.workload).quick for case in suite.cases)
+        stopping = replace(stopping, quick=stopping.quick and small)
     if not given["quiet"]:
         for line in preflight.describe(suite, stopping.budget_s if stopping else None):
             click.echo(line, err=True)

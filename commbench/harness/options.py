@@ -58,6 +58,8 @@ class _RunPath(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if isinstance(value, str) and not (Path(value) / "run.json").exists():
+            if (Path("results") / value / "run.json").exists():
+                return super().convert(str(Path("results") / value), param, ctx)
             folder = Path("results" if value == LATEST else value)
             made = _runs(folder)
             if value == LATEST and made:

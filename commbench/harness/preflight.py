@@ -86,7 +86,17 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
         launches = "1 launch" if n_launches == 1 else f"{n_launches} launches"
         yield f"{launches}, about {format_duration(total_s)}"
     else:
-        yield f"about {format_duration(budget_s)} of launches, and the block that is under way then"
+        block_s = sum(each for _, each in seconds)
+        least_s = max(case.launches for case in suite.cases) * block_s
+        longest = format_duration(max(budget_s, least_s))
+        yield f"about {longest} of launches, and the block that is under way then"
+        # By default there are as many as a verdict takes.
+        enough_s = Case.launches * block_s
+        if len(suite.cases) > 1 and budget_s < enough_s / 2:
+            yield (
+                f"warning: a verdict takes {Case.launches} launches of each case, and the budget "
+                f"is {format_duration(budget_s)}; for that: --budget {math.ceil(enough_s)}s"
+            )
     said = set()
     for case, each in seconds:
         spec, here = case.cluster, _cores_here(case)

@@ -1,7 +1,8 @@
-"""Values that workers wrote to disk because their memory was full."""
+"""What workers do when their memory is full: write values to disk, and pause."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 
@@ -14,3 +15,26 @@ def written(dask_worker: Any) -> tuple[int, int]:
     counts = (metrics.get(("disk-write", unit), 0) for unit in ("count", "bytes"))
     n_values, nbytes = map(int, counts)
     return n_values, nbytes
+
+
+def paused(since_s: float, dask_scheduler: Any) -> dict[str, float]:
+    """Return the seconds in which workers were paused since a time, by address.
+
+    Workers that never were are left out. Runs on the scheduler, whose clock counts.
+    """
+    now_s, seconds = time.time(), dict[str, float]()
+    for address in dask_scheduler.workers:
+        began_s, total_s = None, 0.0
+        for at_s, event in dask_scheduler.get_events(address):
+            if not isinstance(event, dict) or event.get("action") != "worker-status-change":
+                continue
+            if event["status"] == "paused":
+                began_s = at_s
+            elif began_s is not None:
+                total_s += max(0.0, at_s - max(began_s, since_s))
+                began_s = None
+        if began_s is not None:
+            total_s += now_s - max(began_s, since_s)
+        if total_s:
+            seconds[address] = total_s
+    return seconds

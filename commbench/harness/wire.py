@@ -7,10 +7,12 @@ to Dask's handshake, so that both ends know their peer.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import defaultdict
 from typing import Any
 
+from distributed import core
 from distributed.comm.core import Comm
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -21,7 +23,8 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that counts the bytes and messages written to each other worker.
 
     The count is that of the process, which must have one worker. Connections that were open before
-    the plugin was registered are not counted.
+    the plugin was registered are not counted, except those with the scheduler and clients, whose
+    peer's name is empty. ``connect_seconds`` sums the durations of ``connect``.
     """
 
     name = "commbench-wire-meter"
@@ -30,6 +33,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self.nbytes: defaultdict[str, int] = defaultdict(int)
         self.n_messages: defaultdict[str, int] = defaultdict(int)
         self.comms: dict[str, weakref.ref[Any]] = {}
+        self.connect_seconds = 0.0
 
     def setup(self, worker: Any) -> None:
         """Start counting in the process of `worker`."""
@@ -42,11 +46,26 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
             return {**self._handshake_info(comm), _NAME_KEY: self._worker_name}
 
         Comm.handshake_info = handshake_info
+        self._connect = core.connect
+
+        async def connect(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return await self._connect(*args, **kwargs)
+            finally:
+                self.connect_seconds += time.perf_counter() - began
+
+        core.connect = connect
+        # Those with the scheduler and clients are open already.
+        stream = getattr(worker, "batched_stream", None)
+        if (comm := getattr(stream, "comm", None)) is not None:
+            self._wrap_write(type(comm))
 
     def teardown(self, worker: Any) -> None:
         """Restore the methods of the comm classes."""
         del worker
         Comm.handshake_info = self._handshake_info
+        core.connect = self._connect
         for cls, write in self._write_methods.items():
             cls.write = write
         self._write_methods.clear()
@@ -62,12 +81,11 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         async def counted(comm: Any, *args: Any, **kwargs: Any) -> Any:
             nbytes = await write(comm, *args, **kwargs)
             # The peer's name is unknown until its handshake has been read.
-            peer = comm.remote_info.get(_NAME_KEY)
-            if peer is not None:
-                self.nbytes[peer] += nbytes
-                self.n_messages[peer] += 1
-                if peer not in self.comms or self.comms[peer]() is not comm:
-                    self.comms[peer] = weakref.ref(comm)
+            peer = comm.remote_info.get(_NAME_KEY, "")
+            self.nbytes[peer] += nbytes
+            self.n_messages[peer] += 1
+            if peer and (peer not in self.comms or self.comms[peer]() is not comm):
+                self.comms[peer] = weakref.ref(comm)
             return nbytes
 
         owner.write = counted

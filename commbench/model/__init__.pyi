@@ -2,6 +2,8 @@
 
 from .derived import (
     Comparison,
+    Effect,
+    Finding,
     Summary,
 )
 from .layers import FETCHES, LAYERS
@@ -53,7 +55,9 @@ __all__ = [
     "ClusterSpec",
     "Comparison",
     "CoreUse",
+    "Effect",
     "Failure",
+    "Finding",
     "IdleCost",
     "Launch",
     "LaunchEnd",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -95,3 +97,60 @@ class Comparison:
     candidate_moved_bytes: float
     verdict: str
     sessions_ratio: float = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The share of the wall time that a case would save without a cause, from ``low`` to ``high``.
+
+    All are nan if it is unknown, and the limits also if no interval is known.
+    """
+
+    share: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an estimate."""
+        return not math.isnan(self.share)
+
+    @property
+    def rank(self) -> float:
+        """A number to sort by: the largest first, and those that are unknown last."""
+        return -self.share if self.is_known else math.inf
+
+    def __str__(self) -> str:
+        """Return the share in percent, with its interval.
+
+        Examples
+        --------
+        >>> str(Effect(share=0.64, low=0.41, high=0.7))
+        '64% (41 to 70%)'
+        """
+        if math.isnan(self.low) or round(100 * self.low) == round(100 * self.high):
+            return f"{self.share:.0%}"
+        return f"{self.share:.0%} ({100 * self.low:.0f} to {100 * self.high:.0f}%)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A conclusion about one case that a user can act on.
+
+    ``statement`` is a sentence with its number, and ``evidence`` names the records behind it.
+    Effects of several findings overlap, and don't add up. ``remedy`` says what to set or to change,
+    and ``doubt`` what else could explain the observation. ``trials`` are the settings with which
+    ``commbench prove`` measures the case again, each by its name: ``backend``, or what ``--vary``
+    takes. ``rule`` is the name of the rule's entry point. A finding that ``is_fine`` says that
+    nothing is wrong.
+    """
+
+    statement: str
+    evidence: str
+    effect: Effect = Effect()
+    remedy: str
+    doubt: str
+    trials: tuple[Mapping[str, str], ...] = ()
+    is_fine: bool = False
+    rule: str = ""
+    case_id: str = ""

@@ -114,7 +114,10 @@ class RoundTrip(_IterationRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class WireBytes(_IterationRecord):
-    """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration."""
+    """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration.
+
+    ``dst`` is empty for the scheduler and clients, together.
+    """
 
     table: ClassVar = "wire"
     in_parts: ClassVar = True
@@ -270,9 +273,10 @@ class CoreUse(_LaunchRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Spill(_IterationRecord):
-    """The data that one worker spilled to disk within one iteration.
+    """The data that one worker spilled to disk within one iteration, and its pauses.
 
-    Workers that spilled nothing have no record; ``nbytes`` is the size on disk.
+    ``nbytes`` is the size on disk, ``paused_seconds`` the time in which the worker began no task
+    because its memory was full. Workers with neither have no record.
     """
 
     table: ClassVar = "spills"
@@ -280,6 +284,7 @@ class Spill(_IterationRecord):
     worker: str
     n_values: int
     nbytes: int
+    paused_seconds: float = field(default=0.0, metadata={"added": "0.1"})
 
 
 GPU_MEMORY = "gpu.memory"
@@ -305,8 +310,8 @@ class ThreadTime(_IterationRecord):
     progress thread, BLAS) or ``other``. ``seconds`` is the wall time between two readings, just
     before and after the sample. The threads' times are summed over ``n_threads``: ``cpu_seconds``
     on a core, ``wait_seconds`` ready to run without a free core. ``n_turns`` counts the turns of
-    the event loop; it is 0 if they can't be counted. The ``idle_*`` fields are the same for an idle
-    period right after the iteration.
+    the event loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the turns of 0.1 s
+    and more. The ``idle_*`` fields are the same for an idle period right after the iteration.
     """
 
     table: ClassVar = "threads"
@@ -322,6 +327,7 @@ class ThreadTime(_IterationRecord):
     idle_cpu_seconds: float
     idle_wait_seconds: float
     idle_n_turns: int
+    long_turn_seconds: float = field(default=0.0, metadata={"added": "0.1"})
 
 
 @dataclass(frozen=True, kw_only=True)

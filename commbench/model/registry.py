@@ -1,4 +1,4 @@
-"""Find backends, workloads, launchers, plots, sections, reports and shipped suites by name.
+"""Find backends, workloads, launchers, rules, plots, sections, reports and suites by name.
 
 All but suites are entry points in the groups ``commbench.<kind>s``, also of other packages, and
 are imported when they are loaded.
@@ -32,7 +32,8 @@ def load(kind: str, name: str) -> Any:
     Parameters
     ----------
     kind
-        ``"backend"``, ``"workload"``, ``"launcher"``, ``"plot"``, ``"section"`` or ``"report"``.
+        ``"backend"``, ``"workload"``, ``"launcher"``, ``"rule"``, ``"plot"``, ``"section"`` or
+        ``"report"``.
     name
         The name of the entry point.
 

@@ -54,6 +54,7 @@ def render(run: Run) -> str:
         },
         "warnings": list(run.warnings),
         "verdicts": [*verdicts(run)],
+        "findings": [dataclasses.asdict(finding) for finding in run.findings],
         "cases": described,
         "pairs": run.pairs,
         "links": _rows(run.link_bandwidths),

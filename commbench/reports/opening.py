@@ -15,13 +15,16 @@ from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
+from commbench.reports.findings import sentences as findings
 from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
+from commbench.reports.sections.pair_tables import no_slow_pair
+from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.comparison import MIN_LAUNCHES
 from commbench.workloads.user_code import UserCode
 
-_MAX_VERDICTS, _MAX_SLOW, _MAX_DISTURBANCES = 6, 3, 4
-"""The maximum verdicts, causes of slow pairs, and disturbances in the opening."""
+_MAX_VERDICTS, _MAX_FINDINGS, _MAX_DISTURBANCES = 6, 3, 4
+"""The maximum verdicts, findings, and disturbances in the opening."""
 _SPENT = {
     "compute": "computed", "queue": "waited for a core", "data": "waited for data",
     "blocked": "slept in tasks (GIL, locks, I/O)", "idle": "had no task",
@@ -36,18 +39,27 @@ _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--
 
 
 def opening(run: Run) -> Iterator[str | Table]:
-    """Yield the paragraphs and tables of the opening; without samples there are none.
+    """Yield the paragraphs and tables of the opening; without samples, only failures.
 
     Each line of a paragraph is a statement.
     """
     sentences = verdicts(run)
     if not sentences:
+        if failures := [*FAILURES.opening(run)]:
+            yield _paragraph(
+                ["No launch ended well: there is nothing to report.", *map(str, failures)]
+            )
         return
     if len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
-    slow = warnings.guarded(warnings.slow_pairs, run)[:_MAX_SLOW]
-    yield _paragraph([*sentences, *slow] if run.comparisons else [*slow, *sentences])
+    # Of those that are compared, it is the slower ones that need an explanation.
+    beaten = {slow for _, slow in slowdowns(run.comparisons)}
+    causes = [*findings(run, _MAX_FINDINGS, beaten), *no_slow_pair(run)]
+    if run.comparisons or run.is_user_code:
+        yield _paragraph([*sentences, *causes])
+    else:
+        yield _paragraph([*causes, *sentences])
     for section in sections():
         parts: list[str | Table] = []
         problems: list[Table] = []
@@ -57,7 +69,7 @@ def opening(run: Run) -> Iterator[str | Table]:
             several = list(group)
             yield from several if is_table else [_paragraph(map(str, several))]
         yield from problems
-    if text := _paragraph(_trust(run, slow)):
+    if text := _paragraph(_trust(run)):
         yield text
 
 
@@ -190,7 +202,7 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(several[:-1]), *several[-1:]]))
 
 
-def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
+def _trust(run: Run) -> Iterator[str]:
     yield from filter(None, [resolution(run)])
     if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
         yield "What your code returns is not verified, and not compared between cases."
@@ -209,8 +221,9 @@ def _trust(run: Run, shown: Collection[str]) -> Iterator[str]:
         if compared:
             yield f"Control: {what}, and {_differences(compared)}"
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
-    known = {*disturbances, *shown, *run.pair_transports["contradiction"]}
-    yield from (f"⚠ {text}" for text in run.warnings if text not in known)
+    yield from (f"⚠ {text}" for text in run.warnings if text not in disturbances)
+    explained = {finding.rule for finding in run.findings}
+    disturbances = [text for text in disturbances if text.rule not in explained]
     yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
     if (n_more := len(disturbances) - _MAX_DISTURBANCES) > 0:
         yield f"! {n_more} more"
@@ -245,6 +258,14 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "measure the full size", again
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open", f"{again} --rigorous"
+    wrong = [finding for finding in run.findings if not finding.is_fine]
+    if any(finding.trials for finding in wrong) and not run.is_user_code:
+        yield "measure what helps", f"commbench prove {path}"
+    if wrong:
+        yield (
+            f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",
+            (f"commbench diagnose {path}"),
+        )
     if (page := run.path / "report.html").exists():
         yield "figures", str(page)
     yield "all tables", f"commbench report -v {path}"

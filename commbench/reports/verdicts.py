@@ -173,7 +173,9 @@ def _usual(comparison: Comparison) -> str:
 
 
 def _terminal(runs: ComparedRuns) -> str:
-    return terminal.page("\n".join(runs.headline), runs.warnings, [runs.names, runs.table])
+    notes = "\n".join(f"⚠ {text}" for text in runs.warnings)
+    parts: list[str | Table] = [runs.names, runs.table, *filter(None, [notes])]
+    return terminal.page("\n".join(runs.headline), (), parts)
 
 
 def _markdown(runs: ComparedRuns) -> str:

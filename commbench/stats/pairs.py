@@ -230,7 +230,7 @@ def coverage(run: Run) -> pd.DataFrame:
         if wire.empty and fetches.empty and not seen:
             continue
         to_itself = wire.src == wire.dst
-        wire_bytes = int(wire[~to_itself].nbytes.sum())
+        wire_bytes = int(wire[~to_itself & (wire.dst != "")].nbytes.sum())
         ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
         n_started = int(fetches["n_started"].sum())
         rows.append(

@@ -31,7 +31,7 @@ _KEPT_TEXTS = {
     "activity": {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
-        "cancelled", "failed", "contention",
+        "cancelled", "failed", "contention", "connect",
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip

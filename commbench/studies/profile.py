@@ -528,7 +528,9 @@ class _Observer:
         self._emit(sample)
         self._switch()
         few: list[Record] = []
-        few += timing.spills(region.launch, region.number, region.spilled, self._cluster)
+        few += timing.spills(
+            region.launch, region.number, region.spilled, region.started_at_s, self._cluster
+        )
         if region.profiler is not None:
             few += region.profiler.records(region.launch, region.number)
         for record in few:

@@ -1,3 +1,4 @@
+import json
 import platform
 import subprocess
 import sys
@@ -45,14 +46,14 @@ QUICK = ("coordination", "futures_scatter")
 def run_script(tmp_path):
     """Return a function that profiles a script, and returns the process and its run."""
 
-    def run(source, *arguments, options=()):
+    def run(source, *arguments, options=(), command="profile"):
         script = tmp_path / "my_job.py"
         script.write_text(textwrap.dedent(source))
         command = [
             sys.executable,
             "-m",
             "commbench.cli",
-            "profile",
+            command,
             *options,
             "my_job.py",
             *arguments,
@@ -183,3 +184,29 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
         names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
         assert [name for name in names if name in text] == []
     assert "planted" not in done.stdout
+
+
+def test_a_script_is_diagnosed_at_once(run_script):
+    """Four threads that hold the GIL use one core, and what that costs is said."""
+    code = """
+        import time
+        from distributed import Client
+
+        def hold(k):
+            until = time.thread_time() + 0.2
+            while time.thread_time() < until:
+                pass
+
+        if __name__ == "__main__":
+            quiet = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": "127.0.0.1:0"}
+            with Client(**quiet) as client:
+                client.gather(client.map(hold, range(12)))
+            raise SystemExit(5)
+    """
+    options = ("--format", "json", "--fail-on", "any")
+    done, _ = run_script(code, command="diagnose", options=options)
+    # The status of the script precedes that of findings.
+    assert done.returncode == 5, done.stderr
+    found = {finding["rule"]: finding for finding in json.loads(done.stdout)}
+    assert "the 4 threads of a worker" in found["gil"]["statement"]
+    assert "gil" in done.stderr

@@ -50,7 +50,7 @@ def parse(monkeypatch):
         return None
 
     monkeypatch.setattr(click.Command, "invoke", parse_only)
-    monkeypatch.setattr(run_command, "_start", lambda *_, **__: 0)
+    monkeypatch.setattr(run_command, "start", lambda *_, **__: 0)
 
     def parse_words(words, *, whole=True):
         nonlocal deep

@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import builders
 import pages
 import processes
 import pytest
@@ -96,6 +97,19 @@ def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installe
     assert "Bytes that each worker fetched" in report
     assert (path / "figures/transfer-sizes.svg").exists()
     assert "rechunk over ws:" in processes.invoke("report", path, "--format", "brief").stdout
+
+
+def test_the_rule_is_applied_to_every_case(installed):
+    case = builders.case()
+    busy = {"cpu_seconds": 5.0}
+    records = [
+        builders.sample(case, 10.0), builders.end(case), builders.thread_time(case),
+        builders.thread_time(case, "client", "loop", **busy),
+    ]  # fmt: skip
+    findings = builders.in_memory([case], records).findings
+    (found,) = (finding for finding in findings if finding.rule == "busy-client")
+    assert found.statement == "the client is busy with messages 50% of the time"
+    assert (found.effect.low, found.effect.high) == (0.0, 0.5)
 
 
 @pytest.mark.slow

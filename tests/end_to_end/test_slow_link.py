@@ -49,8 +49,9 @@ def test_only_the_slow_pair_is_named_as_slow(measured):
     _, report, _ = measured
     named = {(row["src"], row["dst"]) for row in report["slow_pairs"] if row["channel"] == "alone"}
     assert named == SLOW
-    (warning,) = [text for text in report["warnings"] if "over tcp, alone: transfers" in text]
-    assert "transfers between 0 and 1 take" in warning
+    texts = [finding["statement"] for finding in report["findings"]]
+    (text,) = (text for text in texts if "(alone) take" in text)
+    assert text.startswith("transfers between 0 and 1 (alone) take")
 
 
 # Other load on the machine makes transfers less predictable.

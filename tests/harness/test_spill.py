@@ -1,9 +1,11 @@
+import time
 from types import SimpleNamespace
 
 import builders
 import numpy as np
+import processes
 import pytest
-from distributed import wait
+from distributed import Status, wait
 from launching import make_launch
 
 from commbench.harness import spill
@@ -28,15 +30,43 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     wait(first)
     client.run(evict_all, workers=where)
     before = client.run(spill.written)
-    assert list(measuring.spills(LAUNCH, 1, before, cluster)) == []
+    assert list(measuring.spills(LAUNCH, 1, before, time.time(), cluster)) == []
 
     more = client.scatter(arrays[1:], workers=where, hash=False)
     wait(more)
     client.run(evict_all, workers=where)
-    (record,) = measuring.spills(LAUNCH, 1, before, cluster)
+    (record,) = measuring.spills(LAUNCH, 1, before, time.time(), cluster)
     assert isinstance(record, Spill)
+    assert record.paused_seconds == 0
     assert (record.worker, record.launch, record.iteration, record.n_values) == ("0", 2, 1, 2)
     assert 2 * MB <= record.nbytes < 2.1 * MB
+
+
+def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster):
+    def switch(name, dask_worker):
+        dask_worker.status = Status[name]
+
+    client, where = cluster.client, [cluster.addresses["1"]]
+    before = client.run(spill.written)
+    client.run(switch, "paused", workers=where)
+    began = time.time()
+    # Its monitor of memory resumes it.
+    processes.until(
+        lambda: client.scheduler_info()["workers"][where[0]]["status"] == "running", "running"
+    )
+    (record,) = measuring.spills(LAUNCH, 1, before, began, cluster)
+    assert (record.worker, record.n_values, record.nbytes) == ("1", 0, 0)
+    assert 0 < record.paused_seconds < time.time() - began
+    # Before the time that is asked for, nothing counts.
+    assert list(measuring.spills(LAUNCH, 1, before, time.time(), cluster)) == []
+
+
+def test_a_worker_that_is_still_paused_is_counted_until_now():
+    events = [(100.0, "text"), (100.0, {"action": "other"}),
+              (110.0, {"action": "worker-status-change", "status": "paused"})]  # fmt: skip
+    scheduler = SimpleNamespace(workers=["a", "b"], get_events={"a": events, "b": []}.__getitem__)
+    (seconds,) = spill.paused(time.time() - 5, scheduler).values()
+    assert 5 <= seconds < 6
 
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])

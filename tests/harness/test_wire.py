@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,11 +40,12 @@ def client(cluster, disconnect):
 
 
 def counted(cluster):
-    """Return {(src, dst): (bytes, messages)} since the last call."""
+    """Return {(src, dst): (bytes, messages)} between workers since the last call."""
     return {
         (cluster.names[address], peer): (nbytes, n_messages)
         for address, rows in cluster.client.run(wire.take).items()
         for peer, nbytes, n_messages in rows
+        if peer
     }
 
 
@@ -68,12 +70,29 @@ def test_a_payload_is_counted_once_in_its_direction(cluster, client):
     assert counted(cluster) == {}
 
 
-def test_traffic_with_client_and_scheduler_is_not_counted(cluster, client):
+def test_traffic_to_client_and_scheduler_is_counted_without_a_name(cluster, client):
     counted(cluster)
     data = np.random.default_rng(0).bytes(2 * MB)
     future = client.scatter(data, workers=[cluster.addresses["0"]], hash=False)
+    counted(cluster)
     assert future.result() == data
-    assert counted(cluster) == {}
+    answers = client.run(wire.take).items()
+    sent = {cluster.names[address]: row for address, rows in answers for row in rows}
+    peer, nbytes, n_messages = sent["0"]
+    assert (peer, n_messages > 0) == ("", True)
+    assert 2 * MB <= nbytes < 2.1 * MB
+
+
+def test_the_time_to_connect_is_summed(cluster, client, disconnect):
+    def connected(dask_worker):
+        return dask_worker.plugins[wire.WireMeter.name].connect_seconds
+
+    before = client.run(connected)
+    disconnect()
+    began = time.perf_counter()
+    move(cluster, b"x" * MB, "0", "1")
+    after, here = client.run(connected), cluster.addresses["1"]
+    assert 0 < after[here] - before[here] < time.perf_counter() - began
 
 
 def test_traffic_of_a_worker_with_itself_is_counted_apart(cluster, client):
@@ -160,7 +179,7 @@ def test_a_write_that_a_class_inherits_counts_once():
         assert dict(meter.n_messages) == {"1": 3}
         comm.remote_info = {}
         asyncio.run(comm.write(b"the handshake itself"))
-        assert dict(meter.nbytes) == {"1": 300}
+        assert dict(meter.nbytes) == {"1": 300, "": 20}
     finally:
         meter.teardown(Worker())
     assert (Comm.handshake_info, Plain.write) == before

@@ -65,8 +65,12 @@ class FakeBackend(Backend):
         return "nothing: for tests"
 
     def simulate(self, launch: Launch) -> Iterator[Record]:
-        """Yield the records of a launch: 1 s a sample, 2 % apart, and one transfer per pair."""
+        """Yield the records of a launch: 1 s a sample, 2 % apart, and one transfer per pair.
+
+        The variable ``FAKE_SECONDS`` of the case has other seconds.
+        """
         case = launch.case
+        seconds = float(case.cluster.env.get("FAKE_SECONDS", 1))
         noise = random.Random(f"{case.id} {launch.index}")
         workers = [str(index) for index in range(case.cluster.n_workers)]
         yield IdleCost(
@@ -85,7 +89,7 @@ class FakeBackend(Backend):
                 layer="workload",
                 warmup=iteration < 0,
                 started_at_s=began,
-                seconds=1 + noise.uniform(-0.01, 0.01),
+                seconds=seconds * (1 + noise.uniform(-0.01, 0.01)),
                 cpu_seconds=1.5,
                 payload_bytes=_NBYTES,
                 verified=True,

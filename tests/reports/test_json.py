@@ -26,7 +26,7 @@ CASES = [
 ]
 # The keys of each section are those of the expected reports in tests/golden.
 TOP = [
-    "run", "warnings", "verdicts", "cases", "pairs", "links", "shuffles", "slow_pairs",
+    "run", "warnings", "verdicts", "findings", "cases", "pairs", "links", "shuffles", "slow_pairs",
     "comparisons", "published", "transports", "places", "coverage", "profile", "failures",
 ]  # fmt: skip
 

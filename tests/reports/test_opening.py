@@ -215,11 +215,13 @@ def test_slow_pairs_leave_room_for_the_verdicts(recorded):
     first, *_ = opening.opening(run)
     verdict, *slow = first.split("\n")
     assert verdict == "merge: use tcp; mpi takes 2.00× as long."
-    assert len(slow) == 3
+    # Those of the slower backend.
+    assert len(slow) == 2
     assert all("times as long as" in line for line in slow)
-    assert len(run.slow_pairs["cause"].unique()) * 2 > 3
+    slow_links = [finding for finding in run.findings if finding.rule == "slow-links"]
+    assert len(slow_links) == 4
     text = " ".join(terminal.render(run).split())
-    assert all(" ".join(warning.split()) in text for warning in warnings.slow_pairs(run))
+    assert "all 4 findings: commbench diagnose" in text
 
 
 def test_sizes_of_messages_have_a_verdict_for_the_smallest_and_the_largest(recorded):
@@ -291,6 +293,17 @@ def test_failures_are_in_the_opening(recorded):
     assert text.count("✗ merge over tcp, launch") == 3
     assert "): it broke" in text
     assert "✗ 1 more failures" in text
+
+
+def test_a_run_of_failures_begins_with_them():
+    case = builders.case()
+    run = builders.in_memory([case], [builders.failure(case)])
+    lines = terminal.render(run).splitlines()
+    assert lines[2:4] == [
+        "No launch ended well: there is nothing to report.",
+        "✗ merge over tcp, launch 0 (launch): it broke",
+    ]
+    assert lines[5] == opening.NEXT
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from builders import end, sample, transfer, wire
 from shown import titled, titles
 
 from commbench.reports.html import pair_matrix
-from commbench.reports.sections.pair_tables import opening
+from commbench.reports.sections.pair_tables import no_slow_pair
 
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
@@ -89,30 +89,32 @@ def test_slow_pairs_come_before_the_pair_tables(slow):
     assert together[2:8] == ("together", "unknown", "1", "0.00625", "0.05", "8.0")
 
 
-def test_a_slow_pair_is_a_warning(slow):
-    alone, together = (text for text in slow.warnings if "as long as ordinary" in text)
-    assert alone == (
-        "all-to-all over tcp, alone: transfers from 2 to 0 take 8.0 (8.0 to 8.0) times as long "
-        "as ordinary ones (12.5 MB/s against 100 MB/s); its ends are fast with others, and so is "
-        "the way back: check routes and shaping"
+def test_a_slow_pair_is_a_finding(slow):
+    alone, together = slow.findings
+    assert alone.statement == (
+        "transfers from 2 to 0 (alone) take 8.0 (8.0 to 8.0) times as long as ordinary ones "
+        "(12.5 MB/s against 100 MB/s)"
     )
-    assert together.startswith("all-to-all over tcp, together: transfers from 2 to 0 take 8.0")
+    assert alone.remedy == (
+        "its ends are fast with others, and so is the way back: check routes and shaping"
+    )
+    assert together.statement.startswith("transfers from 2 to 0 (together) take 8.0")
 
 
-def test_no_table_and_no_warning_without_slow_pairs(even):
+def test_no_table_and_no_finding_without_slow_pairs(even):
     assert "Slow pairs of workers" not in titles(even)
-    assert not any("as long as" in text for text in even.warnings)
+    assert even.findings == ()
 
 
-def test_a_slow_worker_is_one_warning(recorded):
+def test_a_slow_worker_is_one_finding(recorded):
     case = builders.case(n_workers=8)
     records = [
         transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations("01234567", 2)
     ]
-    (warning,) = [text for text in recorded([case], 3 * records).warnings if "as long as" in text]
-    assert "transfers to worker 7 take 10.0" in warning
-    assert "only what it receives is slow" in warning
+    (finding,) = recorded([case], 3 * records).findings
+    assert "transfers to worker 7 take 10.0" in finding.statement
+    assert "only what it receives is slow" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -134,19 +136,19 @@ def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, launches, 
         for src, dst in pairs
         for launch in range(launches)
     ]
-    assert [*opening(recorded([case], times * records))] == lines
+    assert [*no_slow_pair(recorded([case], times * records))] == lines
 
 
-def test_many_slow_links_have_four_warnings(recorded):
+def test_many_slow_links_have_four_findings(recorded):
     case = builders.case(n_workers=16)
     records = [
         transfer(case, 0, 1.0 if int(dst) - int(src) == 1 else 0.1, src=src, dst=dst)
         for src, dst in itertools.permutations(map(str, range(16)), 2)
     ]
-    warnings = [text for text in recorded([case], 3 * records).warnings if "transfers from" in text]
-    assert ["as long as ordinary" in text for text in warnings] == [True, True, True, False]
-    assert warnings[3].count("from") == 6
-    assert warnings[3].endswith("are slow, too, and 6 others")
+    texts = [finding.statement for finding in recorded([case], 3 * records).findings]
+    assert ["as long as ordinary" in text for text in texts] == [True, True, True, False]
+    assert texts[3].count("from") == 6
+    assert texts[3].endswith("are slow, too, and 6 others")
 
 
 @pytest.fixture(scope="module")

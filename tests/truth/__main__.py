@@ -1,38 +1,27 @@
 """``make truth``: run trials with known answers, keep the outcomes, and write ``docs/truth.md``.
 
-The trial that is the furthest behind its share comes next, until the time is up, so that a run goes
-on where the last one ended or was interrupted. ``results/truth/outcomes.jsonl`` has every outcome
-with commit and machine.
+``results/truth/outcomes.jsonl`` has every outcome with commit and machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import dataclasses
 import itertools
-import json
 import math
-import subprocess
 import sys
-import tempfile
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "stats", "truth")]
 
+import outcomes  # noqa: E402
+from outcomes import exact, rate  # noqa: E402
 from test_comparison_rates import sequentially, verdict  # noqa: E402
 from trials import SHARES, TRIALS, Outcome  # noqa: E402
-
-from commbench.machine import environment  # noqa: E402
 
 FILE = ROOT / "results" / "truth" / "outcomes.jsonl"
 N_DESIGNS = 500
@@ -53,71 +42,13 @@ and its machine, is in `results/truth/outcomes.jsonl`.
 
 def main() -> None:
     """Run trials until the time is up, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=40.0)
-    parser.add_argument("trials", nargs="*", choices=[*TRIALS, []], default=list(TRIALS))
-    given = parser.parse_args()
-    until = time.monotonic() + 60 * given.minutes
-    rows = outcomes()
-    done = Counter(name for name, _ in {(row["trial"], row["seed"]) for row in rows})
-    lasted_s = {row["trial"]: row["seconds"] for row in rows}
-    FILE.parent.mkdir(parents=True, exist_ok=True)
-    # An interrupted run has its page, too.
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            name = min(given.trials, key=lambda name: done[name] / SHARES.get(name, 1))
-            began = time.monotonic()
-            if began + lasted_s.get(name, 0) > until:
-                break
-            run_trial(name, seed=done[name])
-            lasted_s[name] = time.monotonic() - began
-            done[name] += 1
-    if rows := outcomes():
+    outcomes.add(FILE, TRIALS, SHARES, _failed, __doc__ or "")
+    if rows := outcomes.read(FILE):
         PAGE.write_text(page(rows), encoding="utf-8")
 
 
-def run_trial(name: str, seed: int) -> None:
-    """Run one trial, and add its outcomes to the file."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            answers = list(TRIALS[name](seed, Path(folder)))
-        except (Exception, pytest.skip.Exception) as error:
-            # Trials that fail must not be left out of the rates.
-            print(f"{name} {seed}: {type(error).__name__}: {error}", file=sys.stderr)
-            answers = [Outcome(question=f"the trial {name} runs to its end", right=False)]
-    common = {
-        "trial": name, "seed": seed, "commit": commit(), "machine": machine(),
-        "at": time.strftime("%Y-%m-%d", time.gmtime()),
-        "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
-    rows = [common | dataclasses.asdict(answer) for answer in answers]
-    lines = [json.dumps(row, default=np.generic.item) + "\n" for row in rows]
-    with FILE.open("a", encoding="utf-8") as file:
-        file.write("".join(lines))
-    right = sum(answer.right for answer in answers)
-    print(f"{name} {seed}: {right} of {len(answers)} right, {common['seconds']} s", flush=True)
-
-
-def commit() -> str:
-    """Return the commit that is checked out, with + if the package differs from it."""
-    git = ["git", "-C", str(ROOT)]
-    command = [*git, "rev-parse", "--short", "HEAD"]
-    head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    command = [*git, "diff", "--quiet", "HEAD", "--", "commbench"]
-    return head + "+" * subprocess.run(command, check=False).returncode
-
-
-def machine() -> str:
-    """Return the processor and the number of its cores."""
-    cpu = environment.cpu(Path("/"))
-    return f"{cpu['model']}, {cpu['usable_cores']} cores"
-
-
-def outcomes() -> list[dict[str, Any]]:
-    """Return all outcomes so far."""
-    lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else []
-    return [json.loads(line) for line in lines]
+def _failed(name: str) -> Outcome:
+    return Outcome(question=f"the trial {name} runs to its end", right=False)
 
 
 def page(rows: list[dict[str, Any]]) -> str:
@@ -145,12 +76,7 @@ def page(rows: list[dict[str, Any]]) -> str:
             f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | "
             f"{rate(group['false'])} | {spread} |"
         )
-    last = table.iloc[-1]
-    lines.append(
-        f"\nOutcomes from {table['at'].min()} to {last['at']}, commits "
-        f"{', '.join(f'`{name}`' for name in table['commit'].unique())} (+: with changes), on "
-        f"{' and '.join(table['machine'].unique())}.\n"
-    )
+    lines.append(f"\n{outcomes.origin(table)}\n")
     return (
         HEAD.format(conclusion=conclusion(questions))
         + "\n".join(lines)
@@ -235,17 +161,6 @@ processes in turns. The standard deviation between launches was {sd["fork"]:.1%}
 {sd["spawn"]:.1%} with fresh ones: {ratio:.2f} times as much, 95 % interval {low:.2f} to {high:.2f}
 (F distribution, {free["fork"]} and {free["spawn"]} degrees of freedom).
 """
-
-
-def exact(flags: pd.Series[bool]) -> Any:
-    """Return Clopper and Pearson's interval of a share."""
-    return stats.binomtest(int(flags.sum()), len(flags)).proportion_ci(method="exact")
-
-
-def rate(flags: pd.Series[bool]) -> str:
-    """Return a share with its interval."""
-    interval = exact(flags)
-    return f"{flags.sum()} of {len(flags)} ({interval.low:.0%} to {interval.high:.0%})"
 
 
 if __name__ == "__main__":

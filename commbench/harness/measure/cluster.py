@@ -59,7 +59,7 @@ def measure_cluster(
         client.run_on_scheduler(keep_every_task)
         if launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
-        emit.phase("making the data")
+        emit.phase("loading your code" if workload.tool else "making the data")
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):
@@ -75,7 +75,7 @@ def measure_cluster(
                     [sample],
                     counted,
                     collect(launch, iteration, n_tasks_before, cluster),
-                    spills(launch, iteration, spilled_before, cluster),
+                    spills(launch, iteration, spilled_before, sample.started_at_s, cluster),
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
@@ -178,15 +178,21 @@ def collect(
 
 
 def spills(
-    launch: Launch, iteration: int, before: dict[str, tuple[int, int]], cluster: RunningCluster
-) -> Iterator[Record]:
-    """Yield what workers have spilled since ``spill.written`` returned `before`."""
+    launch: Launch, iteration: int, before: dict[str, tuple[int, int]], since_s: float,
+    cluster: RunningCluster,
+) -> Iterator[Record]:  # fmt: skip
+    """Yield what workers have spilled since ``spill.written`` returned `before`.
+
+    Their pauses count from the time `since_s`.
+    """
+    paused_s = cluster.client.run_on_scheduler(spill.paused, since_s)
     for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
         n_values_before, nbytes_before = before.get(address, (0, 0))
-        if n_values > n_values_before:
+        if n_values > n_values_before or address in paused_s:
             yield Spill(
                 **records.keys(launch, iteration), worker=cluster.names.get(address, address),
                 n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
+                paused_seconds=paused_s.get(address, 0.0),
             )  # fmt: skip
 
 

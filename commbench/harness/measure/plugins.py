@@ -36,6 +36,7 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
 from commbench.harness.measure import records
+from commbench.harness.wire import WireMeter
 from commbench.launchers.base import RunningCluster
 from commbench.machine.cores import thread_seconds, wait_seconds
 from commbench.model import Activity, Launch, ThreadTime
@@ -45,6 +46,8 @@ _TASK_STREAM = "task-stream"
 _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
 _FREE_SECONDS = 10.0
+_LONG_TURN_S = 0.1
+_WIRE_METER = WireMeter.name
 
 
 class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
@@ -151,19 +154,26 @@ def _close_idle(dask_worker: Any) -> None:
 class TurnCounter:
     """Counts the turns of an asyncio event loop, by the calls of its selector.
 
-    For loops without such a selector (uvloop) the count stays 0.
+    ``long_seconds`` sums those of at least ``_LONG_TURN_S``, in which the loop does nothing else.
+    For loops without such a selector (uvloop) both stay 0.
     """
 
     def __init__(self, loop: Any) -> None:
-        self.n_turns = 0
+        self.n_turns, self.long_seconds = 0, 0.0
         self._selector = getattr(loop, "_selector", None)
         if self._selector is None:
             return
-        select = self._selector.select
+        select, clock = self._selector.select, time.perf_counter
+        selected = math.inf
 
         def counted(timeout: float | None = None) -> Any:
+            nonlocal selected
             self.n_turns += 1
-            return select(timeout)
+            if (seconds := clock() - selected) >= _LONG_TURN_S:
+                self.long_seconds += seconds
+            events = select(timeout)
+            selected = clock()
+            return events
 
         self._selector.select = counted
 
@@ -246,6 +256,7 @@ def read(times: bool, dask_worker: Any = None) -> str:
             "pid": os.getpid(),
             "clock": time.perf_counter(),
             "n_turns": turns.n_turns if turns is not None else 0,
+            "long_turn_seconds": turns.long_seconds if turns is not None else 0.0,
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
@@ -271,6 +282,8 @@ def _totals(worker: Any, queue: QueueCounter | None) -> list[tuple[str, str, flo
         # ("p2p", span, where, label, unit), and others without span or where.
         where = f"{key[2]} " if key[0] == "p2p" and len(key) > 4 else ""
         sums[str(key[0]), f"{where}{key[-2]}"] += value
+    if meter := worker.plugins.get(_WIRE_METER):
+        sums["connect", "connect"] = meter.connect_seconds
     monitor = worker.monitor
     if monitor.monitor_gil_contention:
         monitor.update()
@@ -374,6 +387,7 @@ class _Use(NamedTuple):
     cpu_seconds: float = 0.0
     wait_seconds: float = 0.0
     n_turns: int = 0
+    long_turn_seconds: float = 0.0
 
 
 class _Reading(NamedTuple):
@@ -393,6 +407,7 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
     pace = (after.counters["n_turns"] - before.counters["n_turns"]) / (
         after.counters["clock"] - before.counters["clock"]
     )
+    long_s = after.counters["long_turn_seconds"] - before.counters["long_turn_seconds"]
     for tid, (cpu_s, wait_s) in after.times.items():
         role = known.get(tid, "native")
         # A thread that started in between has used all of its time in between.
@@ -402,6 +417,7 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
             roles[role].cpu_seconds + max(0.0, cpu_s - cpu_before_s),
             roles[role].wait_seconds + max(0.0, wait_s - wait_before_s),
             round(pace * seconds) if role == "loop" else 0,
+            long_s if role == "loop" else 0.0,
         )
     if after.times and (n_task_threads := after.counters["n_task_threads"]):
         # Dask starts threads when they are first needed.

@@ -65,7 +65,7 @@ class Section:
     title
         The heading on the HTML page.
     position
-        Sections are sorted by this number. Those of commbench have 10, 20, … 100.
+        Sections are sorted by this number. Those of commbench have 5 to 100.
     tables
         Returns the tables of a run, none if it has no data for the section.
     page_tables
@@ -276,6 +276,12 @@ def labels(run: Run, table: pd.DataFrame) -> list[str]:
     return [f"{task} {backend}" for task, backend in zip(tasks, table["backend"], strict=True)]
 
 
+def variants_title(run: Run) -> str:
+    """Return the title of the column that tells apart the cases that are compared."""
+    only_backends = all(case.varied == ("backend",) for case in run.suite.cases)
+    return "backend" if only_backends else "setting"
+
+
 def with_tuning(names: Iterable[str]) -> list[str]:
     """Return names with *default* and *tuned* where there are both of a backend.
 
@@ -311,7 +317,10 @@ def percent(share: float) -> str:
 
 def interval_title(levels: pd.Series[float]) -> str:
     """Return the title of a column of intervals with these probabilities."""
-    ends = dict.fromkeys(f"{level:.0%}" for level in (levels.min(), levels.max()))
+    known = levels[levels > 0]
+    if known.empty:
+        return "interval"
+    ends = dict.fromkeys(f"{level:.0%}" for level in (known.min(), known.max()))
     return f"{' to '.join(ends)}\ninterval"
 
 

@@ -21,6 +21,7 @@ from commbench.reports.sections import (
     percent,
     quantities,
     range_ends,
+    variants_title,
     warmup,
     with_tuning,
 )
@@ -58,7 +59,7 @@ def time_tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             f"{_describe(cases[first.case_id])}: time per iteration",
             {
-                "backend": with_tuning(group.backend),
+                variants_title(run): with_tuning(group.backend),
                 "median": map(median_time, group.itertuples()),
                 interval_title(group.confidence): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [
@@ -93,7 +94,7 @@ def time_opening(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
             {
-                "backend": with_tuning(group.backend),
+                variants_title(run): with_tuning(group.backend),
                 "time per iteration": map(median_time, group.itertuples()),
                 BAR: (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
                 f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
@@ -202,7 +203,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             "Where the time went: task threads of the workers (% of the wall time)",
             {
-                "backend": labels(run, tasks),
+                variants_title(run): labels(run, tasks),
                 **{title: map(_percent, tasks[name]) for name, title in _TASKS.items()},
             },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
@@ -218,7 +219,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             "Where the time went: event loops (% of the wall time)",
             {
-                "backend": labels(run, loops),
+                variants_title(run): labels(run, loops),
                 "process": loops.process,
                 **{title: map(_percent, loops[name]) for name, title in columns.items()},
             },

@@ -283,10 +283,7 @@ def _transport_table(run: Run) -> Table:
 
 
 def opening(run: Run) -> Iterator[str]:
-    """Yield which transports were really used, what is wrong with them, and that no pair is slow.
-
-    Slow pairs begin the report.
-    """
+    """Yield which transports were really used."""
     used = run.pair_transports.drop_duplicates(["backend", "transport"])
     order = [*dict.fromkeys(case.variant for case in run.suite.cases)]
     texts = {
@@ -296,9 +293,11 @@ def opening(run: Run) -> Iterator[str]:
     }
     if texts:
         ways = [f"{name} over {texts[name]}" for name in order if name in texts]
-        wrong = [text for text in used["contradiction"].unique() if text]
         yield f"Which way the bytes went: {some(ways, _MAX_OPENING)}"
-        yield from (f"⚠ {text}" for text in wrong)
+
+
+def no_slow_pair(run: Run) -> Iterator[str]:
+    """Yield that no pair is slow, if there are enough pairs to tell; slow ones are findings."""
     groups = run.pairs.groupby(["case_id", "channel", "link"], observed=True)["n"]
     large = groups.size() >= MIN_PAIRS
     if large.any() and run.slow_pairs.empty:

@@ -210,6 +210,20 @@ def test_waits_in_tasks_are_unknown_for_other_executors():
     assert math.isnan(counter.seconds)
 
 
+def test_long_turns_of_a_loop_are_summed():
+    async def work():
+        counter = plugins.TurnCounter(asyncio.get_running_loop())
+        for seconds in (0.02, 0.25):
+            await asyncio.sleep(0)
+            time.sleep(seconds)
+        await asyncio.sleep(0.15)
+        counter.close()
+        return counter.long_seconds
+
+    # Neither the short call nor the wait for the next event is long.
+    assert 0.25 <= asyncio.run(work()) < 0.4
+
+
 def test_the_turns_of_a_loop_without_a_selector_are_unknown():
     counter = plugins.TurnCounter(object())
     counter.close()

@@ -1,0 +1,44 @@
+"""Event loops of workers that are blocked by long calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if turns of an event loop take a tenth of a second or more.
+
+    A wait for a core makes turns longer, too, and is subtracted.
+    """
+    threads = case.run.threads
+    loops = threads[(threads["case_id"] == case.case.id) & (threads["role"] == "loop")]
+    loops = loops[~loops["worker"].isin(["client"])]
+    blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
+    shares = blocked_s / loops["seconds"]
+    keys = [loops["launch"], loops["iteration"]]
+    worst: pd.Series[float] = shares.groupby(keys).max()
+    worst = worst.reindex(case.wall_s.index).dropna()
+    if worst.empty:
+        return
+    who = loops["worker"][shares.idxmax()]
+    yield Finding(
+        statement=f"the event loop of {who} is blocked {worst.median():.0%} of the time by calls "
+        "of 0.1 s and more: it neither sends nor receives meanwhile",
+        evidence="threads: long_turn_seconds of the loops",
+        effect=case.effect(worst, shares.groupby(keys).mean().reindex(worst.index)),
+        remedy="find the call: plugins, async tasks, large objects that are pickled; run it in a "
+        "thread",
+        doubt="a thread that keeps the GIL blocks the loop as well",
+    )
+
+
+RULE = Rule(
+    title="an event loop is blocked",
+    limit="calls of 0.1 s, 5 % of the time",
+    find=find,
+)

@@ -1,0 +1,33 @@
+"""Encryption of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.backends import parse
+from commbench.errors import CommbenchError
+from commbench.model import Finding
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if a backend encrypts, and event loops are busy with messages."""
+    try:
+        plain = parse(case.case.backend).plain
+    except CommbenchError:
+        return
+    if not plain:
+        return
+    busy = case.share("messages_s")
+    yield Finding(
+        statement=f"messages are encrypted, in event loops that are busy with them "
+        f"{busy.median():.0%} of the time",
+        evidence="profile: messages of the workers",
+        effect=case.effect(busy, 0 * busy),
+        remedy=f"where the network is trusted, use {plain}",
+        doubt="the rest of the messages' work is the same without encryption",
+        trials=({"backend": plain},),
+    )
+
+
+RULE = Rule(title="encryption", limit="event loops busy for 10 % of the time", find=find)

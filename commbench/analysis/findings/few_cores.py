@@ -1,0 +1,32 @@
+"""Fewer cores than busy threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if threads wait for a core, and not because event loops poll."""
+    if case.polling:
+        return
+    waits = case.without_waits
+    cluster = case.case.cluster
+    n_threads = cluster.n_workers * cluster.threads_per_worker
+    where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
+    yield Finding(
+        statement=f"{n_threads} task threads and the event loops share {where}",
+        evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
+        effect=case.effect(waits),
+        remedy="take more cores",
+        doubt="other programs may have used the cores: see the disturbances",
+    )
+
+
+RULE = Rule(
+    title="too few cores",
+    limit="waits for a core that are 5 % of the time",
+    find=find,
+)

@@ -1,0 +1,48 @@
+"""Data that a client gathers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+from commbench.model.units import format_bytes
+from commbench.stats.selection import counted
+
+_LEAST = 10_000_000
+"""The smallest number of bytes that is worth a finding."""
+_LARGE = 1_000_000
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if workers send many bytes to the scheduler and the client.
+
+    They take as long as between workers, while task threads have no task. By default they take the
+    way over the scheduler, and so twice that.
+    """
+    wire = case.run.wire
+    wire = wire[(wire["case_id"] == case.case.id) & (wire["dst"] == "")]
+    sent = counted(wire, case.run).groupby(["launch", "iteration"])["nbytes"].sum()
+    sent = sent.reindex(case.wall_s.index, fill_value=0)
+    if not sent.median() >= _LEAST:
+        return
+    log = case.transfers[case.transfers["nbytes"] >= _LARGE]
+    rate_Bps = (log["nbytes"] / log["seconds"]).median() if len(log) else math.nan  # noqa: N806
+    idle = case.share("idle_s")
+    estimates = [np.minimum(idle, n * sent / rate_Bps / case.wall_s) for n in (1, 2)]
+    if math.isnan(rate_Bps):
+        estimates = [idle, 0 * idle]
+    yield Finding(
+        statement=f"{format_bytes(int(sent.median()))} go from workers to the client, all through "
+        "its one process",
+        evidence="wire: nbytes from workers to others; profile: idle",
+        effect=case.effect(*estimates),
+        remedy="keep results on the cluster: reduce or write them there, or persist and use them",
+        doubt="task graphs and messages to the scheduler count, too",
+    )
+
+
+RULE = Rule(title="the client gathers", limit="10 MB, and 5 % of the time", find=find)

@@ -1,0 +1,51 @@
+"""Tasks of one process that wait for each other because of the GIL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+_BUSY = 0.7
+"""The time that threads of one process, together, are on a core if the GIL limits them."""
+_ONE_CORE = 1.3
+"""Libraries release the GIL for a part of the time."""
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if threads sleep in tasks while their process uses about one core.
+
+    In processes with one thread each, the same tasks would run side by side, as far as there are
+    cores.
+    """
+    n_threads = case.case.cluster.threads_per_worker
+    if n_threads < 2:
+        return
+    on_cores = case.share("compute_s", "other_cpu_s") * n_threads
+    blocked = case.share("blocked_s")
+    wanted = on_cores.median() + n_threads * case.share("queue_s").median()
+    if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE):
+        return
+    n_workers = case.case.cluster.n_workers
+    room = 1 - on_cores * n_workers / case.n_cores
+    saved = blocked if math.isnan(case.n_cores) else np.minimum(blocked, room.clip(lower=0.0))
+    yield Finding(
+        statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
+        f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
+        evidence="profile: blocked, compute",
+        effect=case.effect(saved),
+        remedy=f"take processes for threads: {n_workers * n_threads} workers with 1 thread each",
+        doubt="a lock of the tasks' own or a blocking read looks the same",
+        trials=({"workers": str(n_workers * n_threads), "threads": "1"},),
+    )
+
+
+RULE = Rule(
+    title="tasks wait for the GIL",
+    limit="5 % of the threads' time, of processes that use about one core",
+    find=find,
+)

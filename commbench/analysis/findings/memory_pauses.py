@@ -1,0 +1,38 @@
+"""Workers that pause because their memory is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if workers were paused in measured iterations."""
+    paused = case.run.spills
+    paused = paused[(paused["case_id"] == case.case.id) & (paused["paused_seconds"] > 0)]
+    if paused.empty:
+        return
+    keys = ["launch", "iteration"]
+    n_workers = case.case.cluster.n_workers
+    total_s: pd.Series[float] = paused.groupby(keys)["paused_seconds"].sum()
+    longest_s: pd.Series[float] = paused.groupby(keys)["paused_seconds"].max()
+    mean, most = (
+        (seconds.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s).clip(upper=1.0)
+        for seconds in (total_s / n_workers, longest_s)
+    )
+    yield Finding(
+        statement=f"workers begin no task {mean.median():.0%} of the time, because their memory "
+        "is full",
+        evidence="spills: paused_seconds",
+        effect=case.effect(mean, most),
+        remedy="give workers more memory, or fewer threads and smaller pieces",
+        doubt="memory that the allocator keeps counts, too: see MALLOC_TRIM_THRESHOLD_ in Dask's "
+        "documentation",
+    )
+
+
+RULE = Rule(title="workers pause", limit="5 % of the time", find=find)

@@ -1,0 +1,73 @@
+"""Waits for data: many small messages, or many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+from commbench.model.units import format_bandwidth, format_bytes, format_message_size
+
+_SMALL = 64 * 1024
+"""Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
+_MOSTLY = 0.5
+_FAST = ("mpi", "ucx:shm+thread-future")
+"""Backends that move bytes faster than tcp, on one host at least."""
+
+
+def find_latency(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if task threads await data, and most of that time small messages."""
+    awaited, small = case.share("data_s"), _small_share(case)
+    if not small >= _MOSTLY:
+        return
+    log = case.transfers
+    yield Finding(
+        statement=f"task threads await data {awaited.median():.0%} of the time, {small:.0%} of "
+        f"which are messages below 64 KiB: {len(log) / max(1, len(case.wall_s)):.0f} transfers per "
+        f"iteration of {format_message_size(int(log['nbytes'].median()))} each",
+        evidence="transfers: nbytes, start_s, stop_s; profile: await data",
+        effect=case.effect(awaited * small),
+        remedy="make fewer and larger pieces: larger chunks or partitions",
+        doubt="a worker that is busy answers small requests late, too",
+    )
+
+
+def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if task threads await data, and most of that time large messages."""
+    awaited, small = case.share("data_s"), _small_share(case)
+    if not small < _MOSTLY:
+        return
+    log = case.transfers
+    moved = log["nbytes"].sum() / max(1, len(case.wall_s))
+    rate = log["nbytes"].sum() / log["seconds"].sum()
+    yield Finding(
+        statement=f"task threads await data {awaited.median():.0%} of the time: "
+        f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
+        "transfer",
+        evidence="transfers: nbytes, start_s, stop_s; profile: await data",
+        effect=case.effect(awaited, 0 * awaited),
+        remedy="try a faster backend, or move less: fewer columns, smaller types, an early filter",
+        doubt="a fetch also lasts while sender and receiver are busy with other messages",
+        trials=tuple({"backend": name} for name in _FAST if name != case.case.backend),
+    )
+
+
+def _small_share(case: CaseRecords) -> float:
+    """Return the share of small messages in the duration of all; nan without any."""
+    log = case.transfers
+    total_s = log["seconds"].sum()
+    return (
+        float(log["seconds"][log["nbytes"] < _SMALL].sum() / total_s) if total_s else float("nan")
+    )
+
+
+LATENCY = Rule(
+    title="many small messages",
+    limit="5 % of the time, in which most fetches are below 64 KiB",
+    find=find_latency,
+)
+BANDWIDTH = Rule(
+    title="waits for bytes",
+    limit="10 % of the time, in which most fetches are larger than 64 KiB",
+    find=find_bandwidth,
+)

@@ -1,0 +1,51 @@
+"""Work or bytes that are not evenly divided between workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+_LEAST = 0.15
+"""The smallest effect: a few tasks can't be divided evenly between workers."""
+_IN_TASKS = ("compute_s", "queue_s", "blocked_s")
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if the worker with the most work or data has much more than the average.
+
+    Evenly divided, all would take as long as the average.
+    """
+    if case.case.cluster.n_workers < 2 or case.profiles.empty:
+        return
+    for parts, what, remedy in (
+        (_IN_TASKS, "in tasks", "divide the data evenly: repartition, or choose another key"),
+        (("data_s",), "awaiting data", "divide the traffic: it converges on this worker"),
+    ):
+        most, mean = case.share(*parts, of="max"), case.share(*parts)
+        saved = case.effect(most - mean)
+        if saved.share >= _LEAST:
+            yield Finding(
+                statement=f"worker {_busiest(case, parts)} is {what} {most.median():.0%} of the "
+                f"time, and the average of the workers {mean.median():.0%}",
+                evidence="profile, by worker" + ": compute, no core, blocked" * (len(parts) > 1),
+                effect=saved,
+                remedy=remedy,
+                doubt="Dask may have placed tasks unevenly by chance",
+            )
+
+
+def _busiest(case: CaseRecords, parts: tuple[str, ...]) -> str:
+    rows = case.profiles[case.profiles["process"] == "workers"]
+    seconds: pd.Series[float] = rows[[*parts]].sum(axis=1).groupby(rows["worker"]).sum()
+    return str(seconds.idxmax())
+
+
+RULE = Rule(
+    title="work or traffic is skewed",
+    limit="15 % of the time between the busiest worker and the average",
+    find=find,
+)

@@ -1,0 +1,38 @@
+"""Bytes that went over another transport than the backend's name says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.backends import parse
+from commbench.errors import CommbenchError
+from commbench.model import Finding
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding for each contradiction between the backend and the live connections."""
+    used = case.run.pair_transports
+    used = used[(used["case_id"] == case.case.id) & (used["contradiction"] != "")]
+    backend = case.case.backend
+    try:
+        best = parse(backend).best
+    except CommbenchError:
+        best = backend
+    for text, rows in used.groupby("contradiction", sort=False, observed=True):
+        statement, _, reason = str(text).partition(": ")
+        yield Finding(
+            statement=statement,
+            evidence=f"transports: {rows['evidence'].iloc[0]}" + f". {reason}" * bool(reason),
+            remedy=f"measure {best}" if best != backend else "see `commbench doctor`",
+            doubt="faster transports are not always faster in Dask, so measure it",
+            trials=({"backend": best},) if best != backend else (),
+        )
+
+
+RULE = Rule(
+    title="another transport than expected",
+    limit="any connection of the last iteration",
+    find=find,
+    needs_profile=False,
+)

@@ -1,0 +1,140 @@
+"""Measure whether remedies help: the present state of a case and each remedy, in turns."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commbench.backends import parse
+from commbench.errors import UsageError
+from commbench.harness import cases, vary
+from commbench.model import Case, Comparison, Finding, Suite
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
+
+_FASTER = "faster"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case with the remedy of a finding, and the settings that make the difference."""
+
+    case: Case
+    finding: Finding
+    settings: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The settings as text, as for ``--vary``."""
+        return " ".join(f"{name}={value}" for name, value in self.settings.items())
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The case as it is, and the trials of its remedies, which are compared with it."""
+
+    present: Case
+    trials: tuple[Trial, ...]
+
+    @property
+    def suite(self) -> Suite:
+        """The cases to measure in turns."""
+        return cases.make_suite("prove", [self.present, *(trial.case for trial in self.trials)])
+
+
+def plan(run: Run, most: int, backend: str = "") -> Proof:
+    """Return what to measure for a run: the remedies of one case, the largest effect first.
+
+    Parameters
+    ----------
+    most
+        The maximum number of trials.
+    backend
+        The backend of the case; without one, the case with the largest effect is chosen.
+
+    Raises
+    ------
+    UsageError
+        If no finding has a remedy that can be set from outside, or the run can't be repeated.
+    """
+    if run.is_user_code:
+        raise UsageError(
+            f"{run.path} is the record of code that commbench can't start again with other "
+            "settings; write it as main(client) in a script, and measure that: commbench run "
+            "SCRIPT.py, then commbench prove latest"
+        )
+    known = {case.id: case for case in run.suite.cases if backend in ("", case.backend)}
+    if not known:
+        measured = ", ".join(dict.fromkeys(case.backend for case in run.suite.cases))
+        raise UsageError(f"{run.path} has no case over {backend}; it has {measured}")
+    found = [f for f in run.findings if f.case_id in known and f.trials]
+    usable = [(f, t) for f in found for t in f.trials if _is_possible(known[f.case_id], t)]
+    if not usable:
+        raise UsageError(
+            f"nothing to prove: no finding about {run.path} has a remedy that can be set here; "
+            "commbench diagnose shows what was found"
+        )
+    largest = min(usable, key=lambda pair: pair[0].effect.rank)
+    present = known[largest[0].case_id]
+    chosen = {tuple(t.items()): (f, t) for f, t in reversed(usable) if f.case_id == present.id}
+    some = [*chosen.values()][::-1][:most]
+    names = dict.fromkeys(name for _, settings in some for name in settings)
+    present = replace(present, varied=tuple(names))
+    trials = (Trial(_changed(present, settings), f, settings) for f, settings in some)
+    return Proof(present, tuple(trials))
+
+
+def _is_possible(case: Case, settings: Mapping[str, str]) -> bool:
+    changed = _changed(case, settings)
+    return changed.id != case.id and cases.unmet(changed) is None
+
+
+def _changed(case: Case, settings: Mapping[str, str]) -> Case:
+    """Return `case` with other settings."""
+    spec = case.cluster
+    for name, text in settings.items():
+        if name != "backend":
+            setting = vary.Setting(name, (text,))
+            spec = setting.applied(spec, setting.values[0])
+    return replace(case, cluster=spec, backend=settings.get("backend", case.backend))
+
+
+def results(run: Run, proof: Proof) -> list[tuple[Trial, Comparison]]:
+    """Return each trial with its comparison with the present state, the fastest first."""
+    by_candidate = {c.candidate_id: c for c in run.comparisons if c.baseline_id == proof.present.id}
+    pairs = [(t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate]
+    return sorted(pairs, key=lambda pair: pair[1].ratio)
+
+
+def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
+    """Return the trial that helps the most, or None if none is faster."""
+    return next((trial for trial, c in compared if c.verdict == _FASTER), None)
+
+
+def confirmation(proof: Proof, trial: Trial, launches: int) -> Suite:
+    """Return the suite that measures a winner again, with a fixed number of fresh launches.
+
+    The fastest of several was chosen by its launches, which therefore flatter it.
+    """
+    both = Proof(proof.present, (trial,)).suite
+    return replace(both, cases=tuple(replace(case, launches=launches) for case in both.cases))
+
+
+def lines(trial: Trial) -> Iterator[str]:
+    """Yield the lines that apply the settings of a trial in a user's code."""
+    case = trial.case
+    backend, spec = parse(case.backend), case.cluster
+    if "backend" in trial.settings:
+        yield f"# {backend.name}: {backend.settings()}"
+        yield f"Client(LocalCluster(protocol={backend.protocol!r}, …))"
+    for name in trial.settings:
+        if name in vary.OPTIONS:
+            field = vary.OPTIONS[name]
+            yield f"LocalCluster({field}={getattr(spec, field)!r}, …)"
+        elif "." in name:
+            yield f"dask.config.set({{{name!r}: {spec.dask_config[name]!r}}})"
+        elif name != "backend":
+            yield f"export {name}={shlex.quote(str(spec.env[name]))}"

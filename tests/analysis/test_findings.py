@@ -1,0 +1,289 @@
+"""Each rule on records that have its cause, and on the same records without it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import builders
+import pandas as pd
+import pytest
+from builders import activity, log_count, place, sample, setting, spill, task, thread_time, transfer
+
+from commbench import model
+from commbench.analysis import findings
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.errors import ResultsError
+from commbench.model import ClusterSpec, Effect, Finding
+
+CASE = builders.case()
+CORES = {"cpu": {"usable_cores": 2}}
+
+
+def case_of(backend="tcp", n_threads=1, n_workers=2, **cluster):
+    spec = ClusterSpec(n_workers=n_workers, threads_per_worker=n_threads, **cluster)
+    return builders.case(backend, cluster=spec)
+
+
+def iterations(case, *, tasks=None, loop=None, scheduler=None, activities=(), n=6, wall=10.0):
+    """Yield the records of one iteration in each of `n` launches, alike on every worker."""
+    tasks, loop = tasks or {}, loop or {}
+    for launch in range(n):
+        where = {"launch": launch}
+        yield sample(case, wall, **where)
+        yield builders.end(case, launch=launch)
+        yield thread_time(case, "scheduler", "loop", **where, **(scheduler or loop))
+        for worker in map(str, range(case.cluster.n_workers)):
+            n_threads = case.cluster.threads_per_worker
+            yield thread_time(case, worker, n_threads=n_threads, **where, **tasks)
+            yield thread_time(case, worker, "loop", **where, **loop)
+            yield place(case, worker, **where)
+            for context, label, seconds in activities:
+                yield activity(case, context, label, seconds, worker=worker, **where)
+
+
+def found(case, records, environment=CORES, **manifest):
+    """Return the findings by rule; there is one of each."""
+    run = builders.in_memory([case], records, environment=environment, **manifest)
+    by_rule = {finding.rule: finding for finding in run.findings}
+    assert len(by_rule) == len(run.findings)
+    return by_rule
+
+
+def launches(*records):
+    return [dataclasses.replace(each, launch=n) for n in range(6) for each in records]
+
+
+def fetches(case, seconds, nbytes, n=1, dst="0", src="1"):
+    """Return fetches, one after the other, in each launch."""
+    return [
+        transfer(case, 100 * launch + k * seconds / n, 100 * launch + (k + 1) * seconds / n,
+                 nbytes, src=src, dst=dst, launch=launch)
+        for launch in range(6) for k in range(n)
+    ]  # fmt: skip
+
+
+def test_nothing_is_found_where_threads_compute():
+    busy = {"cpu_seconds": 9.5}
+    records = iterations(CASE, tasks=busy, activities=[("execute", "thread-cpu", 9.5)])
+    (fine,) = found(CASE, records).values()
+    assert (fine.rule, fine.is_fine) == ("little-communication", True)
+
+
+def test_polling_loops_are_found_with_the_share_of_the_cores():
+    polls = {
+        "cpu_seconds": 4.0, "wait_seconds": 5.0, "n_turns": 4000,
+        "idle_cpu_seconds": 0.5, "idle_wait_seconds": 0.5, "idle_n_turns": 500,
+    }  # fmt: skip
+    waits = {"cpu_seconds": 3.0, "wait_seconds": 5.0}
+    computing = [("execute", "thread-cpu", 3.0)]
+    records = [*iterations(case_of("ucx"), tasks=waits, loop=polls, activities=computing)]
+    by_rule = found(case_of("ucx"), records)
+    finding = by_rule["polling"]
+    # Of 3 × 4 s in loops and 2 × 3 s in tasks.
+    assert finding.statement == "3 event loops poll on 2 cores"
+    assert "poll, which is 67% of" in finding.evidence
+    assert finding.effect.low <= finding.effect.share <= finding.effect.high
+    assert finding.trials == ({"backend": "ucx:shm+thread-future"},)
+    assert "few-cores" not in by_rule
+    sleeping = [*iterations(CASE, tasks=waits, loop={"cpu_seconds": 4.0}, activities=computing)]
+    by_rule = found(CASE, sleeping)
+    assert "polling" not in by_rule
+    assert by_rule["few-cores"].effect.share == pytest.approx(0.5, abs=0.01)
+
+
+def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
+    case = case_of(n_threads=4, n_workers=1)
+    activities = [("execute", "thread-cpu", 9.6)]
+    records = [*iterations(case, tasks={"cpu_seconds": 9.6}, activities=activities)]
+    records += launches(*(task(case, 0, 10, thread=n) for n in range(4)))
+    records = [
+        dataclasses.replace(each, start_s=each.start_s + 100 * each.launch,
+                            stop_s=each.stop_s + 100 * each.launch)
+        if isinstance(each, model.TaskRecord) else each for each in records
+    ]  # fmt: skip
+    finding = found(case, records, {"cpu": {"usable_cores": 8}})["gil"]
+    assert finding.effect.share == pytest.approx(0.76)
+    assert finding.trials == ({"workers": "4", "threads": "1"},)
+    # Without other cores, processes would take as long.
+    assert "gil" not in found(case, records, {"cpu": {"usable_cores": 1}})
+    # A process that computes nothing waits for something else.
+    idle = [
+        dataclasses.replace(each, cpu_seconds=1.0)
+        if isinstance(each, model.ThreadTime) else each for each in records
+    ]  # fmt: skip
+    assert "gil" not in found(case, idle, {"cpu": {"usable_cores": 8}})
+
+
+def test_a_transport_that_was_not_asked_for_is_found_without_a_profile():
+    case = builders.case("ucx")
+    wrong = builders.transport(case, contradiction="ucx moves its bytes over tcp/lo")
+    finding = found(case, [sample(case, 1.0), builders.end(case), wrong])["transport"]
+    assert finding.statement == "ucx moves its bytes over tcp/lo"
+    assert finding.trials == ({"backend": "ucx:shm+thread-future"},)
+
+
+def test_compression_costs_its_time_less_that_of_the_saved_bytes():
+    spent = [("get-data", "compress", 2.0), ("gather-dep", "decompress", 1.0)]
+    records = [*iterations(CASE, activities=spent), *fetches(CASE, 2.0, 200_000_000)]
+    records += launches(
+        setting(CASE, "distributed.comm.compression", "lz4"), log_count(CASE),
+        builders.wire(CASE, 100_000_000, src="1", dst="0"),
+    )  # fmt: skip
+    finding = found(CASE, records)["compression"]
+    assert finding.effect.high == pytest.approx(0.3)
+    # 100 MB at 100 MB/s would have taken two workers half a second each.
+    assert finding.effect.low == pytest.approx(0.25)
+    assert finding.trials == ({"distributed.comm.compression": "null"},)
+    assert "saves 50% of the bytes" in finding.statement
+
+
+@pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
+def test_waits_for_data_are_of_small_or_of_large_messages(nbytes, rule):
+    both = [*fetches(CASE, 4.0, nbytes, 5), *fetches(CASE, 4.0, nbytes, 5, dst="1", src="0")]
+    by_rule = found(CASE, [*iterations(CASE), *both])
+    assert by_rule.keys() & {"small-messages", "bandwidth"} == {rule}
+    assert by_rule[rule].effect.high == pytest.approx(0.4)
+    assert "task threads await data 40% of the time" in by_rule[rule].statement
+
+
+def test_a_busy_scheduler_is_the_limit_of_idle_workers():
+    tiny = [task(CASE, 0, 0.001)]
+    busy = {"cpu_seconds": 8.0}
+    by_rule = found(CASE, [*iterations(CASE, scheduler=busy), *launches(*tiny)])
+    assert by_rule["scheduler"].effect.share == pytest.approx(0.8)
+    assert "scheduler" not in found(CASE, [*iterations(CASE), *launches(*tiny)])
+
+
+def test_a_worker_with_most_of_the_work_is_named():
+    records = [
+        dataclasses.replace(each, cpu_seconds=9.0)
+        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", "tasks")
+        else each
+        for each in iterations(CASE, tasks={"cpu_seconds": 1.0})
+    ]
+    records += launches(
+        activity(CASE, "execute", "thread-cpu", 9.0, worker="1"),
+        activity(CASE, "execute", "thread-cpu", 1.0, worker="0"),
+    )
+    finding = found(CASE, records)["skew"]
+    assert finding.effect.share == pytest.approx(0.4)
+    assert finding.statement.startswith("worker 1 is in tasks 90% of the time")
+
+
+def test_shuffles_to_one_worker_are_unbalanced():
+    batches = [
+        dataclasses.replace(each, channel="p2p") for each in fetches(CASE, 8.0, 10**7, dst="0")
+    ]
+    finding = found(CASE, [*iterations(CASE), *batches])["unbalanced-p2p"]
+    assert "2.0 times the average" in finding.statement
+    assert finding.effect.share == pytest.approx(0.4)
+
+
+def test_encryption_costs_at_most_what_messages_cost():
+    case = builders.case("tls")
+    by_rule = found(case, iterations(case, loop={"cpu_seconds": 6.0}))
+    finding = by_rule["encryption"]
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.6))
+    assert finding.trials == ({"backend": "tcp"},)
+    assert "encryption" not in found(CASE, iterations(CASE, loop={"cpu_seconds": 6.0}))
+
+
+def test_spilling_takes_what_the_disk_takes():
+    case = case_of(memory_limit="1GB")
+    disk = [("execute", "disk-read", 2.0), ("memory-monitor", "disk-write", 1.0)]
+    records = [*iterations(case, activities=disk), *launches(spill(case, 5 * 10**8))]
+    finding = found(case, records)["spilling"]
+    assert finding.effect.share == pytest.approx(0.3)
+    assert finding.trials == ({"memory-limit": "2000000000B"},)
+
+
+def test_pauses_are_the_share_of_the_workers_time():
+    records = [*iterations(CASE), *launches(spill(CASE, 0, n_values=0, paused_seconds=4.0))]
+    finding = found(CASE, records)["memory-pauses"]
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
+
+
+def test_what_the_client_gathers_takes_as_long_as_between_workers():
+    records = [*iterations(CASE), *fetches(CASE, 0.5, 50_000_000)]
+    records += launches(builders.wire(CASE, 200_000_000, dst=""))
+    finding = found(CASE, records)["gathered"]
+    # 2 s at 100 MB/s, twice by way of the scheduler.
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
+
+
+def test_connections_are_set_up_while_nothing_else_is_done():
+    connecting = [("connect", "connect", 3.0)]
+    assert found(CASE, iterations(CASE, activities=connecting))["connections"].effect.share == (
+        pytest.approx(0.3)
+    )
+
+
+def test_long_turns_of_a_loop_block_it():
+    blocked = [
+        dataclasses.replace(each, long_turn_seconds=5.0, wait_seconds=1.0)
+        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", "loop")
+        else each
+        for each in iterations(CASE)
+    ]
+    finding = found(CASE, blocked)["blocked-loop"]
+    assert finding.statement.startswith("the event loop of 1 is blocked 40% of the time")
+    assert finding.effect.high == pytest.approx(0.4)
+
+
+def test_a_slow_link_costs_what_its_transfers_last_too_long():
+    case = case_of(n_workers=4)
+    pairs = [(str(i), str(j)) for i in range(4) for j in range(4) if i != j]
+    records = [*iterations(case)]
+    for src, dst in pairs:
+        seconds = 4.0 if (src, dst) == ("2", "1") else 0.4
+        records += fetches(case, seconds, 4_000_000, 4, src=src, dst=dst)
+    finding = found(case, records)["slow-links"]
+    assert "from 2 to 1 take 10.0" in finding.statement
+    # Four transfers of 1 s would take 0.1 s each.
+    assert finding.effect.high == pytest.approx(0.36, abs=0.01)
+
+
+def test_the_largest_effect_comes_first_and_what_is_fine_last():
+    def rule(**fields):
+        texts = {"statement": "it is slow", "evidence": "", "remedy": "", "doubt": ""}
+        return Finding(**(texts | fields))
+
+    known = [rule(effect=Effect(share=share)) for share in (0.5, 0.1)]
+    ranked = [*known, rule(), rule(is_fine=True)]
+    assert sorted([*ranked[2:], *ranked[:2]], key=findings._rank) == ranked
+
+
+def test_a_rule_that_fails_costs_its_finding_only(monkeypatch):
+    def broken(_case):
+        raise ZeroDivisionError
+
+    def unreadable(_case):
+        raise ResultsError("gone")
+
+    rule = Rule(title="luck", limit="", find=broken, needs_profile=False)
+    monkeypatch.setattr(findings, "rules", lambda: {"luck": rule})
+    run = builders.in_memory([CASE])
+    assert [finding.statement for finding in findings.find(run)] == [
+        "the rule 'luck' could not be applied: ZeroDivisionError()"
+    ]
+    rule = dataclasses.replace(rule, find=unreadable)
+    with pytest.raises(ResultsError):
+        list(findings.find(run))
+
+
+def test_every_rule_has_a_title_a_limit_and_a_name():
+    rules = findings.rules()
+    assert len({rule.title for rule in rules.values()}) == len(rules) > 10
+    assert all(rule.limit for rule in rules.values())
+
+
+def test_rules_are_silent_about_records_of_ping_pongs_and_about_none():
+    case = builders.case(workload="pingpong")
+    assert not found(case, [builders.message(case, 1e-3, 8), builders.end(case)])
+    assert not found(CASE, [])
+    assert CaseRecords(builders.in_memory([CASE]), CASE).wall_s.empty
+
+
+def test_an_effect_of_unknown_shares_is_unknown():
+    empty = pd.Series([], pd.MultiIndex.from_arrays([[], []], names=["launch", "iteration"]), float)
+    assert not CaseRecords.effect(empty).is_known

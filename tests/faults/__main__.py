@@ -1,0 +1,71 @@
+"""``make faults``: inject known faults, keep what was found, and write ``docs/diagnosis.md``.
+
+``results/diagnosis/outcomes.jsonl`` has every outcome with commit and machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
+
+import outcomes  # noqa: E402
+from faults import FAULTS, SHARES, TRIALS, Outcome  # noqa: E402
+from outcomes import rate  # noqa: E402
+
+from commbench.analysis import findings  # noqa: E402
+
+FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
+PAGE = ROOT / "docs" / "diagnosis.md"
+BEGIN, END = "<!-- outcomes: begin -->", "<!-- outcomes: end -->"
+
+
+def main() -> None:
+    """Inject faults until the time is up, and write the page."""
+    outcomes.add(FILE, TRIALS, SHARES, _failed, __doc__ or "")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    text = f"{before}{BEGIN}\n{tables(outcomes.read(FILE))}\n{END}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def _failed(name: str) -> Outcome:
+    rule = name * (name in FAULTS)
+    return Outcome(
+        rule=rule, right=False, amount=0.0, job="", held_out=False, found=[], false=["failed"]
+    )
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return the rates of hits and of false alarms, as Markdown."""
+    lines = ["| rule | what it detects | hits | hits, held out | false alarms |",
+             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    table = pd.DataFrame(rows, columns=[*Outcome.__dataclass_fields__, "at", "commit", "machine"])
+    healthy = table[table["rule"] == ""]
+    for name, rule in findings.rules().items():
+        trials = table[table["rule"] == name]
+        others = table[table["rule"] != name]
+        false = [name in found for found in others["false"]]
+        lines.append(
+            f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(trials['right'])} | "
+            f"{_rate(trials['right'][trials['held_out'].astype(bool)])} | {_rate(false)} |"
+        )
+    if len(healthy):
+        lines.append(
+            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding.\n"
+            f"\n{outcomes.origin(table)}"
+        )
+    return "\n".join(lines)
+
+
+def _rate(flags: Any) -> str:
+    return rate(flags) if len(flags) else "not tried"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Computations as users write them, with a fault of a known amount in some of them.
+
+Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+from distributed import Status, wait
+
+
+def use_core(seconds: float) -> None:
+    """Keep the GIL and a core."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def _task(value, fault, amount):
+    """Do the work of a task: sleep as long as a program would that computes elsewhere."""
+    if fault == "gil":
+        use_core(0.05 * amount)
+    else:
+        time.sleep(0.05)
+    return value
+
+
+async def _block_loop(amount, dask_worker):
+    """Block the event loop of a worker for a share of the time from now on."""
+
+    async def blocking():
+        while True:
+            time.sleep(0.5 * amount)
+            await asyncio.sleep(0.5 * (1 - amount))
+
+    dask_worker._fault = asyncio.ensure_future(blocking())
+
+
+async def _pause(amount, dask_worker):
+    """Pause a worker for a share of the time from now on, as one whose memory is full."""
+
+    async def pausing():
+        while True:
+            dask_worker.status = Status.paused
+            await asyncio.sleep(0.5 * amount)
+            dask_worker.status = Status.running
+            await asyncio.sleep(0.5 * (1 - amount))
+
+    dask_worker._fault = asyncio.ensure_future(pausing())
+
+
+async def _stop(dask_worker):
+    dask_worker._fault.cancel()
+    dask_worker.status = Status.running
+
+
+async def _disconnect(dask_worker):
+    dask_worker.rpc.collect()
+
+
+def _with_fault(client, fault, amount, compute):
+    first = list(client.scheduler_info()["workers"])[:1]
+    if fault == "blocked-loop":
+        client.run(_block_loop, amount, workers=first)
+    if fault == "memory-pauses":
+        client.run(_pause, amount)
+    if fault == "connections":
+        client.run(_disconnect)
+    try:
+        return compute()
+    finally:
+        if fault in ("blocked-loop", "memory-pauses"):
+            client.run(_stop, workers=first if fault == "blocked-loop" else None)
+
+
+def array(client, fault="none", amount=1.0, n=1200, chunk=300):
+    """Add an array to its transpose, block by block."""
+    if fault == "small-messages":
+        chunk = 30
+    x = da.random.default_rng(0).random((n, n), chunks=chunk)
+    y = x.map_blocks(_task, fault, amount, dtype=float) if fault != "small-messages" else x
+    total = (y + y.T).persist
+
+    def compute():
+        result = total()
+        if fault == "gathered":
+            return [wait(result), result.compute(), None][-1]
+        wait(result)
+        return None
+
+    return _with_fault(client, fault, amount, compute)
+
+
+def frame(client, fault="none", amount=1.0, rows=200_000, parts=8):
+    """Shuffle a frame by a key; with skew, most rows have the same one."""
+    dice = np.random.default_rng(0)
+    keys = dice.integers(0, 1000, rows)
+    if fault == "unbalanced-p2p":
+        keys[: int(rows * amount)] = 7
+    table = pd.DataFrame({"key": keys, "value": dice.random(rows), "more": dice.random(rows)})
+    ddf = dd.from_pandas(table, npartitions=parts)
+    ddf = ddf.map_partitions(_task, fault, amount, meta=table[:0])
+
+    def compute():
+        with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+            result = ddf.shuffle("key").persist()
+        wait(result)
+        return result.compute().iloc[:0] if fault == "gathered" else None
+
+    return _with_fault(client, fault, amount, compute)
+
+
+def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
+    """Reduce the results of independent tasks in a tree."""
+    workers = list(client.scheduler_info()["workers"])
+    if fault == "scheduler":
+        tasks = int(3000 * amount)
+
+    def make(k):
+        if fault == "scheduler":
+            return k
+        if fault == "skew":
+            time.sleep(0.05 * (amount if k % len(workers) == 0 else 1))
+            return np.ones(1000)
+        return _task(np.ones(int(megabytes * 125_000)), fault, amount)
+
+    def compute():
+        if fault == "skew":
+            futures = [
+                client.submit(make, k, workers=[workers[k % len(workers)]], pure=False)
+                for k in range(tasks)
+            ]
+        else:
+            futures = client.map(make, range(tasks), pure=False)
+        if fault == "gathered":
+            client.gather(futures)
+        if fault == "small-messages":
+            pairs = [
+                client.submit(np.add, a, b, workers=[workers[k % len(workers)]], pure=False)
+                for k, (a, b) in enumerate(pairwise(futures))
+            ]
+            futures = pairs
+        wait(futures)
+
+    return _with_fault(client, fault, amount, compute)

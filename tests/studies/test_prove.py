@@ -1,0 +1,172 @@
+"""What is measured to prove a remedy, and what is said of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import builders
+import processes
+import pytest
+from processes import usage_error
+
+import commbench
+from commbench.analysis import findings
+from commbench.analysis.findings import Rule
+from commbench.errors import UsageError
+from commbench.model import USER_CODE, ClusterSpec, Effect, Finding
+from commbench.studies import prove
+
+MPI, FAKE = builders.case("mpi"), builders.case("fake")
+
+
+def finding(case, effect=0.5, **trial):
+    trials = (trial,) if trial else ()
+    return Finding(
+        statement="it is slow", evidence="", remedy="change it", doubt="",
+        effect=Effect(share=effect), trials=trials, rule="luck", case_id=case.id,
+    )  # fmt: skip
+
+
+def with_findings(cases, *found):
+    run = builders.in_memory(cases)
+    run.__dict__["findings"] = found
+    return run
+
+
+def test_the_case_with_the_largest_effect_is_measured_with_its_remedies():
+    run = with_findings(
+        [FAKE, MPI],
+        finding(MPI, 0.3, workers="4"),
+        finding(FAKE, 0.5, UCX_TLS="tcp"),
+        finding(FAKE, 0.2, **{"distributed.comm.compression": "null"}),
+        finding(FAKE, 0.1),
+    )
+    proof = prove.plan(run, most=3)
+    assert proof.present == dataclasses.replace(
+        FAKE, varied=("UCX_TLS", "distributed.comm.compression")
+    )
+    assert [trial.name for trial in proof.trials] == [
+        "UCX_TLS=tcp", "distributed.comm.compression=null"
+    ]  # fmt: skip
+    assert proof.trials[0].case.cluster.env == {"UCX_TLS": "tcp"}
+    assert proof.trials[1].case.cluster.dask_config == {"distributed.comm.compression": None}
+    assert len(proof.suite.cases) == 3
+    assert [trial.name for trial in prove.plan(run, most=1).trials] == ["UCX_TLS=tcp"]
+    (trial,) = prove.plan(run, most=3, backend="mpi").trials
+    assert trial.case.cluster.n_workers == 4
+
+
+def test_a_remedy_of_two_findings_is_measured_once_and_its_known_effect_is_the_prediction():
+    run = with_findings(
+        [FAKE], finding(FAKE, 0.5, backend="tcp"), finding(FAKE, math.nan, backend="tcp")
+    )
+    (trial,) = prove.plan(run, most=3).trials
+    assert (trial.case.backend, trial.finding.effect.share) == ("tcp", 0.5)
+
+
+def test_remedies_that_this_machine_lacks_or_that_change_nothing_are_left_out():
+    run = with_findings(
+        [FAKE], finding(FAKE, backend="ucx:ib"), finding(FAKE, backend="fake"),
+        finding(FAKE, workers="2"), finding(FAKE, 0.01, threads="2"),
+    )  # fmt: skip
+    assert [trial.name for trial in prove.plan(run, most=3).trials] == ["threads=2"]
+
+
+def test_what_cannot_be_proved_is_refused_with_the_reason():
+    user = builders.case("tcp", cluster=ClusterSpec(launcher=USER_CODE))
+    for run, backend, reason in (
+        (with_findings([user], finding(user, workers="4")), "", "main\\(client\\) in a script"),
+        (with_findings([FAKE], finding(FAKE, workers="4")), "mpi", "no case over mpi; it has fake"),
+        (with_findings([FAKE], finding(FAKE)), "", "nothing to prove"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            prove.plan(run, most=3, backend=backend)
+
+
+def test_the_settings_are_printed_as_lines_of_code():
+    run = with_findings(
+        [FAKE],
+        finding(FAKE, backend="ucx:shm", threads="2", UCX_TLS="a b",
+                **{"distributed.comm.compression": "lz4"}),
+    )  # fmt: skip
+    (trial,) = prove.plan(run, most=1).trials
+    assert list(prove.lines(trial)) == [
+        "# ucx:shm: UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y",
+        "Client(LocalCluster(protocol='ucx', …))",
+        "LocalCluster(threads_per_worker=2, …)",
+        "export UCX_TLS='a b'",
+        "dask.config.set({'distributed.comm.compression': 'lz4'})",
+    ]
+
+
+@pytest.fixture
+def fake_run(tmp_path, monkeypatch):
+    """Return a run over fake, about which a rule says that it takes twice as long as it has to."""
+
+    def find(case):
+        for seconds in ("0.5", "1.0"):
+            yield Finding(
+                statement="samples take a second", evidence="samples", remedy="wait less",
+                doubt="a second is not long", effect=Effect(share=0.4, low=0.3, high=0.6),
+                trials=({"FAKE_SECONDS": seconds},),
+            )  # fmt: skip
+
+    rule = Rule(title="slow samples", limit="1 s", find=find, needs_profile=False)
+    monkeypatch.setattr(findings, "rules", lambda: {"slow-samples": rule})
+    done = processes.invoke("run", "merge", "--backends", "fake", "--output", tmp_path, figures=())
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
+    out = ("--launches", 6, "--output", tmp_path / "proofs")
+    done = processes.invoke("prove", fake_run, *out, figures=())
+    assert done.exit_code == 0, done.output
+    first, helps, fails, confirmed, *rest = done.stdout.splitlines()
+    assert first == "merge over fake, as it is, and with:"
+    assert helps.startswith("  FAKE_SECONDS=0.5: 50% less time (")
+    assert helps.endswith("; predicted 40% (30 to 60%)")
+    assert fails.startswith("  FAKE_SECONDS=1.0: ")
+    assert confirmed.startswith("Measured again in 6 fresh launches: 50% less time")
+    assert rest == ["", "To use it:", "  export FAKE_SECONDS=0.5"]
+    runs = sorted((tmp_path / "proofs").iterdir())
+    assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
+
+
+def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, monkeypatch):
+    rules = findings.rules()
+    rule = rules["slow-samples"]
+    worse = dataclasses.replace(
+        rule,
+        find=lambda case: (
+            dataclasses.replace(each, trials=({"FAKE_SECONDS": "1.5"},)) for each in rule.find(case)
+        ),
+    )
+    monkeypatch.setattr(findings, "rules", lambda: {"slow-samples": worse})
+    out = ("--launches", 6, "--output", tmp_path / "proofs")
+    done = processes.invoke("prove", fake_run, *out, figures=())
+    assert done.exit_code == 0, done.output
+    assert "  FAKE_SECONDS=1.5: 50% more time (" in done.stdout
+    assert done.stdout.splitlines()[-1] == "None of these remedies helps here."
+
+
+def test_diagnose_says_what_was_found_and_why(fake_run):
+    done = processes.invoke("diagnose", fake_run)
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "fake: 40% (30 to 60%) of the time is lost: samples take a second. Wait less." in text
+    assert "evidence: samples" in text
+    assert "but: a second is not long" in text
+
+
+@pytest.mark.parametrize(("rules", "status"), [("slow-samples", 3), ("any", 3), (None, 0)])
+def test_diagnose_fails_on_the_rules_that_it_is_asked_to(fake_run, rules, status):
+    done = processes.invoke("diagnose", fake_run, *(["--fail-on", rules] if rules else []))
+    assert done.exit_code == status
+    assert ("found: slow-samples" in done.stderr) == (status == 3)
+
+
+def test_diagnose_does_not_know_other_rules(fake_run):
+    done = processes.invoke("diagnose", fake_run, "--fail-on", "slow-sample")
+    assert "did you mean 'slow-samples'?" in usage_error(done)
