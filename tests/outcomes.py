@@ -48,8 +48,9 @@ def add(
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--minutes", type=float, default=40.0)
-    parser.add_argument("trials", nargs="*", choices=[*trials, []], default=list(trials))
+    parser.add_argument("trials", nargs="*", choices=[*trials, []], default=[])
     given = parser.parse_args()
+    chosen = given.trials or list(trials)
     until = time.monotonic() + 60 * given.minutes
     rows = read(file)
     done = Counter(name for name, _ in {(row["trial"], row["seed"]) for row in rows})
@@ -58,7 +59,7 @@ def add(
     # An interrupted run has its page, too.
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            name = min(given.trials, key=lambda name: done[name] / shares.get(name, 1))
+            name = min(chosen, key=lambda name: done[name] / shares.get(name, 1))
             began = time.monotonic()
             if began + lasted_s.get(name, 0) > until:
                 break

@@ -50,13 +50,15 @@ def _sentence(run: Run, findings: Sequence[Finding]) -> str:
     names = [
         run.case_names[each.case_id] if alone else cases[each.case_id].variant for each in findings
     ]
-    who = some([*dict.fromkeys(names)], _MAX_NAMES)
+    who = some([*dict.fromkeys(names)], _MAX_NAMES) + ": "
+    if len(cases) == 1:
+        who = ""
     if first.is_fine:
-        return f"{who}: {first.statement}. {_capitalized(first.remedy)}."
+        return f"{who}{first.statement}. {_capitalized(first.remedy)}."
     if not first.effect.is_known:
         return f"{first.statement}. {_capitalized(first.remedy)}."
     remedy = _capitalized(first.remedy)
-    return f"{who}: {first.effect} of the time is lost: {first.statement}. {remedy}."
+    return f"{who}{first.effect} of the time is lost: {first.statement}. {remedy}."
 
 
 def tables(run: Run) -> Iterator[Table]:

@@ -56,7 +56,8 @@ def opening(run: Run) -> Iterator[str | Table]:
     # Of those that are compared, it is the slower ones that need an explanation.
     beaten = {slow for _, slow in slowdowns(run.comparisons)}
     causes = [*findings(run, _MAX_FINDINGS, beaten), *no_slow_pair(run)]
-    if run.comparisons or run.is_user_code:
+    # Without a comparison of a computation, the question is which link is slow.
+    if run.comparisons or (run.summaries["layer"] == "workload").any():
         yield _paragraph([*sentences, *causes])
     else:
         yield _paragraph([*causes, *sentences])

@@ -81,12 +81,14 @@ FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
         options=lambda _: ("--workers", 1, "--threads", 2),
+        # It waits for the GIL, too.
+        also=("blocked-loop",),
     ),
     "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5), also=("scheduler", "connections")),
-    "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(1.0, 1.0, 1.0)),
+    "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0)),
     "small-messages": Fault(jobs=("graph", "array", "array"), amounts=(1.0, 1.0, 1.0),
                             also=("scheduler",)),
-    "scheduler": Fault(jobs=("graph",) * 3, amounts=(1.0, 2.0, 1.5), also=("small-messages",)),
+    "scheduler": Fault(jobs=("graph",) * 3, amounts=(2.0, 5.0, 3.0), also=("small-messages",)),
     "skew": Fault(jobs=("graph",) * 3, amounts=(3.0, 6.0, 4.0)),
     "unbalanced-p2p": Fault(jobs=("frame",) * 3, amounts=(0.8, 0.95, 0.9), also=("skew",)),
     "encryption": Fault(
@@ -117,7 +119,8 @@ FAULTS = {
     "compression": Fault(
         jobs=_CANNED, amounts=(1.0, 1.0, 1.0), in_job=False,
         environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
-        # Within a host nothing is compressed.
+        # Loops compress messages of less than 10 MB. Within a host nothing is compressed.
+        also=("blocked-loop",),
         hosts=lambda _rate, _dice: namespaces.mesh(4, {}),
     ),
     "bandwidth": Fault(
@@ -174,11 +177,12 @@ def healthy(seed: int, folder: Path) -> Iterator[Outcome]:
     n_workers, backend = dice.choice((1, 2)), dice.choice(("tcp", "mpi"))
     options = ["--workers", n_workers, "--threads", 1, "--backends", backend]
     run = measured(folder, job, seed, options)
-    found = [finding for finding in run.findings if not finding.is_fine]
+    found = [finding.rule for finding in run.findings if not finding.is_fine]
+    # There are more processes than cores here, which wait in turns even if each does little.
+    false = [rule for rule in found if rule != "few-cores"]
     yield Outcome(
-        rule="", right=not found, amount=0.0, job=job, held_out=held_out,
-        found=[finding.rule for finding in found], false=[finding.rule for finding in found],
-    )  # fmt: skip
+        rule="", right=not false, amount=0.0, job=job, held_out=held_out, found=found, false=false
+    )
 
 
 def measured(

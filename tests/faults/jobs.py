@@ -1,6 +1,9 @@
 """Computations as users write them, with a fault of a known amount in some of them.
 
-Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it.
+Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it: of
+``gathered`` megabytes, of ``scheduler`` thousands of tasks, of ``unbalanced-p2p`` the share of the
+rows with one key, of ``skew`` the time of one worker's tasks over that of others, of ``gil`` the
+time of tasks in 50 ms, of ``blocked-loop`` and ``memory-pauses`` the share of the time.
 """
 
 from __future__ import annotations
@@ -85,6 +88,9 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     """Add an array to its transpose, block by block."""
     if fault == "small-messages":
         chunk = 30
+    if fault == "gathered":
+        n = int((amount * 125_000) ** 0.5)
+        chunk = n // 4
     x = da.random.default_rng(0).random((n, n), chunks=chunk)
     y = x.map_blocks(_task, fault, amount, dtype=float) if fault != "small-messages" else x
     total = (y + y.T).persist
@@ -100,14 +106,22 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
 
 
 def frame(client, fault="none", amount=1.0, rows=200_000, parts=8):
-    """Shuffle a frame by a key; with skew, most rows have the same one."""
+    """Shuffle a frame by a key; unbalanced, most rows have the same one."""
+    if fault == "gathered":
+        rows = int(amount * 1e6 / 24)
+    if fault == "unbalanced-p2p":
+        rows = 3_000_000
     dice = np.random.default_rng(0)
     keys = dice.integers(0, 1000, rows)
     if fault == "unbalanced-p2p":
         keys[: int(rows * amount)] = 7
     table = pd.DataFrame({"key": keys, "value": dice.random(rows), "more": dice.random(rows)})
     ddf = dd.from_pandas(table, npartitions=parts)
-    ddf = ddf.map_partitions(_task, fault, amount, meta=table[:0])
+    if fault == "unbalanced-p2p":
+        ddf = ddf.persist()
+        wait(ddf)
+    else:
+        ddf = ddf.map_partitions(_task, fault, amount, meta=table[:0])
 
     def compute():
         with dask.config.set({"dataframe.shuffle.method": "p2p"}):
@@ -122,11 +136,17 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
     """Reduce the results of independent tasks in a tree."""
     workers = list(client.scheduler_info()["workers"])
     if fault == "scheduler":
-        tasks = int(3000 * amount)
+        tasks = int(1000 * amount)
+    if fault == "small-messages":
+        tasks = 800
+    if fault == "gathered":
+        megabytes = amount / tasks
 
     def make(k):
         if fault == "scheduler":
             return k
+        if fault == "small-messages":
+            return np.ones(100)
         if fault == "skew":
             time.sleep(0.05 * (amount if k % len(workers) == 0 else 1))
             return np.ones(1000)

@@ -155,7 +155,7 @@ def test_diagnose_says_what_was_found_and_why(fake_run):
     done = processes.invoke("diagnose", fake_run)
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
-    assert "fake: 40% (30 to 60%) of the time is lost: samples take a second. Wait less." in text
+    assert "40% (30 to 60%) of the time is lost: samples take a second. Wait less." in text
     assert "evidence: samples" in text
     assert "but: a second is not long" in text
 

@@ -33,9 +33,12 @@ def find_latency(case: CaseRecords) -> Iterator[Finding]:
 
 
 def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if task threads await data, and most of that time large messages."""
+    """Yield a finding if task threads await data, and most of that time large messages.
+
+    Where event loops poll, fetches wait for these.
+    """
     awaited, small = case.share("data_s"), _small_share(case)
-    if not small < _MOSTLY:
+    if case.polling or not small < _MOSTLY:
         return
     log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
