@@ -66,6 +66,11 @@ def record(
     """
     from commbench.studies.profile import profile_script
 
+    if str(script).startswith("-"):
+        raise UsageError(
+            f"profile has no option {script}: it runs a script as it is, whose options follow its "
+            "name; commbench run SCRIPT.py compares backends and settings"
+        )
     if not script.is_file():
         raise UsageError(f"there is no file {script}; name a Python script")
     run, error = profile_script(script, arguments, output, scheduler, anonymize)

@@ -198,6 +198,11 @@ def _source(name: str) -> _Source:
             raise UsageError(f"the script {name} {problem}; name a Python file")
         return _Source(name, file, _MAIN, is_script=True)
     module, _, function = name.partition(":")
+    if module.endswith(".py"):
+        raise UsageError(
+            f"{name}: of a script main(client) is called, so write {module}; of another function "
+            f"write module:function, such as {Path(module).stem}:{function or _MAIN}"
+        )
     existing = [path for path in _candidates(module) if path.is_file()]
     if not existing:
         raise UsageError(

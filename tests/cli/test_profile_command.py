@@ -173,6 +173,11 @@ def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
     assert "there is no file" in processes.usage_error(result)
 
 
+def test_options_of_run_are_none_of_profile():
+    result = processes.invoke("profile", "--backends", "tcp", "job.py")
+    assert "profile has no option --backends" in processes.usage_error(result)
+
+
 def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_path):
     source = MAIN.replace("{end}", "raise ValueError('mine')").replace("sum", "planted")
     source = source.replace("def main", "def planted(numbers):\n        return 5\n\n    def main")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import FAULTS, SHARES, TRIALS, Outcome  # noqa: E402
+from faults import SHARES, TRIALS, Outcome  # noqa: E402
 from outcomes import rate  # noqa: E402
 
 from commbench.analysis import findings  # noqa: E402
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def _failed(name: str) -> Outcome:
-    rule = name * (name in FAULTS)
+    rule = name.removeprefix("prove-").removeprefix("healthy")
     return Outcome(
         rule=rule, right=False, amount=0.0, job="", held_out=False, found=[], false=["failed"]
     )
@@ -45,7 +46,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
     lines = ["| rule | what it detects | hits | hits, held out | false alarms |",
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
-    table = pd.DataFrame(rows, columns=[*Outcome.__dataclass_fields__, "at", "commit", "machine"])
+    names = [*Outcome.__dataclass_fields__, "trial", "at", "commit", "machine"]
+    table = pd.DataFrame(rows, columns=names)
+    is_proof = table["trial"].str.startswith("prove-", na=False)
+    table, proofs = table[~is_proof], table[is_proof]
     healthy = table[table["rule"] == ""]
     for name, rule in findings.rules().items():
         trials = table[table["rule"] == name]
@@ -60,7 +64,21 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding.\n"
             f"\n{outcomes.origin(table)}"
         )
+    if len(proofs):
+        lines += _proofs(proofs)
     return "\n".join(lines)
+
+
+def _proofs(proofs: pd.DataFrame) -> Iterator[str]:
+    """Yield how often remedies were proved, as Markdown, and how well effects were predicted."""
+    yield "\n| fault | cure proved | predicted effect within the measured gain |"
+    yield "| --- | --- | --- |"
+    for name, rows in proofs.groupby("rule", sort=False):
+        known = rows.dropna(subset=["effect", "gain_low"])
+        within = known["effect"].between(known["gain_low"], known["gain_high"])
+        cured = rate(rows["right"].astype(bool))
+        fault = f"`{name}`" if name else "none: nothing was proved"
+        yield f"| {fault} | {cured} | {_rate(within) if name else ''} |"
 
 
 def _rate(flags: Any) -> str:

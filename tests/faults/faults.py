@@ -10,9 +10,8 @@ import contextlib
 import dataclasses
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import namespaces
@@ -21,6 +20,8 @@ import pytest
 
 import commbench
 from commbench.analysis.run import Run
+from commbench.errors import UsageError
+from commbench.studies import prove
 
 _FOLDER = Path(__file__).parent
 _SHORT = ("--launches", 1, "--iterations", 3, "--warmups", 1)
@@ -38,7 +39,10 @@ class Outcome:
     rule: str
     """The rule that has to find the fault; empty for a healthy run."""
     right: bool
-    """Whether it did; of a healthy run, whether nothing false was found."""
+    """Whether it did; of a healthy run, whether nothing false was found.
+
+    Of a proof, whether the cure was confirmed; of a healthy run, whether nothing was.
+    """
     amount: float
     job: str
     held_out: bool
@@ -49,6 +53,11 @@ class Outcome:
     effect: float | None = None
     effect_low: float | None = None
     effect_high: float | None = None
+    proved: str = ""
+    """The settings that ``prove`` has confirmed."""
+    gain_low: float | None = None
+    gain_high: float | None = None
+    """The interval of the share of the time that these save."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,28 +70,29 @@ class Fault:
     """Options of ``run`` for an amount."""
     in_job: bool = True
     """Whether the job injects it."""
-    prefix: tuple[str, ...] = ()
+    n_cores: int = 0
+    """The cores to run on; 0: all."""
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
     also: tuple[str, ...] = ()
     """Rules whose cause may come with it."""
     hosts: Callable[[float, random.Random], namespaces.Layout] | None = None
     """The hosts and links to run on, for an amount."""
+    cure: str = ""
+    """The setting that removes it, if one does."""
 
 
-def _two_hosts(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of the unit
+def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of the unit
     return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
 
 
-_FIRST_CPU = str(min(os.sched_getaffinity(0)))
-_LOCAL = ("--workers", 2, "--threads", 1)
 _WAITS = ("few-cores", "bandwidth", "small-messages", "skew")
-"""What may be true of any computation on few cores."""
+"""What may be true of any computation here: there are more processes than cores."""
 FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
         options=lambda _: ("--workers", 1, "--threads", 2),
         # It waits for the GIL, too.
-        also=("blocked-loop",),
+        also=("blocked-loop",), cure="workers",
     ),
     "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5), also=("scheduler", "connections")),
     "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0)),
@@ -93,23 +103,29 @@ FAULTS = {
     "unbalanced-p2p": Fault(jobs=("frame",) * 3, amounts=(0.8, 0.95, 0.9), also=("skew",)),
     "encryption": Fault(
         jobs=_CANNED, amounts=(1.0, 1.0, 1.0), in_job=False,
-        options=lambda _: ("--backends", "tls"),
+        options=lambda _: ("--backends", "tls"), cure="backend",
     ),
     "transport": Fault(
         jobs=_CANNED, amounts=(1.0, 1.0, 1.0), in_job=False, also=("polling",),
-        options=lambda _: ("--backends", "ucx"),
+        options=lambda _: ("--backends", "ucx"), cure="backend",
     ),
     "polling": Fault(
         jobs=_CANNED, amounts=(1.0, 1.0, 1.0), in_job=False,
-        options=lambda _: ("--backends", "ucx:shm"),
+        options=lambda _: ("--backends", "ucx:shm"), cure="backend",
     ),
     "few-cores": Fault(
         jobs=_CANNED, amounts=(1.0, 1.0, 1.0), in_job=False,
-        prefix=("taskset", "-c", _FIRST_CPU),
+        n_cores=1,
     ),
     "spilling": Fault(
         jobs=("transpose-sum", "svd", "merge"), amounts=(1.0, 1.0, 1.0), in_job=False,
         options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
+        cure="memory-limit",
+    ),
+    # A connection with TLS takes some milliseconds, of a tenth of a second.
+    "connections": Fault(
+        jobs=("graph",) * 3, amounts=(1.0, 1.0, 1.0), also=("encryption", "scheduler"),
+        options=lambda _: ("--backends", "tls"),
     ),
     "memory-pauses": Fault(
         jobs=_JOBS, amounts=(0.4, 0.8, 0.6), also=("scheduler",),
@@ -121,11 +137,11 @@ FAULTS = {
         environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
         # Loops compress messages of less than 10 MB. Within a host nothing is compressed.
         also=("blocked-loop",),
-        hosts=lambda _rate, _dice: namespaces.mesh(4, {}),
+        hosts=lambda _rate, _dice: namespaces.mesh(4, {}), cure="distributed.comm.compression",
     ),
     "bandwidth": Fault(
         jobs=_CANNED, amounts=(20e6, 40e6, 30e6), in_job=False,
-        hosts=lambda rate, _: _two_hosts(rate),
+        hosts=lambda rate, _: _mesh(rate),
     ),
     "slow-links": Fault(
         jobs=_CANNED, amounts=(4.0, 10.0, 6.0), in_job=False,
@@ -137,79 +153,140 @@ FAULTS = {
 }  # fmt: skip
 
 
-def _trial(name: str) -> Callable[[int, Path], Iterator[Outcome]]:
-    fault = FAULTS[name]
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A run with a fault, or with none."""
 
-    def trial(seed: int, folder: Path) -> Iterator[Outcome]:
-        held_out = seed % 3 == 2
-        dice = random.Random(f"{name} {seed}")
+    name: str
+    fault: Fault
+    job: str
+    amount: float
+    seed: int
+    folder: Path
+
+    @classmethod
+    def draw(cls, name: str, seed: int, folder: Path) -> Trial:
+        """Return the trial of a seed; every third one is held out."""
+        fault, dice = FAULTS[name], random.Random(f"{name} {seed}")
+        held_out = is_held_out(seed)
         job = dice.choice(fault.jobs if held_out else fault.jobs[:-1])
         amount = fault.amounts[-1] if held_out else dice.choice(fault.amounts[:-1])
-        options = [*fault.options(amount)]
+        return cls(name, fault, job, amount, seed, folder)
+
+    @contextlib.contextmanager
+    def injected(self) -> Iterator[list[object]]:
+        """Inject the fault into what runs meanwhile; return the options that it takes."""
+        fault, options = self.fault, [*self.fault.options(self.amount)]
         if "--workers" not in options:
-            options += [*_LOCAL] if fault.hosts is None else ["--workers", 4]
+            options += ["--workers", 4 if fault.hosts else 2, "--threads", 1]
         if fault.in_job:
-            options += ["--fault", name, "--amount", amount]
-        layout = fault.hosts(amount, dice) if fault.hosts else None
-        with pytest.MonkeyPatch.context() as patch:
+            options += ["--fault", self.name, "--amount", self.amount]
+        with contextlib.ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.syspath_prepend(_FOLDER)
+            patch.setenv("PYTHONPATH", str(_FOLDER))
             for variable, text in fault.environ.items():
                 patch.setenv(variable, text)
-            run = measured(folder, job, seed, options, fault.prefix, layout)
+            if fault.hosts:
+                layout = fault.hosts(self.amount, random.Random(self.seed))
+                there = stack.enter_context(namespaces.laid_out(layout))
+                stack.enter_context(namespaces.launches_on_host_0(self.folder, there))
+                options += ["--launcher", "namespaces"]
+            cores = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, sorted(cores)[: fault.n_cores or len(cores)])
+            stack.callback(os.sched_setaffinity, 0, cores)
+            yield options
+
+    def measured(self, options: list[object]) -> Run:
+        """Run the job, and return the run."""
+        target = [self.job, *_SIZES[self.job]] if self.job in _SIZES else [f"jobs:{self.job}"]
+        output = ("--output", self.folder / "results")
+        done = processes.invoke(
+            "run", *target, *options, *_SHORT, "--seed", self.seed, *output, figures=()
+        )
+        if done.exit_code:
+            raise RuntimeError(f"status {done.exit_code}: {done.output[-1000:]}")
+        return commbench.load(Path(done.stdout.splitlines()[-1]))
+
+    def outcome(self, run: Run, **given: object) -> Outcome:
+        """Return what was found about the run."""
         found = [finding for finding in run.findings if not finding.is_fine]
-        hit = next((finding for finding in found if finding.rule == name), None)
-        allowed = {name, *fault.also, *_WAITS}
-        yield Outcome(
-            rule=name, right=hit is not None, amount=amount, job=job, held_out=held_out,
-            found=[finding.rule for finding in found],
-            false=[finding.rule for finding in found if finding.rule not in allowed],
-            effect=hit and hit.effect.share, effect_low=hit and hit.effect.low,
-            effect_high=hit and hit.effect.high,
+        hit = next((finding for finding in found if finding.rule == self.name), None)
+        rules = [finding.rule for finding in found]
+        false = [rule for rule in rules if rule not in (self.name, *self.fault.also, *_WAITS)]
+        effect = (hit.effect.share, hit.effect.low, hit.effect.high) if hit else (None,) * 3
+        share, low, high = effect
+        fields = {"right": hit is not None if self.name else not false, **given}
+        return Outcome(
+            rule=self.name, amount=self.amount, job=self.job, held_out=is_held_out(self.seed),
+            found=rules, false=false, effect=share, effect_low=low, effect_high=high, **fields,
         )  # fmt: skip
 
-    return trial
+
+def is_held_out(seed: int) -> bool:
+    """Return whether the trial of a seed is kept for validation."""
+    return seed % 3 == 2
+
+
+def diagnosed(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
+    """Inject a fault, and look for it."""
+    trial = Trial.draw(name, seed, folder)
+    with trial.injected() as options:
+        yield trial.outcome(trial.measured(options))
 
 
 def healthy(seed: int, folder: Path) -> Iterator[Outcome]:
     """Run a job whose tasks sleep, on one worker or on two that exchange little."""
-    held_out = seed % 3 == 2
+    trial = _healthy(seed, folder)
+    with trial.injected() as options:
+        yield trial.outcome(trial.measured(options))
+
+
+def _healthy(seed: int, folder: Path) -> Trial:
     dice = random.Random(f"healthy {seed}")
-    job = dice.choice(_JOBS)
-    n_workers, backend = dice.choice((1, 2)), dice.choice(("tcp", "mpi"))
-    options = ["--workers", n_workers, "--threads", 1, "--backends", backend]
-    run = measured(folder, job, seed, options)
-    found = [finding.rule for finding in run.findings if not finding.is_fine]
-    # There are more processes than cores here, which wait in turns even if each does little.
-    false = [rule for rule in found if rule != "few-cores"]
-    yield Outcome(
-        rule="", right=not false, amount=0.0, job=job, held_out=held_out, found=found, false=false
+    options = ("--workers", dice.choice((1, 2)), "--backends", dice.choice(("tcp", "mpi")))
+    nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
+    return Trial("", nothing, dice.choice(_JOBS), 0.0, seed, folder)
+
+
+def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
+    """Prove the remedies of a run with a fault that a setting cures, or of a healthy run."""
+    trial = Trial.draw(name, seed, folder) if name else _healthy(seed, folder)
+    with trial.injected() as options:
+        run = trial.measured(options)
+        try:
+            proof = prove.plan(run, most=2)
+        except UsageError:
+            yield trial.outcome(run, right=not name)
+            return
+        output = folder / "proofs"
+        command = ("prove", run.path, "--trials", 2, "--launches", 6, "--output", output)
+        done = processes.invoke(*command, figures=())
+        if done.exit_code not in (0, 1):
+            raise RuntimeError(f"status {done.exit_code}: {done.output[-1000:]}")
+    _, *confirming = sorted(output.iterdir())
+    best, low, high = None, None, None
+    for path in confirming:
+        ((best, comparison),) = prove.results(commbench.load(path), proof)
+        low, high = 1 - comparison.ci_high, 1 - comparison.ci_low
+        if comparison.verdict != "faster":
+            best = None
+    settings = best.settings if best else {}
+    right = trial.fault.cure in settings if name else best is None
+    yield trial.outcome(
+        run, right=right, proved=best.name if best else "", gain_low=low, gain_high=high
     )
 
 
-def measured(
-    folder: Path, job: str, seed: int, options: list[object], prefix: tuple[str, ...] = (),
-    layout: namespaces.Layout | None = None,
-) -> Run:  # fmt: skip
-    """Run a job or a workload, and return the run."""
-    target = [job, *_SIZES[job]] if job in _SIZES else [f"jobs:{job}"]
-    arguments = [*target, *options, *_SHORT, "--seed", seed, "--output", folder / "results"]
-    with contextlib.ExitStack() as stack:
-        if layout is not None:
-            there = stack.enter_context(namespaces.laid_out(layout))
-            stack.enter_context(namespaces.launches_on_host_0(folder, there))
-            arguments += ["--launcher", "namespaces"]
-            printed = processes.invoke("run", *arguments, figures=()).stdout
-        else:
-            done = subprocess.run(
-                [*prefix, sys.executable, "-m", "commbench.cli", "run", *map(str, arguments)],
-                env=os.environ | {"PYTHONPATH": str(_FOLDER)}, capture_output=True, text=True,
-                check=False,
-            )  # fmt: skip
-            printed = done.stdout
-            if done.returncode:
-                raise RuntimeError(f"{done.returncode}: {(printed + done.stderr)[-1000:]}")
-    return commbench.load(Path(printed.splitlines()[-1]))
-
-
-TRIALS = {"healthy": healthy, **{name: _trial(name) for name in FAULTS}}
-SHARES = {"healthy": 3.0}
+_CURABLE = [name for name, fault in FAULTS.items() if fault.cure]
+TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
+    "healthy": healthy,
+    **{name: partial(diagnosed, name) for name in FAULTS},
+    "prove-healthy": partial(proved, ""),
+    **{f"prove-{name}": partial(proved, name) for name in _CURABLE},
+}
+SHARES = {
+    "healthy": 3.0,
+    **dict.fromkeys(["prove-healthy", *(f"prove-{n}" for n in _CURABLE)], 0.1),
+}
 """How often a trial runs for each time of the others."""

@@ -141,6 +141,8 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
         tasks = 800
     if fault == "gathered":
         megabytes = amount / tasks
+    if fault == "connections":
+        tasks, megabytes = 4, 0.1
 
     def make(k):
         if fault == "scheduler":
@@ -162,7 +164,7 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
             futures = client.map(make, range(tasks), pure=False)
         if fault == "gathered":
             client.gather(futures)
-        if fault == "small-messages":
+        if fault in ("small-messages", "connections"):
             pairs = [
                 client.submit(np.add, a, b, workers=[workers[k % len(workers)]], pure=False)
                 for k, (a, b) in enumerate(pairwise(futures))

@@ -71,6 +71,7 @@ def test_the_four_lines_to_add_are_python(write):
         ("folder.py", "the script folder.py is a folder"),
         ("gone:main", "there is no Python module gone"),
         ("folder.gone:main", "there is no Python module folder.gone"),
+        ("job.py:main", "of a script main(client) is called, so write job.py"),
         ("sys:exit", "there is no Python module sys"),
         (":main", "there is no Python module ''"),
         ("job:other", "the module defines no function 'other'; it defines: main"),
