@@ -35,6 +35,22 @@ collect_ignore_glob = ["*/conftest.py"]
 
 
 @pytest.fixture
+def only_rule(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Return a function that makes a rule of diagnosis the only one."""
+    names, load = registry.names, registry.load
+
+    def install(name: str, rule: Any) -> None:
+        monkeypatch.setattr(
+            registry, "names", lambda kind: [name] if kind == "rule" else names(kind)
+        )
+        monkeypatch.setattr(
+            registry, "load", lambda kind, each: rule if kind == "rule" else load(kind, each)
+        )
+
+    return install
+
+
+@pytest.fixture
 def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
     """Return the tag of whatever the test starts, all of which it ends."""
     tag = processes.Tag()

@@ -214,16 +214,25 @@ class Run:
     @cached_property
     def findings(self) -> tuple[model.Finding, ...]:
         """What slows the cases down, and what helps: case by case, the largest effect first."""
+        return tuple(self._diagnosis[0])
+
+    @property
+    def problems_of_rules(self) -> tuple[str, ...]:
+        """Why rules could not be applied."""
+        return tuple(self._diagnosis[1])
+
+    @cached_property
+    def _diagnosis(self) -> tuple[list[model.Finding], list[str]]:
         from commbench.analysis import findings
 
-        return tuple(findings.find(self))
+        return findings.find(self)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """The warnings about the run."""
         from commbench.analysis import warnings
 
-        return tuple(warnings.find(self))
+        return (*warnings.find(self), *self.problems_of_rules)
 
 
 def load(run: str | Path) -> Run:

@@ -21,6 +21,7 @@ from commbench.model.units import (
     format_message_size,
     format_seconds,
 )
+from commbench.stats.comparison import COMPRESSION
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -37,7 +38,6 @@ CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
 """The layers whose samples are timed one by one, and the timed duration in samples."""
 LOCAL = "local"
 """The name in the records of the host on which the run was started."""
-COMPRESSION = "distributed.comm.compression"
 _MIN_COVERAGE = 0.95
 _TICK_S = 0.004
 _MAX_TICKS = 10

@@ -72,6 +72,8 @@ class Backend(ABC):
     """The options that its documentation recommends; none if they are the default."""
     twin: str = ""
     """The text that distinguishes this backend from another one with the same settings."""
+    is_fast: ClassVar[bool] = False
+    """Whether it can move bytes by shared memory or a network's hardware, faster than sockets."""
     plain: ClassVar[str] = ""
     """The backend that does the same without encryption, if this one encrypts."""
     has_secrets: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class MpiBackend(Backend):
 
     head = "mpi"
     protocol = "mpi"
+    is_fast = True
     variables = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:

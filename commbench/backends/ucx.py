@@ -59,6 +59,7 @@ class UcxBackend(Backend):
     variables = ("UCX_", "UCXPY_")
     tuned = frozenset({"shm", "thread-future"})
     in_mpi_ranks = False
+    is_fast = True
     launch_factor = 2.0
     before_cuda = "distributed_ucxx.ucxx:init_once"
     # If configured, it creates the context before UCX looks for one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,21 +11,17 @@ import click
 
 from commbench import load
 from commbench.cli.results import PATH
-from commbench.errors import UnknownNameError, UsageError
+from commbench.errors import UnknownNameError
 from commbench.harness import interrupts, options
 from commbench.harness.options import RUN
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-    from commbench.studies.prove import Proof
+    from commbench.model import Comparison, Suite
 
-FOUND = 3
+FAILED = 3
 """The exit status of a finding that is to fail."""
 _N_CONFIRMING = 6
-_DEFAULTS = {
-    "skip_unavailable": False, "dry_run": False, "seed": None, "iterations": None,
-    "min_transfer": 1_000_000, "min_batch": 250_000, "racks": None, "quick": False,
-}  # fmt: skip
 
 
 @click.command()
@@ -37,7 +32,7 @@ _DEFAULTS = {
 )  # fmt: skip
 @click.option(
     "--fail-on", type=options.NAMES, metavar="RULES",
-    help="End with 3 if one of these rules has a finding: a,b or any.",
+    help="End with status 3 if one of these rules has a finding, as spilling,gil; or any.",
 )  # fmt: skip
 @click.pass_context
 def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] | None) -> None:
@@ -62,15 +57,22 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     if form == "json":
         click.echo(json.dumps([asdict(finding) for finding in data.findings]), nl=False)
     else:
-        parts = [*sentences.details(data)] or ["Nothing was found that slows this run down."]
-        click.echo(terminal.page(heading(data), (), parts), nl=False)
+        parts = [*sentences.details(data)] or ["No rule has a finding."]
+        notes = [*data.problems_of_rules]
+        if lacking := findings.without_profile(data):
+            names = ", ".join(data.case_names[case.id] for case in lacking)
+            notes.append(
+                f"most rules were not applied to {names}: they need the times of threads, which "
+                "are known of workers in processes on Linux, and of regions without others inside"
+            )
+        click.echo(terminal.page(heading(data), notes, parts), nl=False)
     failing = [
         finding.rule for finding in data.findings
         if fail_on and not finding.is_fine and ("any" in fail_on or finding.rule in fail_on)
     ]  # fmt: skip
     if failing:
-        click.echo(f"found: {', '.join(dict.fromkeys(failing))}", err=True)
-    ctx.exit(status or FOUND * bool(failing))
+        click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
+    ctx.exit(status or FAILED * bool(failing))
 
 
 @click.command(
@@ -83,7 +85,7 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
         *options.design_options("Fresh clusters per remedy.", "Deadline of one launch."),
         click.Option(["--output"], type=PATH, default=Path("results"), metavar="DIR",
                      show_default=True, help="Parent folder of the runs' directories."),
-        *options.verbosity_options(),
+        options.verbosity_options()[1],
     ],
 )  # fmt: skip
 @click.pass_context
@@ -97,58 +99,72 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
 
     if options.stopping(given) is None and given["launches"] is None:
         given["budget"] = 300.0
-    proof = study.plan(load(run), trials, backend)
-    suite = proof.suite
-    if given["launches"] is not None:
-        cases = (replace(case, launches=given["launches"]) for case in suite.cases)
-        suite = replace(suite, cases=tuple(cases))
-    measured = _measure(ctx, suite, given)
-    _print_results(measured, proof)
-    best = study.winner(study.results(measured, proof))
+    data = load(run)
+    proof = study.plan(data, trials, backend)
+    measured = _measure(ctx, data, _with(proof.suite, given), given)
+    compared = study.results(measured, proof)
+    click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
+    for trial, c in compared:
+        effect = trial.finding.effect
+        predicted = f"; predicted {effect}" if effect.is_known else ""
+        click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
+    for trial in proof.trials:
+        if trial not in [each for each, _ in compared]:
+            click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
+    best = study.winner(compared)
     if best is None:
-        click.echo("None of these remedies helps here.")
+        undecided = [trial.name for trial, c in compared if c.verdict == "inconclusive"]
+        click.echo(
+            f"Undecided: {', '.join(undecided)}. More launches may decide: --budget 15m"
+            if undecided
+            else "None of these remedies helps here."
+        )
         return
     fixed = {**given, "budget": None, "detect": None, "rigorous": False, "launches": None}
-    again = _measure(ctx, study.confirmation(proof, best, _N_CONFIRMING), fixed)
-    compared = study.results(again, proof)
-    if study.winner(compared) is None:
-        click.echo(f"Measured again, {best.name} is no faster; so nothing is proved.")
+    suite = study.confirmation(proof, best, _N_CONFIRMING)
+    again = _measure(ctx, data, _with(suite, fixed), fixed)
+    confirmed = study.results(again, proof)
+    if study.winner(confirmed) is None:
+        said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"
+        click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")
         ctx.exit(1)
-    click.echo(f"Measured again in {_N_CONFIRMING} fresh launches: {_gain(compared[0][1])}")
+    click.echo(f"Measured again in {_N_CONFIRMING} fresh launches: {_gain(confirmed[0][1])}")
     click.echo("\nTo use it:")
     for line in study.lines(best):
         click.echo(f"  {line}")
 
 
-def _measure(ctx: click.Context, suite: Any, given: dict[str, Any]) -> Run:
-    """Measure a suite, write its report, and return the run."""
+def _with(suite: Suite, given: dict[str, Any]) -> Suite:
+    """Return `suite` with the launches and the deadline that are given."""
+    chosen = {"launches": given["launches"], "timeout_s": given["timeout"]}
+    fields = {name: value for name, value in chosen.items() if value is not None}
+    return replace(suite, cases=tuple(replace(case, **fields) for case in suite.cases))
+
+
+def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any]) -> Run:
+    """Measure a suite as `data` was measured, write its report, and return the run."""
     from commbench.cli import run_command
 
-    ctx.obj = run_command.Call(sys.argv[1:], threading.Event())
-    status = run_command.start(suite, {**_DEFAULTS, **given})
+    old = data.manifest
+    ctx.obj = run_command.Call(["prove", str(data.path)], threading.Event())
+    defaults = {
+        "skip_unavailable": False, "dry_run": False, "seed": None, "iterations": None,
+        "quick": False, "racks": None, "verbose": False,
+        "min_transfer": old.min_transfer_bytes, "min_batch": old.min_batch_bytes,
+    }  # fmt: skip
+    status = run_command.start(suite, {**defaults, **given})
     if ctx.obj.run is None or status == interrupts.STATUS:
+        click.echo(f"interrupted; begin again: commbench prove {data.path}", err=True)
         ctx.exit(status)
     click.echo(ctx.obj.run.path, err=True)
     result: Run = ctx.obj.run
     return result
 
 
-def _print_results(run: Run, proof: Proof) -> None:
-    from commbench.studies import prove as study
-
-    click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
-    compared = study.results(run, proof)
-    if not compared:
-        raise UsageError(f"no launch ended well; see {run.path}")
-    for trial, c in compared:
-        effect = trial.finding.effect
-        predicted = f"; predicted {effect}" if effect.is_known else ""
-        click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
-
-
-def _gain(c: Any) -> str:
+def _gain(c: Comparison) -> str:
     if c.verdict not in ("faster", "slower"):
-        return {"same": "the same", "unequal": "other bytes"}.get(c.verdict, "no difference shown")
+        said = {"same": "the same", "unequal": "it moved other bytes"}
+        return said.get(c.verdict, f"undecided after {c.n_launches} launches")
     less = 1 - c.ratio
     low, high = sorted((1 - c.ci_low, 1 - c.ci_high), key=abs)
     word = "less" if less > 0 else "more"

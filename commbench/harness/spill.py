@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 
@@ -17,12 +16,12 @@ def written(dask_worker: Any) -> tuple[int, int]:
     return n_values, nbytes
 
 
-def paused(since_s: float, dask_scheduler: Any) -> dict[str, float]:
-    """Return the seconds in which workers were paused since a time, by address.
+def paused(since_s: float, until_s: float, dask_scheduler: Any) -> dict[str, float]:
+    """Return the seconds in which workers were paused between two times, by address.
 
     Workers that never were are left out. Runs on the scheduler, whose clock counts.
     """
-    now_s, seconds = time.time(), dict[str, float]()
+    seconds = dict[str, float]()
     for address in dask_scheduler.workers:
         began_s, total_s = None, 0.0
         for at_s, event in dask_scheduler.get_events(address):
@@ -31,10 +30,10 @@ def paused(since_s: float, dask_scheduler: Any) -> dict[str, float]:
             if event["status"] == "paused":
                 began_s = at_s
             elif began_s is not None:
-                total_s += max(0.0, at_s - max(began_s, since_s))
+                total_s += max(0.0, min(at_s, until_s) - max(began_s, since_s))
                 began_s = None
         if began_s is not None:
-            total_s += now_s - max(began_s, since_s)
+            total_s += max(0.0, until_s - max(began_s, since_s))
         if total_s:
             seconds[address] = total_s
     return seconds

@@ -55,6 +55,17 @@ class Setting:
         return replace(spec, env={**spec.env, self.name: value})
 
 
+def setting(name: str, text: str) -> Setting:
+    """Return the setting of this name, with one value.
+
+    Raises
+    ------
+    UsageError
+        If it is unknown.
+    """
+    return Setting(_known(name), (text,))
+
+
 def settings(texts: Sequence[str]) -> tuple[Setting, ...]:
     """Return the settings in texts such as ``workers=2|4``.
 
@@ -103,16 +114,7 @@ def _setting(text: str) -> Setting:
     name, values = name.strip(), tuple(value.strip() for value in rest.split("|"))
     if not (name and equals):
         raise UsageError(f"{text!r} is no SETTING=A|B; write for example workers=2|4")
-    if (key := name.removeprefix("--").replace("-", "_")) in OPTIONS:
-        name = key
-    elif "." in name:
-        _validate_key(name)
-    elif not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name.startswith(("DASK_", "COMMBENCH_")):
-        raise UnknownNameError(
-            "setting", name,
-            [*OPTIONS, "environment variables (UCX_TLS)",
-             "keys of Dask's configuration (distributed.comm.compression)"],
-        )  # fmt: skip
+    name = _known(name)
     if "" in values:
         raise UsageError(
             f"{text!r} has an empty value; write for example {name}=A|B"
@@ -126,6 +128,21 @@ def _setting(text: str) -> Setting:
             f"'{name}={values[0]}|…'"
         )
     return Setting(name, values)
+
+
+def _known(name: str) -> str:
+    """Return the name under which a setting is known."""
+    if (key := name.removeprefix("--").replace("-", "_")) in OPTIONS:
+        return key
+    if "." in name:
+        _validate_key(name)
+    elif not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name.startswith(("DASK_", "COMMBENCH_")):
+        raise UnknownNameError(
+            "setting", name,
+            [*OPTIONS, "environment variables (UCX_TLS)",
+             "keys of Dask's configuration (distributed.comm.compression)"],
+        )  # fmt: skip
+    return name
 
 
 def _validate_key(name: str) -> None:

@@ -24,7 +24,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
 
     The count is that of the process, which must have one worker. Connections that were open before
     the plugin was registered are not counted, except those with the scheduler and clients, whose
-    peer's name is empty. ``connect_seconds`` sums the durations of ``connect``.
+    peer's name is empty. ``connect_seconds`` is the time in which a connection was being made.
     """
 
     name = "commbench-wire-meter"
@@ -33,7 +33,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self.nbytes: defaultdict[str, int] = defaultdict(int)
         self.n_messages: defaultdict[str, int] = defaultdict(int)
         self.comms: dict[str, weakref.ref[Any]] = {}
-        self.connect_seconds = 0.0
+        self.connect_seconds, self._n_connecting, self._connecting_since = 0.0, 0, 0.0
 
     def setup(self, worker: Any) -> None:
         """Start counting in the process of `worker`."""
@@ -49,11 +49,15 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self._connect = core.connect
 
         async def connect(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
+            if self._n_connecting == 0:
+                self._connecting_since = time.perf_counter()
+            self._n_connecting += 1
             try:
                 return await self._connect(*args, **kwargs)
             finally:
-                self.connect_seconds += time.perf_counter() - began
+                self._n_connecting -= 1
+                if self._n_connecting == 0:
+                    self.connect_seconds += time.perf_counter() - self._connecting_since
 
         core.connect = connect
         # Those with the scheduler and clients are open already.
@@ -82,7 +86,8 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
             nbytes = await write(comm, *args, **kwargs)
             # The peer's name is unknown until its handshake has been read.
             peer = comm.remote_info.get(_NAME_KEY, "")
-            self.nbytes[peer] += nbytes
+            # Dask's base class promises no return value.
+            self.nbytes[peer] += nbytes or 0
             self.n_messages[peer] += 1
             if peer and (peer not in self.comms or self.comms[peer]() is not comm):
                 self.comms[peer] = weakref.ref(comm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 
 from commbench.analysis.run import Run
 from commbench.model import Finding
@@ -12,53 +13,62 @@ from commbench.reports.sections import Quantity, Section, Table, some
 _MAX_NAMES = 3
 
 
-def sentences(run: Run, most: int, only: Collection[str] = ()) -> list[str]:
-    """Return a sentence for each rule with a finding, the largest effect first.
+def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
+    """Return the findings of the rules with the largest effects; those of a rule together.
 
     Parameters
     ----------
     most
-        The maximum number of sentences.
+        The maximum number of rules.
     only
         The ids of the cases; without any, all.
-
-    Notes
-    -----
-    Of a rule with findings about several cases, that with the largest effect is shown, with the
-    names of all. If nothing is wrong, that is said.
     """
-    shown = [finding for finding in run.findings if not only or finding.case_id in only]
-    wrong = [finding for finding in shown if not finding.is_fine]
+    shown = [each for each in run.findings if not only or each.case_id in only]
+    # That nothing is wrong is news only if it holds for all.
+    wrong = [each for each in shown if not each.is_fine] or shown
+    several = Counter((each.case_id, each.rule) for each in wrong)
     by_rule: dict[tuple[str, str], list[Finding]] = {}
-    several = Counter((finding.case_id, finding.rule) for finding in wrong)
-    for finding in sorted(wrong, key=lambda each: each.effect.rank):
+    for each in sorted(wrong, key=lambda each: each.effect.rank):
         # A case may have several slow links.
-        is_alone = several[finding.case_id, finding.rule] == 1
-        key = (finding.rule, "" if is_alone else finding.statement)
-        by_rule.setdefault(key, []).append(finding)
-    lines = [_sentence(run, group) for group in [*by_rule.values()][:most]]
-    if not wrong:
-        fine = [finding for finding in shown if finding.is_fine]
-        lines += [_sentence(run, fine)] if fine else []
-    return lines
+        is_alone = several[each.case_id, each.rule] == 1
+        by_rule.setdefault((each.rule, "" if is_alone else each.statement), []).append(each)
+    return [*by_rule.values()][:most]
 
 
-def _sentence(run: Run, findings: Sequence[Finding]) -> str:
-    first = findings[0]
-    cases = {case.id: case for case in run.suite.cases}
-    alone = run.is_user_code or len({*run.case_labels.values()}) > 1
-    names = [
-        run.case_names[each.case_id] if alone else cases[each.case_id].variant for each in findings
-    ]
-    who = some([*dict.fromkeys(names)], _MAX_NAMES) + ": "
-    if len(cases) == 1:
-        who = ""
+def sentence(run: Run, findings: Sequence[Finding]) -> str:
+    """Return a sentence about findings of a rule, which has the words of the first one."""
+    first, names = findings[0], _names(run)
+    who = names[first.case_id]
+    others = [f"{names[each.case_id]} {each.effect.share:.0%}" for each in findings[1:]]
     if first.is_fine:
-        return f"{who}{first.statement}. {_capitalized(first.remedy)}."
-    if not first.effect.is_known:
-        return f"{first.statement}. {_capitalized(first.remedy)}."
-    remedy = _capitalized(first.remedy)
-    return f"{who}{first.effect} of the time is lost: {first.statement}. {remedy}."
+        text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], _MAX_NAMES)}: "
+        text = text * (len(names) > 1) + first.statement
+    elif not first.effect.is_known:
+        text = first.statement
+    else:
+        text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
+        text += f", {', '.join(others[:_MAX_NAMES])}" * bool(others) + f": {first.statement}"
+    return f"{text}. {_capitalized(first.remedy)}."
+
+
+def _names(run: Run) -> dict[str, str]:
+    """Return a name for each case: its backend, and its task if there are several."""
+    if run.is_user_code or len({*run.case_labels.values()}) > 1:
+        return run.case_names
+    return {case.id: case.variant for case in run.suite.cases}
+
+
+def details(run: Run) -> Iterator[str]:
+    """Yield a paragraph for each finding, with its rule, evidence and what else may explain it."""
+    for case_id, group in groupby(run.findings, lambda each: each.case_id):
+        yield f"{run.case_names[case_id]}:"
+        for each in group:
+            text = f"could take {each.effect} less time: " * (each.effect.is_known)
+            lines = [f"[{each.rule}] {text * (not each.is_fine)}{each.statement}."]
+            lines[0] += f" {_capitalized(each.remedy)}."
+            lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
+            lines += [f"  it could also be: {each.doubt}"] * bool(each.doubt)
+            yield "\n".join(lines)
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -69,30 +79,21 @@ def tables(run: Run) -> Iterator[Table]:
             "What slows the cases down, and what helps",
             {
                 "case": [name for name, _ in shown],
-                "time lost": [
+                "could save": [
                     Quantity(str(each.effect) if each.effect.is_known else "?", each.effect.share)
                     for _, each in shown
                 ],
                 "finding": [each.statement for _, each in shown],
                 "remedy": [each.remedy for _, each in shown],
             },
-            "time lost: the share of the time that the case would save without the cause. Effects "
-            "overlap, and don't add up. commbench diagnose has evidence and doubts.",
+            "could save: an estimate of how much less time the case would take without the cause. "
+            "Estimates overlap, and don't add up; commbench diagnose has the evidence.",
             text_columns={"finding", "remedy"},
         )
 
 
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def details(run: Run) -> Iterator[str]:
-    """Yield a paragraph for each finding, with its evidence and what else could explain it."""
-    for finding in run.findings:
-        lines = [_sentence(run, [finding])]
-        lines += [f"  evidence: {finding.evidence}"] * bool(finding.evidence)
-        lines += [f"  but: {finding.doubt}"] * bool(finding.doubt)
-        yield "\n".join(lines)
 
 
 SECTION = Section(

@@ -15,7 +15,7 @@ from commbench.analysis.run import Run
 from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
-from commbench.reports.findings import sentences as findings
+from commbench.reports import findings
 from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
@@ -55,23 +55,24 @@ def opening(run: Run) -> Iterator[str | Table]:
         sentences = [*sentences[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.
     beaten = {slow for _, slow in slowdowns(run.comparisons)}
-    causes = [*findings(run, _MAX_FINDINGS, beaten), *no_slow_pair(run)]
+    shown = findings.largest(run, _MAX_FINDINGS, beaten)
+    causes = [*(findings.sentence(run, group) for group in shown), *no_slow_pair(run)]
     # Without a comparison of a computation, the question is which link is slow.
     if run.comparisons or (run.summaries["layer"] == "workload").any():
         yield _paragraph([*sentences, *causes])
     else:
         yield _paragraph([*causes, *sentences])
+    parts: list[str | Table] = []
     for section in sections():
-        parts: list[str | Table] = []
         problems: list[Table] = []
         with guarded(section.title, problems):
             parts += section.opening(run)
-        for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
-            several = list(group)
-            yield from several if is_table else [_paragraph(map(str, several))]
-        yield from problems
-    if text := _paragraph(_trust(run)):
-        yield text
+        parts += problems
+    rules = {each.rule for group in shown for each in group if each.effect.is_known}
+    parts += _trust(run, rules)
+    for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
+        several = list(group)
+        yield from several if is_table else [_paragraph(map(str, several))]
 
 
 def _paragraph(lines: Iterable[str]) -> str:
@@ -203,7 +204,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(several[:-1]), *several[-1:]]))
 
 
-def _trust(run: Run) -> Iterator[str]:
+def _trust(run: Run, explained: Collection[str]) -> Iterator[str]:
+    """Yield how far to trust the run; findings of the rules in `explained` are shown already."""
     yield from filter(None, [resolution(run)])
     if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
         yield "What your code returns is not verified, and not compared between cases."
@@ -223,7 +225,6 @@ def _trust(run: Run) -> Iterator[str]:
             yield f"Control: {what}, and {_differences(compared)}"
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     yield from (f"⚠ {text}" for text in run.warnings if text not in disturbances)
-    explained = {finding.rule for finding in run.findings}
     disturbances = [text for text in disturbances if text.rule not in explained]
     yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
     if (n_more := len(disturbances) - _MAX_DISTURBANCES) > 0:
@@ -258,10 +259,10 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     elif rule and rule.quick and again:
         yield "measure the full size", again
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
-        yield "settle what is open", f"{again} --rigorous"
+        yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
     if any(finding.trials for finding in wrong) and not run.is_user_code:
-        yield "measure what helps", f"commbench prove {path}"
+        yield "measure what helps (5 min, then 12 launches)", f"commbench prove {path}"
     if wrong:
         yield (
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",

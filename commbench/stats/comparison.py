@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MIN_EFFECT = 0.05
 """The smallest relative difference that matters: changes of other settings cause more."""
+COMPRESSION = "distributed.comm.compression"
 EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
 MIN_SESSIONS = 3
@@ -344,7 +345,9 @@ def _comparison(
     limit = 1 + min_effect
     # Comparisons with nan are false.
     as_many = one.case.cluster.n_workers == two.case.cluster.n_workers
-    if as_many and more > less * (1 + EQUAL_WORK):
+    # Compression is to change the bytes on the wire.
+    codings = [each.case.settings.get(COMPRESSION, "as it is") for each in (one, two)]
+    if as_many and codings[0] == codings[1] and more > less * (1 + EQUAL_WORK):
         verdict = "unequal"
     elif significant and ratio > limit and below > 1:
         verdict = "slower"

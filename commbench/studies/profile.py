@@ -529,8 +529,9 @@ class _Observer:
         self._switch()
         few: list[Record] = []
         few += timing.spills(
-            region.launch, region.number, region.spilled, region.started_at_s, self._cluster
-        )
+            region.launch, region.number, region.spilled, region.started_at_s, seconds,
+            self._cluster,
+        )  # fmt: skip
         if region.profiler is not None:
             few += region.profiler.records(region.launch, region.number)
         for record in few:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commbench.backends import parse
-from commbench.errors import UsageError
+from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
 from commbench.model import Case, Comparison, Finding, Suite
 
@@ -66,30 +66,56 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
             "settings; write it as main(client) in a script, and measure that: commbench run "
             "SCRIPT.py, then commbench prove latest"
         )
-    known = {case.id: case for case in run.suite.cases if backend in ("", case.backend)}
+    if any(case.cluster.scheduler for case in run.suite.cases):
+        raise UsageError(
+            f"{run.path} measured a cluster that was running, which commbench can't start again "
+            "with other settings"
+        )
+    # Of a ping-pong a remedy may help one size and hurt another.
+    computing = [case for case in run.suite.cases if run.kinds[case.id] == "cluster"]
+    known = {case.id: case for case in computing if backend in ("", case.backend)}
     if not known:
-        measured = ", ".join(dict.fromkeys(case.backend for case in run.suite.cases))
-        raise UsageError(f"{run.path} has no case over {backend}; it has {measured}")
-    found = [f for f in run.findings if f.case_id in known and f.trials]
-    usable = [(f, t) for f in found for t in f.trials if _is_possible(known[f.case_id], t)]
+        measured = ", ".join(dict.fromkeys(case.backend for case in computing)) or "none"
+        raise UsageError(
+            f"{run.path} has no computation over {backend or 'any backend'}; it has {measured}"
+        )
+    usable = [
+        (finding, settings)
+        for finding in run.findings
+        if finding.case_id in known
+        for settings in finding.trials
+        if _is_possible(_original(known[finding.case_id]), settings)
+    ]
     if not usable:
         raise UsageError(
             f"nothing to prove: no finding about {run.path} has a remedy that can be set here; "
-            "commbench diagnose shows what was found"
+            "commbench diagnose shows the findings"
         )
     largest = min(usable, key=lambda pair: pair[0].effect.rank)
-    present = known[largest[0].case_id]
-    chosen = {tuple(t.items()): (f, t) for f, t in reversed(usable) if f.case_id == present.id}
+    case_id = largest[0].case_id
+    chosen = {tuple(t.items()): (f, t) for f, t in reversed(usable) if f.case_id == case_id}
     some = [*chosen.values()][::-1][:most]
     names = dict.fromkeys(name for _, settings in some for name in settings)
-    present = replace(present, varied=tuple(names))
+    present = replace(_original(known[case_id]), varied=tuple(names))
     trials = (Trial(_changed(present, settings), f, settings) for f, settings in some)
     return Proof(present, tuple(trials))
 
 
+def _original(case: Case) -> Case:
+    """Return a case, or that of which it is the twin: twins are compared with nothing else."""
+    return replace(case, backend=case.original or case.backend)
+
+
 def _is_possible(case: Case, settings: Mapping[str, str]) -> bool:
-    changed = _changed(case, settings)
-    return changed.id != case.id and cases.unmet(changed) is None
+    """Return whether a case can be measured with other settings, and does the same work then."""
+    try:
+        changed = _changed(case, settings)
+        made = map(cases.make_workload, (case, changed))
+        payloads = {getattr(workload, "payload_bytes", 0) for workload in made}
+        cases.make_suite("prove", [case, changed])
+        return len(payloads) == 1 and cases.unmet(changed) is None
+    except CommbenchError:
+        return False
 
 
 def _changed(case: Case, settings: Mapping[str, str]) -> Case:
@@ -97,8 +123,10 @@ def _changed(case: Case, settings: Mapping[str, str]) -> Case:
     spec = case.cluster
     for name, text in settings.items():
         if name != "backend":
-            setting = vary.Setting(name, (text,))
+            setting = vary.setting(name, text)
             spec = setting.applied(spec, setting.values[0])
+    if spec.n_workers != case.cluster.n_workers:
+        spec = replace(spec, placement=())
     return replace(case, cluster=spec, backend=settings.get("backend", case.backend))
 
 
@@ -124,17 +152,24 @@ def confirmation(proof: Proof, trial: Trial, launches: int) -> Suite:
 
 
 def lines(trial: Trial) -> Iterator[str]:
-    """Yield the lines that apply the settings of a trial in a user's code."""
-    case = trial.case
-    backend, spec = parse(case.backend), case.cluster
+    """Yield the lines that apply the settings of a trial in a user's environment and code."""
+    backend, spec = parse(trial.case.backend), trial.case.cluster
+    arguments = {}
     if "backend" in trial.settings:
-        yield f"# {backend.name}: {backend.settings()}"
-        yield f"Client(LocalCluster(protocol={backend.protocol!r}, …))"
+        variables = shlex.split(backend.settings())
+        if all("=" in word for word in variables):
+            yield from (f"export {shlex.quote(word)}" for word in variables)
+        else:
+            yield f"# {backend.name}: {backend.settings()}"
+        arguments["protocol"] = repr(backend.protocol)
     for name in trial.settings:
-        if name in vary.OPTIONS:
-            field = vary.OPTIONS[name]
-            yield f"LocalCluster({field}={getattr(spec, field)!r}, …)"
+        if (option := name.replace("-", "_")) in vary.OPTIONS:
+            field = vary.OPTIONS[option]
+            arguments[field] = repr(getattr(spec, field))
         elif "." in name:
             yield f"dask.config.set({{{name!r}: {spec.dask_config[name]!r}}})"
         elif name != "backend":
             yield f"export {name}={shlex.quote(str(spec.env[name]))}"
+    if arguments:
+        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        yield f"LocalCluster({given})"

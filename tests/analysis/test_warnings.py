@@ -20,8 +20,8 @@ from builders import (
 )
 
 from commbench.analysis import warnings
-from commbench.analysis.warnings import COMPRESSION
 from commbench.model import ClusterSpec, IdleCost, Stopping
+from commbench.stats.comparison import COMPRESSION
 
 CASE = builders.case(launches=8)
 QUIET = {

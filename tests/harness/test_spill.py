@@ -30,12 +30,12 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     wait(first)
     client.run(evict_all, workers=where)
     before = client.run(spill.written)
-    assert list(measuring.spills(LAUNCH, 1, before, time.time(), cluster)) == []
+    assert list(measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)) == []
 
     more = client.scatter(arrays[1:], workers=where, hash=False)
     wait(more)
     client.run(evict_all, workers=where)
-    (record,) = measuring.spills(LAUNCH, 1, before, time.time(), cluster)
+    (record,) = measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)
     assert isinstance(record, Spill)
     assert record.paused_seconds == 0
     assert (record.worker, record.launch, record.iteration, record.n_values) == ("0", 2, 1, 2)
@@ -54,19 +54,20 @@ def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster)
     processes.until(
         lambda: client.scheduler_info()["workers"][where[0]]["status"] == "running", "running"
     )
-    (record,) = measuring.spills(LAUNCH, 1, before, began, cluster)
+    (record,) = measuring.spills(LAUNCH, 1, before, began, 60.0, cluster)
     assert (record.worker, record.n_values, record.nbytes) == ("1", 0, 0)
     assert 0 < record.paused_seconds < time.time() - began
     # Before the time that is asked for, nothing counts.
-    assert list(measuring.spills(LAUNCH, 1, before, time.time(), cluster)) == []
+    assert list(measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)) == []
 
 
-def test_a_worker_that_is_still_paused_is_counted_until_now():
+def test_a_worker_that_is_still_paused_is_counted_until_the_end():
     events = [(100.0, "text"), (100.0, {"action": "other"}),
               (110.0, {"action": "worker-status-change", "status": "paused"})]  # fmt: skip
     scheduler = SimpleNamespace(workers=["a", "b"], get_events={"a": events, "b": []}.__getitem__)
-    (seconds,) = spill.paused(time.time() - 5, scheduler).values()
-    assert 5 <= seconds < 6
+    assert spill.paused(105.0, 116.0, scheduler) == {"a": 6.0}
+    assert spill.paused(111.0, 116.0, scheduler) == {"a": 5.0}
+    assert spill.paused(90.0, 100.0, scheduler) == {}
 
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])

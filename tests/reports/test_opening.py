@@ -316,7 +316,7 @@ def test_a_run_of_failures_begins_with_them():
 def test_what_is_open_has_a_command(recorded, medians, command):
     run = run_of(recorded, medians, command="commbench run merge --launches 8 --backends tcp,mpi")
     text = opening.next_steps(run)
-    assert (f"settle what is open: {command}" in text) == (command is not None)
+    assert (f"settle what is open (up to 1 h): {command}" in text) == (command is not None)
     assert f"commbench report -v {run.path}" in text
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commbench.analysis.findings.case_records import CaseRecords
 from commbench.errors import ResultsError
-from commbench.model import Finding, registry
+from commbench.model import Case, Finding, registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -42,7 +42,7 @@ class Rule:
     limit: str
     find: Callable[[CaseRecords], Iterable[Finding]]
     needs_profile: bool = True
-    """Whether it is applied to cases with a profile of their threads only."""
+    """Whether it needs ``CaseRecords.has_profile``."""
 
 
 def rules() -> dict[str, Rule]:
@@ -50,38 +50,37 @@ def rules() -> dict[str, Rule]:
     return {name: registry.load("rule", name) for name in registry.names("rule")}
 
 
-def find(run: Run) -> Iterator[Finding]:
-    """Yield the findings about a run: case by case, the largest effect first.
+def find(run: Run) -> tuple[list[Finding], list[str]]:
+    """Return the findings about a run, and the problems of rules that could not be applied.
 
-    A rule that fails, maybe one of a plug-in, yields a finding that says so.
+    Findings are in the order of the suite's cases, the largest effect of a case first. That nothing
+    is wrong is only said of cases without other findings.
     """
-    installed = rules()
-    for case in run.suite.cases:
-        records, found = CaseRecords(run, case), list[Finding]()
-        for name, rule in installed.items():
-            if rule.needs_profile and records.profiles.empty:
-                continue
-            found += (
-                replace(finding, rule=name, case_id=case.id)
-                for finding in _guarded(rule, records)
-                if finding.is_fine or not finding.effect.share < MIN_EFFECT
-            )
-        yield from sorted(found, key=_rank)
+    findings, problems = list[Finding](), list[str]()
+    for name in registry.names("rule"):
+        for case in run.suite.cases:
+            try:
+                findings += _apply(name, registry.load("rule", name), CaseRecords(run, case))
+            except ResultsError:
+                raise
+            except Exception as error:  # noqa: BLE001 - it may be a third party's
+                problems.append(f"the rule {name} could not be applied: {error!r}")
+    wrong = {finding.case_id for finding in findings if not finding.is_fine}
+    order = {case.id: number for number, case in enumerate(run.suite.cases)}
+    kept = (each for each in findings if not (each.is_fine and each.case_id in wrong))
+    ranked = sorted(kept, key=lambda each: (order[each.case_id], each.effect.rank))
+    return ranked, [*dict.fromkeys(problems)]
 
 
-def _rank(finding: Finding) -> tuple[bool, float]:
-    return finding.is_fine, finding.effect.rank
+def without_profile(run: Run) -> list[Case]:
+    """Return the computations to which rules that need a profile were not applied."""
+    records = (CaseRecords(run, case) for case in run.suite.cases)
+    return [each.case for each in records if len(each.wall_s) and not each.has_profile]
 
 
-def _guarded(rule: Rule, records: CaseRecords) -> list[Finding]:
-    try:
-        return list(rule.find(records))
-    except ResultsError:
-        raise
-    except Exception as error:  # noqa: BLE001 - it may be a third party's
-        return [
-            Finding(
-                statement=f"the rule {rule.title!r} could not be applied: {error!r}",
-                evidence="", remedy="report it to the authors of the rule", doubt="",
-            )
-        ]  # fmt: skip
+def _apply(name: str, rule: Rule, records: CaseRecords) -> Iterator[Finding]:
+    if rule.needs_profile and not records.has_profile:
+        return
+    for finding in rule.find(records):
+        if finding.is_fine or not finding.effect.share < MIN_EFFECT:
+            yield replace(finding, rule=name, case_id=records.case.id)

@@ -15,22 +15,23 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
     A wait for a core makes turns longer, too, and is subtracted.
     """
-    threads = case.run.threads
-    loops = threads[(threads["case_id"] == case.case.id) & (threads["role"] == "loop")]
-    loops = loops[~loops["worker"].isin(["client"])]
+    # With GPU memory, commbench waits for the GPUs in the event loops.
+    if case.case.cluster.device == "gpu":
+        return
+    loops = case.of_iterations(case.run.threads)
+    loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]
     blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
     shares = blocked_s / loops["seconds"]
     keys = [loops["launch"], loops["iteration"]]
-    worst: pd.Series[float] = shares.groupby(keys).max()
-    worst = worst.reindex(case.wall_s.index).dropna()
+    worst: pd.Series[float] = shares.groupby(keys).max().dropna()
     if worst.empty:
         return
-    who = loops["worker"][shares.idxmax()]
+    who = shares.groupby(loops["worker"]).mean().idxmax()
     yield Finding(
         statement=f"the event loop of {who} is blocked {worst.median():.0%} of the time by calls "
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
-        effect=case.effect(worst, shares.groupby(keys).mean().reindex(worst.index)),
+        effect=case.effect(worst, shares.groupby(keys).mean()),
         remedy="find the call: plugins, async tasks, large objects that are pickled; run it in a "
         "thread",
         doubt="a thread that keeps the GIL blocks the loop as well",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pandas as pd
 
 from commbench.machine import cores
 from commbench.model import Case, Effect
-from commbench.stats.selection import counted, measured
+from commbench.stats.selection import measured
 from commbench.stats.summary import launches_interval
 
 if TYPE_CHECKING:
@@ -43,13 +44,29 @@ class CaseRecords:
         process = table["worker"].where(table["worker"].isin(["scheduler", "client"]), "workers")
         return table.assign(process=process)
 
+    @property
+    def has_profile(self) -> bool:
+        """Whether the times of all threads are known, and belong to the same code as the tasks.
+
+        Regions with other regions in them have the threads' times of these, but not their tasks.
+        """
+        regions = self.run.regions
+        outer = regions[regions["iteration"].isin(regions["parent"])]
+        return not self.profiles.empty and self.case.id not in set(outer["case_id"])
+
     @cached_property
     def wall_s(self) -> pd.Series[float]:
         """The wall time of each iteration."""
         samples = self._rows(measured(self.run))
         return samples[samples["layer"] == "workload"].set_index(_WINDOW)["seconds"]
 
-    def share(self, *parts: str, process: str = "workers", of: str = "mean") -> pd.Series[float]:
+    def of_iterations(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a frame of the run that belong to the case's measured iterations."""
+        rows = self._rows(table)
+        windows = pd.MultiIndex.from_frame(rows[_WINDOW])
+        return rows[windows.isin(self.wall_s.index)]
+
+    def share(self, *parts: str, process: str = "workers", how: str = "mean") -> pd.Series[float]:
         """Return the share of parts of a profile, over the processes of a kind.
 
         Parameters
@@ -58,53 +75,65 @@ class CaseRecords:
             Columns of ``profiles``, which are added.
         process
             ``workers``, ``scheduler`` or ``client``.
-        of
-            What to take of several processes: ``mean``, ``max``, ``min`` or ``sum``.
+        how
+            What to take of several processes: ``mean`` or ``max``.
         """
         rows = self.profiles[self.profiles["process"] == process]
         shares = rows[[*parts]].sum(axis=1, min_count=len(parts)) / rows["wall_s"]
-        result: pd.Series[float] = shares.groupby([rows[name] for name in _WINDOW]).agg(of)
+        result: pd.Series[float] = shares.groupby([rows[name] for name in _WINDOW]).agg(how)
         return result
 
-    def activity(self, *labels: str, of: str = "mean") -> pd.Series[float]:
-        """Return the share of activities of workers with these labels; 0 where none was recorded.
+    def activity(self, *labels: str, contexts: Collection[str] = ()) -> pd.Series[float]:
+        """Return the share of activities, over workers; 0 where none was recorded.
 
-        Activities of several threads add up, so that shares may be above 1.
+        Parameters
+        ----------
+        labels
+            Labels of ``Activity``, whose times are added.
+        contexts
+            The contexts that count; without any, all.
         """
-        rows = self._rows(self.run.activities)
+        rows = self.of_iterations(self.run.activities)
         rows = rows[rows["label"].isin(labels)]
+        if contexts:
+            rows = rows[rows["context"].isin(contexts)]
         workers = self.profiles[self.profiles["process"] == "workers"]
         workers = workers.set_index([*_WINDOW, "worker"])
         seconds = rows.groupby([*_WINDOW, "worker"], observed=True)["seconds"].sum()
         shares = seconds.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
-        result: pd.Series[float] = shares.groupby(level=_WINDOW).agg(of)
+        result: pd.Series[float] = shares.groupby(level=_WINDOW).mean()
         return result
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """The transfers of measured iterations, with their ``seconds``."""
-        table = counted(self._rows(self.run.transfers), self.run)
-        return table.assign(seconds=table["stop_s"] - table["start_s"])
+        layers = set(self._rows(self.run.samples)["layer"])
+        table = self.run.transfers
+        # Fetches of all-to-all have no wall time.
+        rows = self.of_iterations(table) if "workload" in layers else self._rows(table)
+        return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """The computations of measured iterations, with their ``seconds``."""
-        table = self._rows(self.run.tasks)
-        table = counted(table[table["action"] == "compute"], self.run)
-        return table.assign(seconds=table["stop_s"] - table["start_s"])
+        rows = self.of_iterations(self.run.tasks)
+        rows = rows[rows["action"] == "compute"]
+        return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
     @cached_property
     def n_cores(self) -> float:
-        """The cores that the processes share, nan if they are on several hosts or unknown ones."""
+        """The cores that the processes share; nan if they are on other hosts, or unknown ones."""
+        known = self.run.manifest.environment
+        here = (known.get("host") or {}).get("name")
         places = self._rows(self.run.places)
-        if len(set(places["host_id"])) > 1:
+        if len(set(places["host_id"])) != 1 or (here and set(places["host"]) != {here}):
             return math.nan
-        return cores.usable(self.run.manifest.environment.get("cpu") or {}) or math.nan
+        return cores.usable(known.get("cpu") or {}) or math.nan
 
     @cached_property
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
-        loops = self._rows(self.run.threads)
+        loops = self.of_iterations(self.run.threads)
         loops = loops[(loops["role"] == "loop") & (loops["idle_seconds"] > 0)]
         demand = (loops["idle_cpu_seconds"] + loops["idle_wait_seconds"]) / loops["idle_seconds"]
         medians = demand.groupby(loops["worker"]).median()
@@ -113,14 +142,9 @@ class CaseRecords:
     @cached_property
     def polled(self) -> pd.Series[float]:
         """The share of the processes' time on cores in which their event loops poll."""
-        loops, tasks = (
-            ["serialize_s", "deserialize_s", "messages_s", "poll_s"],
-            ["compute_s", "other_cpu_s"],
-        )
-        rows = self.profiles
-        spent = (
-            rows[loops].sum(axis=1) + rows[tasks].sum(axis=1) * self.case.cluster.threads_per_worker
-        )
+        rows, n_threads = self.profiles, self.case.cluster.threads_per_worker
+        on_loop = rows[["serialize_s", "deserialize_s", "messages_s", "poll_s"]].sum(axis=1)
+        spent = on_loop + rows[["compute_s", "other_cpu_s"]].sum(axis=1) * n_threads
         keys = [rows[name] for name in _WINDOW]
         result: pd.Series[float] = rows["poll_s"].groupby(keys).sum() / spent.groupby(keys).sum()
         return result
@@ -141,13 +165,14 @@ class CaseRecords:
         """Return the effect of shares: the median over launches, and its interval.
 
         The effect of several estimates is the mean of their medians, and its interval contains all
-        of theirs.
+        of theirs. Without any value it is 0.
         """
         estimates = [_estimate(each) for each in shares]
         values, lows, highs = map(np.array, zip(*estimates, strict=True))
         known = [*values[~np.isnan(values)]]
         if not known:
-            return Effect()
+            # Nothing of the kind was recorded.
+            return Effect(share=0.0, low=0.0, high=0.0)
         return Effect(
             share=float(np.mean(known)),
             low=float(np.nanmin([*known, *lows])),

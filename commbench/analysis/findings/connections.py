@@ -11,10 +11,7 @@ from commbench.model import Finding
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if workers make connections while threads await data.
-
-    Several connections may be made at once, so that their durations add up to more than is lost.
-    """
+    """Yield a finding if workers make connections while threads await data or tasks."""
     connecting = case.activity("connect")
     awaited = case.share("data_s", "idle_s")
     yield Finding(
@@ -23,7 +20,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(np.minimum(connecting, awaited)),
         remedy="use the cluster for longer, so that connections are reused; on many workers, "
         "raise distributed.worker.connections.incoming and outgoing",
-        doubt="several connections may have been made at the same time",
+        doubt="a peer that did not answer takes as long as its time-out",
     )
 
 

@@ -20,8 +20,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
         effect=case.effect(waits),
-        remedy="take more cores",
-        doubt="other programs may have used the cores: see the disturbances",
+        remedy="use more cores, or fewer workers and threads",
+        doubt="other programs on these cores: commbench report -v lists them",
     )
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
-from commbench.stats.selection import counted
 
 _LEAST = 10_000_000
 """The smallest number of bytes that is worth a finding."""
 _LARGE = 1_000_000
+_MESSAGE_BYTES = 1000
+"""More than a message about a task has."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -23,9 +24,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     They take as long as between workers, while task threads have no task. By default they take the
     way over the scheduler, and so twice that.
     """
-    wire = case.run.wire
-    wire = wire[(wire["case_id"] == case.case.id) & (wire["dst"] == "")]
-    sent = counted(wire, case.run).groupby(["launch", "iteration"])["nbytes"].sum()
+    wire = case.of_iterations(case.run.wire)
+    wire = wire[wire["dst"] == ""]
+    # Each finished task is a message to the scheduler.
+    payload = wire["nbytes"] - _MESSAGE_BYTES * wire["n_messages"]
+    sent = payload.groupby([wire["launch"], wire["iteration"]]).sum()
     sent = sent.reindex(case.wall_s.index, fill_value=0)
     if not sent.median() >= _LEAST:
         return
@@ -41,7 +44,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="wire: nbytes from workers to others; profile: idle",
         effect=case.effect(*estimates),
         remedy="keep results on the cluster: reduce or write them there, or persist and use them",
-        doubt="task graphs and messages to the scheduler count, too",
+        doubt="connections between workers that were busy when the recording began count as well",
     )
 
 

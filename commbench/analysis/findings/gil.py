@@ -25,7 +25,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     n_threads = case.case.cluster.threads_per_worker
     if n_threads < 2:
         return
-    on_cores = case.share("compute_s", "other_cpu_s") * n_threads
+    # Where libraries compute in other threads, it is not the GIL.
+    on_cores = case.share("compute_s", "other_cpu_s") * n_threads + case.share("other_threads_s")
     blocked = case.share("blocked_s")
     wanted = on_cores.median() + n_threads * case.share("queue_s").median()
     if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE):
@@ -38,8 +39,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
         evidence="profile: blocked, compute",
         effect=case.effect(saved),
-        remedy=f"take processes for threads: {n_workers * n_threads} workers with 1 thread each",
-        doubt="a lock of the tasks' own or a blocking read looks the same",
+        remedy="use processes instead of threads: "
+        f"LocalCluster(n_workers={n_workers * n_threads}, threads_per_worker=1)",
+        doubt="a lock in the tasks or a blocking read looks the same",
         trials=({"workers": str(n_workers * n_threads), "threads": "1"},),
     )
 

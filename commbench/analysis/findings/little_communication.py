@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             "is not what takes long",
             evidence="profile: await data",
             effect=awaited,
-            remedy="leave it, and look at the tasks",
+            remedy="keep the backend; the time goes into the tasks",
             doubt="tasks that wait for others look idle, not as if they awaited data",
             is_fine=True,
         )

@@ -12,8 +12,8 @@ from commbench.model import Finding
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers were paused in measured iterations."""
-    paused = case.run.spills
-    paused = paused[(paused["case_id"] == case.case.id) & (paused["paused_seconds"] > 0)]
+    paused = case.of_iterations(case.run.spills)
+    paused = paused[paused["paused_seconds"] > 0]
     if paused.empty:
         return
     keys = ["launch", "iteration"]

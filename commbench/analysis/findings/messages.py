@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.model import Finding
+from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 
 _SMALL = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
 _MOSTLY = 0.5
-_FAST = ("mpi", "ucx:shm+thread-future")
-"""Backends that move bytes faster than tcp, on one host at least."""
 
 
 def find_latency(case: CaseRecords) -> Iterator[Finding]:
@@ -51,7 +49,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(awaited, 0 * awaited),
         remedy="try a faster backend, or move less: fewer columns, smaller types, an early filter",
         doubt="a fetch also lasts while sender and receiver are busy with other messages",
-        trials=tuple({"backend": name} for name in _FAST if name != case.case.backend),
+        trials=tuple({"backend": name} for name in _fast() if name != case.case.backend),
     )
 
 
@@ -62,6 +60,12 @@ def _small_share(case: CaseRecords) -> float:
     return (
         float(log["seconds"][log["nbytes"] < _SMALL].sum() / total_s) if total_s else float("nan")
     )
+
+
+def _fast() -> list[str]:
+    """Return the best settings of the backends that move bytes faster than sockets do."""
+    backends = (registry.load("backend", name) for name in registry.names("backend"))
+    return [backend().best for backend in backends if backend.is_fast]
 
 
 LATENCY = Rule(

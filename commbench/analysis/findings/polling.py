@@ -35,8 +35,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence=f"profile: poll, which is {polled.median():.0%} of the processes' time on cores; "
         f"no core, {case.share('queue_s').median():.0%}",
         effect=case.effect(*estimates),
-        remedy="use a progress mode that sleeps" + f": {best}" * other
-        + ("" if other else ", or take more cores than processes"),
+        remedy=f"if you need {best.partition(':')[0]}, use {best}, whose loops sleep"
+        if other
+        else "take more cores than processes",
         doubt="with a core for each process, polling shortens latency",
         trials=({"backend": best},) if other else (),
     )  # fmt: skip

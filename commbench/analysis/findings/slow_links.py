@@ -10,6 +10,7 @@ import pandas as pd
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Effect, Finding
 from commbench.model.units import format_bandwidth
+from commbench.stats import grouping
 
 _REMEDIES = {
     "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
@@ -27,8 +28,7 @@ _MAX_CAUSES, _MAX_NAMED = 3, 6
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding for each of the slowest causes of slow pairs, and one for the others.
 
-    At ordinary speed, a transfer would end earlier by a share of its duration. What the worst
-    receiver saves, the iteration saves at most; at least that which it awaits without a task.
+    At ordinary speed, a transfer would end earlier by a share of its duration.
     """
     slow = case.run.slow_pairs
     slow = slow[slow["case_id"] == case.case.id]
@@ -60,22 +60,32 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 
 def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
-    most = _saved(case, channel, slow)
-    return case.effect(most, most * case.share("data_s", of="max"))
+    """Return what the receiver saves that waits the longest for slow transfers.
 
-
-def _saved(case: CaseRecords, channel: str, slow: pd.DataFrame) -> pd.Series[float]:
-    """Return the share of the time that the slow transfers last too long, at the worst receiver."""
+    That is at most a share of the time in which one is under way, at least as much of this as it
+    awaits data without a task. Fetches of all-to-all have no wall time, and no effect.
+    """
     log = case.transfers[case.transfers["channel"] == channel]
     factors = slow.set_index(["src", "dst"])["slowdown"]
     pairs = pd.MultiIndex.from_arrays([log["src"].astype("str"), log["dst"].astype("str")])
-    late_s = log["seconds"].to_numpy() * (1 - 1 / factors.reindex(pairs).fillna(1.0).to_numpy())
-    by_receiver = pd.Series(np.asarray(late_s)).groupby(
-        [log[name].to_numpy() for name in ("launch", "iteration", "dst")]
+    log = log[pairs.isin(factors.index)]
+    if case.wall_s.empty or log.empty:
+        return Effect()
+    keys = ["launch", "iteration", "dst"]
+    windows = log[keys].astype({"dst": "str"}).reset_index(drop=True)
+    window = windows.groupby(keys).ngroup().to_numpy()
+    order = grouping.sort_order(window)
+    start_s, stop_s = log[["start_s", "stop_s"]].to_numpy()[order].T
+    busy_s = grouping.union_lengths(start_s, stop_s, window[order])
+    first = windows.iloc[order[grouping.starts(window[order])]]
+    saved_s = pd.Series(busy_s * (1 - 1 / factors.median()), pd.MultiIndex.from_frame(first))
+    workers = case.profiles.set_index(["launch", "iteration", "worker"])["data_s"]
+    awaited_s = workers.reindex(saved_s.index).fillna(0.0)
+    most, least = (
+        (seconds.groupby(level=["launch", "iteration"]).max() / case.wall_s).dropna()
+        for seconds in (saved_s, np.minimum(saved_s, awaited_s))
     )
-    worst = by_receiver.sum().groupby(level=[0, 1]).max().rename_axis(["launch", "iteration"])
-    shares: pd.Series[float] = (worst / case.wall_s).dropna().clip(upper=1.0)
-    return shares
+    return case.effect(most, least)
 
 
 RULE = Rule(

@@ -7,28 +7,26 @@ from collections.abc import Iterator
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes, parse_bytes
-from commbench.stats.selection import counted
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers spilled in measured iterations."""
-    spills = case.run.spills
-    spills = counted(spills[spills["case_id"] == case.case.id], case.run)
+    spills = case.of_iterations(case.run.spills)
+    spills = spills[spills["nbytes"] > 0]
     if spills.empty:
         return
     on_disk = case.activity("disk-write", "disk-read")
-    coding = case.activity("serialize", "deserialize")
     limit = case.case.cluster.memory_limit
     trials: tuple[dict[str, str], ...] = ()
     if limit.endswith("B"):
-        trials = ({"memory-limit": f"{2 * parse_bytes(limit)}B"},)
+        trials = ({"memory_limit": f"{2 * parse_bytes(limit)}B"},)
     yield Finding(
         statement=f"workers write {format_bytes(int(spills['nbytes'].sum() / len(case.wall_s)))} "
         f"per iteration to disk, as their memory is full; the disk takes "
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
-        effect=case.effect(on_disk, on_disk + coding),
-        remedy="give workers more memory, or persist less at a time",
+        effect=case.effect(on_disk),
+        remedy="give workers more memory (LocalCluster(memory_limit=…)), or persist less at a time",
         doubt="data that are no longer needed, but referred to, fill memory, too",
         trials=trials,
     )

@@ -23,8 +23,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement, _, reason = str(text).partition(": ")
         yield Finding(
             statement=statement,
-            evidence=f"transports: {rows['evidence'].iloc[0]}" + f". {reason}" * bool(reason),
-            remedy=f"measure {best}" if best != backend else "see `commbench doctor`",
+            evidence=f"{reason}. " * bool(reason) + f"transports: {rows['evidence'].iloc[0]}",
+            remedy=f"recommended: {best}" if best != backend else "see commbench doctor",
             doubt="faster transports are not always faster in Dask, so measure it",
             trials=({"backend": best},) if best != backend else (),
         )

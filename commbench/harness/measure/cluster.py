@@ -75,7 +75,14 @@ def measure_cluster(
                     [sample],
                     counted,
                     collect(launch, iteration, n_tasks_before, cluster),
-                    spills(launch, iteration, spilled_before, sample.started_at_s, cluster),
+                    spills(
+                        launch,
+                        iteration,
+                        spilled_before,
+                        sample.started_at_s,
+                        sample.seconds,
+                        cluster,
+                    ),
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
@@ -179,13 +186,13 @@ def collect(
 
 def spills(
     launch: Launch, iteration: int, before: dict[str, tuple[int, int]], since_s: float,
-    cluster: RunningCluster,
+    seconds: float, cluster: RunningCluster,
 ) -> Iterator[Record]:  # fmt: skip
     """Yield what workers have spilled since ``spill.written`` returned `before`.
 
-    Their pauses count from the time `since_s`.
+    Their pauses count from the time `since_s`, for some `seconds`.
     """
-    paused_s = cluster.client.run_on_scheduler(spill.paused, since_s)
+    paused_s = cluster.client.run_on_scheduler(spill.paused, since_s, since_s + seconds)
     for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
         n_values_before, nbytes_before = before.get(address, (0, 0))
         if n_values > n_values_before or address in paused_s:
