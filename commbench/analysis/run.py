@@ -217,7 +217,7 @@ class Run:
         return tuple(self._diagnosis[0])
 
     @property
-    def problems_of_rules(self) -> tuple[str, ...]:
+    def rule_problems(self) -> tuple[str, ...]:
         """Why rules could not be applied."""
         return tuple(self._diagnosis[1])
 
@@ -232,7 +232,7 @@ class Run:
         """The warnings about the run."""
         from commbench.analysis import warnings
 
-        return (*warnings.find(self), *self.problems_of_rules)
+        return (*warnings.find(self), *self.rule_problems)
 
 
 def load(run: str | Path) -> Run:

@@ -58,7 +58,7 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
         click.echo(json.dumps([asdict(finding) for finding in data.findings]), nl=False)
     else:
         parts = [*sentences.details(data)] or ["No rule has a finding."]
-        notes = [*data.problems_of_rules]
+        notes = [*data.rule_problems]
         if lacking := findings.without_profile(data):
             names = ", ".join(data.case_names[case.id] for case in lacking)
             notes.append(

@@ -173,7 +173,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     if stopping is not None:
         budget.validate_stopping(stopping)
         suite = budget.pilot(suite)
-        # Your own code has one size.
+        # A user's code has one size.
         small = any(workloads.load(case.workload).quick for case in suite.cases)
         stopping = replace(stopping, quick=stopping.quick and small)
     if not given["quiet"]:

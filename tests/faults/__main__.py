@@ -38,13 +38,13 @@ def main() -> None:
 def _failed(name: str) -> Outcome:
     rule = name.removeprefix("prove-").removeprefix("healthy")
     return Outcome(
-        rule=rule, right=False, amount=0.0, job="", held_out=False, found=[], false=["failed"]
+        rule=rule, right=False, amount=0.0, job="", for_validation=False, found=[], false=["failed"]
     )
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
-    lines = ["| rule | what it detects | hits | hits, held out | false alarms |",
+    lines = ["| rule | what it detects | hits | hits in validation | false alarms |",
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
     names = [*Outcome.__dataclass_fields__, "trial", "at", "commit", "machine"]
     table = pd.DataFrame(rows, columns=names)
@@ -57,7 +57,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         false = [name in found for found in others["false"]]
         lines.append(
             f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(trials['right'])} | "
-            f"{_rate(trials['right'][trials['held_out'].astype(bool)])} | {_rate(false)} |"
+            f"{_rate(trials['right'][trials['for_validation'].astype(bool)])} | {_rate(false)} |"
         )
     if len(healthy):
         lines.append(

@@ -45,7 +45,7 @@ class Outcome:
     """
     amount: float
     job: str
-    held_out: bool
+    for_validation: bool
     found: list[str]
     """The rules with findings that are not fine."""
     false: list[str]
@@ -98,7 +98,7 @@ FAULTS = {
     "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0)),
     "small-messages": Fault(jobs=("graph", "array", "array"), amounts=(1.0, 1.0, 1.0),
                             also=("scheduler",)),
-    "scheduler": Fault(jobs=("graph",) * 3, amounts=(2.0, 5.0, 3.0), also=("small-messages",)),
+    "scheduler": Fault(jobs=("graph",) * 3, amounts=(5.0, 10.0, 7.0), also=("small-messages",)),
     "skew": Fault(jobs=("graph",) * 3, amounts=(3.0, 6.0, 4.0)),
     "unbalanced-p2p": Fault(jobs=("frame",) * 3, amounts=(0.8, 0.95, 0.9), also=("skew",)),
     "encryption": Fault(
@@ -122,7 +122,7 @@ FAULTS = {
         options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
         cure="memory-limit",
     ),
-    # A connection with TLS takes some milliseconds, of a tenth of a second.
+    # A connection with TLS takes some milliseconds, as long as the tasks.
     "connections": Fault(
         jobs=("graph",) * 3, amounts=(1.0, 1.0, 1.0), also=("encryption", "scheduler"),
         options=lambda _: ("--backends", "tls"),
@@ -166,11 +166,11 @@ class Trial:
 
     @classmethod
     def draw(cls, name: str, seed: int, folder: Path) -> Trial:
-        """Return the trial of a seed; every third one is held out."""
+        """Return the trial of a seed; every third one is for validation."""
         fault, dice = FAULTS[name], random.Random(f"{name} {seed}")
-        held_out = is_held_out(seed)
-        job = dice.choice(fault.jobs if held_out else fault.jobs[:-1])
-        amount = fault.amounts[-1] if held_out else dice.choice(fault.amounts[:-1])
+        for_validation = is_validation(seed)
+        job = dice.choice(fault.jobs if for_validation else fault.jobs[:-1])
+        amount = fault.amounts[-1] if for_validation else dice.choice(fault.amounts[:-1])
         return cls(name, fault, job, amount, seed, folder)
 
     @contextlib.contextmanager
@@ -218,12 +218,13 @@ class Trial:
         share, low, high = effect
         fields = {"right": hit is not None if self.name else not false, **given}
         return Outcome(
-            rule=self.name, amount=self.amount, job=self.job, held_out=is_held_out(self.seed),
-            found=rules, false=false, effect=share, effect_low=low, effect_high=high, **fields,
+            rule=self.name, amount=self.amount, job=self.job,
+            for_validation=is_validation(self.seed), found=rules, false=false,
+            effect=share, effect_low=low, effect_high=high, **fields,
         )  # fmt: skip
 
 
-def is_held_out(seed: int) -> bool:
+def is_validation(seed: int) -> bool:
     """Return whether the trial of a seed is kept for validation."""
     return seed % 3 == 2
 

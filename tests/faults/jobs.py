@@ -142,12 +142,12 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
     if fault == "gathered":
         megabytes = amount / tasks
     if fault == "connections":
-        tasks, megabytes = 4, 0.1
+        tasks = 2
 
     def make(k):
         if fault == "scheduler":
             return k
-        if fault == "small-messages":
+        if fault in ("small-messages", "connections"):
             return np.ones(100)
         if fault == "skew":
             time.sleep(0.05 * (amount if k % len(workers) == 0 else 1))

@@ -40,4 +40,5 @@ def test_cluster_as_ranks_of_one_world() -> None:
 
 
 def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
-    assert run_ranks(2, "frames").count("whole\n") == 2
+    # What the ranks print may be interleaved within a line.
+    assert run_ranks(2, "frames").count("whole") == 2

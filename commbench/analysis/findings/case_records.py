@@ -153,7 +153,7 @@ class CaseRecords:
     def without_waits(self) -> pd.Series[float]:
         """The share that would be saved if no thread had to wait for a core.
 
-        Threads wait in their own turn, and while they await data or tasks, the event loops do.
+        While task threads await data or tasks, event loops may wait for a core, too.
         """
         loops = self.profiles[self.profiles["process"] != "client"]
         waits = loops["loop_queue_s"] / loops["wall_s"]
