@@ -528,10 +528,7 @@ class _Observer:
         self._emit(sample)
         self._switch()
         few: list[Record] = []
-        few += timing.spills(
-            region.launch, region.number, region.spilled, region.started_at_s, seconds,
-            self._cluster,
-        )  # fmt: skip
+        few += timing.spills(region.launch, sample, region.spilled, self._cluster)
         if region.profiler is not None:
             few += region.profiler.records(region.launch, region.number)
         for record in few:

@@ -16,6 +16,11 @@ MB = 10**6
 LAUNCH = make_launch(builders.case(), 2)
 
 
+def sampled(started_at_s):
+    """Return the sample of the iteration 1, which lasts a minute."""
+    return builders.sample(LAUNCH.case, 60.0, iteration=1, started_at_s=started_at_s)
+
+
 def evict_all(dask_worker):
     """Write all data of the worker to disk, as it does when its memory is full."""
     while dask_worker.data.fast:
@@ -30,12 +35,12 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     wait(first)
     client.run(evict_all, workers=where)
     before = client.run(spill.written)
-    assert list(measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)) == []
+    assert list(measuring.spills(LAUNCH, sampled(time.time()), before, cluster)) == []
 
     more = client.scatter(arrays[1:], workers=where, hash=False)
     wait(more)
     client.run(evict_all, workers=where)
-    (record,) = measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)
+    (record,) = measuring.spills(LAUNCH, sampled(time.time()), before, cluster)
     assert isinstance(record, Spill)
     assert record.paused_seconds == 0
     assert (record.worker, record.launch, record.iteration, record.n_values) == ("0", 2, 1, 2)
@@ -54,11 +59,11 @@ def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster)
     processes.until(
         lambda: client.scheduler_info()["workers"][where[0]]["status"] == "running", "running"
     )
-    (record,) = measuring.spills(LAUNCH, 1, before, began, 60.0, cluster)
+    (record,) = measuring.spills(LAUNCH, sampled(began), before, cluster)
     assert (record.worker, record.n_values, record.nbytes) == ("1", 0, 0)
     assert 0 < record.paused_seconds < time.time() - began
     # Before the time that is asked for, nothing counts.
-    assert list(measuring.spills(LAUNCH, 1, before, time.time(), 1.0, cluster)) == []
+    assert list(measuring.spills(LAUNCH, sampled(time.time()), before, cluster)) == []
 
 
 def test_a_worker_that_is_still_paused_is_counted_until_the_end():

@@ -57,10 +57,12 @@ def find(run: Run) -> tuple[list[Finding], list[str]]:
     is wrong is only said of cases without other findings.
     """
     findings, problems = list[Finding](), list[str]()
+    # Rules share what was computed for a case.
+    cases = [CaseRecords(run, case) for case in run.suite.cases]
     for name in registry.names("rule"):
-        for case in run.suite.cases:
+        for records in cases:
             try:
-                findings += _apply(name, registry.load("rule", name), CaseRecords(run, case))
+                findings += _apply(name, registry.load("rule", name), records)
             except ResultsError:
                 raise
             except Exception as error:  # noqa: BLE001 - it may be a third party's

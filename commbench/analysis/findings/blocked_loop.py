@@ -18,7 +18,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # With GPU memory, commbench waits for the GPUs in the event loops.
     if case.case.cluster.device == "gpu":
         return
-    loops = case.of_iterations(case.run.threads)
+    loops = case.measured_rows(case.run.threads)
     loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]
     blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
     shares = blocked_s / loops["seconds"]

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commbench.backends import parse
+from commbench.backends.base import Backend
+from commbench.errors import CommbenchError
 from commbench.machine import cores
 from commbench.model import Case, Effect
+from commbench.stats import grouping
 from commbench.stats.selection import measured
 from commbench.stats.summary import launches_interval
 
@@ -32,7 +36,20 @@ class CaseRecords:
 
     def __init__(self, run: Run, case: Case) -> None:
         self.run, self.case = run, case
-        self.name = case.workload if run.is_user_code else case.variant
+
+    @cached_property
+    def backend(self) -> Backend | None:
+        """The backend of the case, or None if its plug-in is not installed."""
+        try:
+            return parse(self.case.backend)
+        except CommbenchError:
+            return None
+
+    @property
+    def better(self) -> str:
+        """The backend with the settings that its documentation recommends, or "" if it has them."""
+        best = self.backend.best if self.backend else ""
+        return best if best != self.case.backend else ""
 
     @cached_property
     def profiles(self) -> pd.DataFrame:
@@ -40,7 +57,7 @@ class CaseRecords:
 
         This is ``scheduler``, ``client`` or ``workers``.
         """
-        table = self._rows(self.run.worker_profiles)
+        table = self.rows(self.run.worker_profiles)
         process = table["worker"].where(table["worker"].isin(["scheduler", "client"]), "workers")
         return table.assign(process=process)
 
@@ -57,12 +74,16 @@ class CaseRecords:
     @cached_property
     def wall_s(self) -> pd.Series[float]:
         """The wall time of each iteration."""
-        samples = self._rows(measured(self.run))
+        samples = self.rows(measured(self.run))
         return samples[samples["layer"] == "workload"].set_index(_WINDOW)["seconds"]
 
-    def of_iterations(self, table: pd.DataFrame) -> pd.DataFrame:
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a frame of the run that belong to the case."""
+        return table[table["case_id"] == self.case.id]
+
+    def measured_rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a frame of the run that belong to the case's measured iterations."""
-        rows = self._rows(table)
+        rows = self.rows(table)
         windows = pd.MultiIndex.from_frame(rows[_WINDOW])
         return rows[windows.isin(self.wall_s.index)]
 
@@ -93,7 +114,7 @@ class CaseRecords:
         contexts
             The contexts that count; without any, all.
         """
-        rows = self.of_iterations(self.run.activities)
+        rows = self.measured_rows(self.run.activities)
         rows = rows[rows["label"].isin(labels)]
         if contexts:
             rows = rows[rows["context"].isin(contexts)]
@@ -107,16 +128,16 @@ class CaseRecords:
     @cached_property
     def transfers(self) -> pd.DataFrame:
         """The transfers of measured iterations, with their ``seconds``."""
-        layers = set(self._rows(self.run.samples)["layer"])
+        layers = set(self.rows(self.run.samples)["layer"])
         table = self.run.transfers
         # Fetches of all-to-all have no wall time.
-        rows = self.of_iterations(table) if "workload" in layers else self._rows(table)
+        rows = self.measured_rows(table) if "workload" in layers else self.rows(table)
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """The computations of measured iterations, with their ``seconds``."""
-        rows = self.of_iterations(self.run.tasks)
+        rows = self.measured_rows(self.run.tasks)
         rows = rows[rows["action"] == "compute"]
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
@@ -125,7 +146,7 @@ class CaseRecords:
         """The cores that the processes share; nan if they are on other hosts, or unknown ones."""
         known = self.run.manifest.environment
         here = (known.get("host") or {}).get("name")
-        places = self._rows(self.run.places)
+        places = self.rows(self.run.places)
         if len(set(places["host_id"])) != 1 or (here and set(places["host"]) != {here}):
             return math.nan
         return cores.usable(known.get("cpu") or {}) or math.nan
@@ -133,7 +154,7 @@ class CaseRecords:
     @cached_property
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
-        loops = self.of_iterations(self.run.threads)
+        loops = self.measured_rows(self.run.threads)
         loops = loops[(loops["role"] == "loop") & (loops["idle_seconds"] > 0)]
         demand = (loops["idle_cpu_seconds"] + loops["idle_wait_seconds"]) / loops["idle_seconds"]
         medians = demand.groupby(loops["worker"]).median()
@@ -179,8 +200,16 @@ class CaseRecords:
             high=float(np.nanmax([*known, *highs])),
         )
 
-    def _rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        return table[table["case_id"] == self.case.id]
+    @staticmethod
+    def busy_s(log: pd.DataFrame, *keys: str) -> pd.Series[float]:
+        """Return the time in which at least one transfer of a log is under way, by these keys."""
+        windows = log[[*keys]].astype(dict.fromkeys({*keys} - {*_WINDOW}, "str"))
+        window = windows.groupby([*keys]).ngroup().to_numpy()
+        order = grouping.sort_order(window)
+        start_s, stop_s = log[["start_s", "stop_s"]].to_numpy()[order].T
+        seconds = grouping.union_lengths(start_s, stop_s, window[order])
+        first = windows.iloc[order[grouping.starts(window[order])]]
+        return pd.Series(seconds, pd.MultiIndex.from_frame(first))
 
 
 def _estimate(shares: pd.Series[float]) -> tuple[float, float, float]:

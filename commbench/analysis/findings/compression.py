@@ -15,10 +15,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
     The speed of the wire is that of the bytes on it while a transfer is under way.
     """
-    settings = case.run.settings
-    settings = settings[(settings["case_id"] == case.case.id) & (settings["name"] == COMPRESSION)]
+    settings = case.rows(case.run.settings)
+    settings = settings[settings["name"] == COMPRESSION]
     names = [str(value) for value in settings["value"].unique() if value != "none"]
-    coverage = case.run.coverage[case.run.coverage["case_id"] == case.case.id]
+    coverage = case.rows(case.run.coverage)
     if not names or coverage.empty:
         return
     spent = case.activity("compress", "decompress", contexts=("get-data", "gather-dep"))

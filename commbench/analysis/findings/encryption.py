@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.backends import parse
-from commbench.errors import CommbenchError
 from commbench.model import Finding
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if a backend encrypts, and event loops are busy with messages."""
-    try:
-        plain = parse(case.case.backend).plain
-    except CommbenchError:
-        return
-    if not plain:
+    if not (case.backend and (plain := case.backend.plain)):
         return
     busy = case.share("messages_s")
     yield Finding(

@@ -12,7 +12,7 @@ from commbench.model import Finding
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers were paused in measured iterations."""
-    paused = case.of_iterations(case.run.spills)
+    paused = case.measured_rows(case.run.spills)
     paused = paused[paused["paused_seconds"] > 0]
     if paused.empty:
         return

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.backends import parse
-from commbench.errors import CommbenchError
 from commbench.model import Finding
 
 
@@ -24,22 +22,17 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     estimates = [waits * polled, waits]
     if waits.median() > 0.2:
         estimates.append(polled)
-    try:
-        best = parse(case.case.backend).best
-    except CommbenchError:
-        best = case.case.backend
-    other = best != case.case.backend
     yield Finding(
         statement=f"{len(case.polling)} event loops poll"
         + f" on {case.n_cores:g} cores" * (not math.isnan(case.n_cores)),
         evidence=f"profile: poll, which is {polled.median():.0%} of the processes' time on cores; "
         f"no core, {case.share('queue_s').median():.0%}",
         effect=case.effect(*estimates),
-        remedy=f"if you need {best.partition(':')[0]}, use {best}, whose loops sleep"
-        if other
+        remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}, whose loops sleep"
+        if case.better
         else "take more cores than processes",
         doubt="with a core for each process, polling shortens latency",
-        trials=({"backend": best},) if other else (),
+        trials=({"backend": case.better},) if case.better else (),
     )  # fmt: skip
 
 

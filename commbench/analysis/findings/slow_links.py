@@ -10,7 +10,6 @@ import pandas as pd
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Effect, Finding
 from commbench.model.units import format_bandwidth
-from commbench.stats import grouping
 
 _REMEDIES = {
     "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
@@ -30,8 +29,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
     At ordinary speed, a transfer would end earlier by a share of its duration.
     """
-    slow = case.run.slow_pairs
-    slow = slow[slow["case_id"] == case.case.id]
+    slow = case.rows(case.run.slow_pairs)
     for channel, on_channel in slow.groupby("channel", sort=False):
         causes = [*on_channel.groupby("cause", sort=False)]
         on_way = f" ({channel})" * (channel != "gather")
@@ -71,14 +69,7 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
     log = log[pairs.isin(factors.index)]
     if case.wall_s.empty or log.empty:
         return Effect()
-    keys = ["launch", "iteration", "dst"]
-    windows = log[keys].astype({"dst": "str"}).reset_index(drop=True)
-    window = windows.groupby(keys).ngroup().to_numpy()
-    order = grouping.sort_order(window)
-    start_s, stop_s = log[["start_s", "stop_s"]].to_numpy()[order].T
-    busy_s = grouping.union_lengths(start_s, stop_s, window[order])
-    first = windows.iloc[order[grouping.starts(window[order])]]
-    saved_s = pd.Series(busy_s * (1 - 1 / factors.median()), pd.MultiIndex.from_frame(first))
+    saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
     workers = case.profiles.set_index(["launch", "iteration", "worker"])["data_s"]
     awaited_s = workers.reindex(saved_s.index).fillna(0.0)
     most, least = (

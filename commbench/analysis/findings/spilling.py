@@ -11,7 +11,7 @@ from commbench.model.units import format_bytes, parse_bytes
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers spilled in measured iterations."""
-    spills = case.of_iterations(case.run.spills)
+    spills = case.measured_rows(case.run.spills)
     spills = spills[spills["nbytes"] > 0]
     if spills.empty:
         return

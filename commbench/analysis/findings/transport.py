@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.backends import parse
-from commbench.errors import CommbenchError
 from commbench.model import Finding
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding for each contradiction between the backend and the live connections."""
-    used = case.run.pair_transports
-    used = used[(used["case_id"] == case.case.id) & (used["contradiction"] != "")]
-    backend = case.case.backend
-    try:
-        best = parse(backend).best
-    except CommbenchError:
-        best = backend
+    used = case.rows(case.run.pair_transports)
+    used = used[used["contradiction"] != ""]
     for text, rows in used.groupby("contradiction", sort=False, observed=True):
         statement, _, reason = str(text).partition(": ")
         yield Finding(
             statement=statement,
             evidence=f"{reason}. " * bool(reason) + f"transports: {rows['evidence'].iloc[0]}",
-            remedy=f"recommended: {best}" if best != backend else "see commbench doctor",
+            remedy=f"recommended: {case.better}" if case.better else "see commbench doctor",
             doubt="faster transports are not always faster in Dask, so measure it",
-            trials=({"backend": best},) if best != backend else (),
+            trials=({"backend": case.better},) if case.better else (),
         )
 
 

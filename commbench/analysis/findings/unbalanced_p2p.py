@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-import pandas as pd
-
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
-from commbench.stats import grouping
 
 _MORE = 1.5
 """The bytes of the worker that receives the most, over the average."""
@@ -32,7 +28,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     more = most / (received.groupby(level=window).sum() / len(workers))
     if more.median() < _MORE:
         return
-    busy = _busy_s(log) / case.wall_s
+    busy = case.busy_s(log, *window) / case.wall_s
     yield Finding(
         statement=f"one worker receives {format_bytes(int(most.median()))} by P2P, "
         f"{more.median():.1f} times the average of the workers",
@@ -41,16 +37,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         remedy="divide the data evenly: more partitions, or another key",
         doubt="few partitions can't be divided evenly",
     )
-
-
-def _busy_s(log: pd.DataFrame) -> pd.Series[float]:
-    """Return the time of each iteration in which a batch is under way."""
-    window = log.groupby(["launch", "iteration"], observed=True).ngroup().to_numpy()
-    order = np.argsort(window, kind="stable")
-    start_s, stop_s = log[["start_s", "stop_s"]].to_numpy()[order].T
-    keys = log[["launch", "iteration"]].drop_duplicates().sort_values(["launch", "iteration"])
-    lengths = grouping.union_lengths(start_s, stop_s, window[order])
-    return pd.Series(lengths, pd.MultiIndex.from_frame(keys))
 
 
 RULE = Rule(

@@ -75,14 +75,7 @@ def measure_cluster(
                     [sample],
                     counted,
                     collect(launch, iteration, n_tasks_before, cluster),
-                    spills(
-                        launch,
-                        iteration,
-                        spilled_before,
-                        sample.started_at_s,
-                        sample.seconds,
-                        cluster,
-                    ),
+                    spills(launch, sample, spilled_before, cluster),
                     profiler.records(launch, iteration),
                 ):
                     keep(record)
@@ -185,21 +178,21 @@ def collect(
 
 
 def spills(
-    launch: Launch, iteration: int, before: dict[str, tuple[int, int]], since_s: float,
-    seconds: float, cluster: RunningCluster,
-) -> Iterator[Record]:  # fmt: skip
+    launch: Launch, sample: Sample, before: dict[str, tuple[int, int]], cluster: RunningCluster
+) -> Iterator[Record]:
     """Yield what workers have spilled since ``spill.written`` returned `before`.
 
-    Their pauses count from the time `since_s`, for some `seconds`.
+    Their pauses count within the `sample`.
     """
-    paused_s = cluster.client.run_on_scheduler(spill.paused, since_s, since_s + seconds)
+    began_s = sample.started_at_s
+    paused_s = cluster.client.run_on_scheduler(spill.paused, began_s, began_s + sample.seconds)
     for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
         n_values_before, nbytes_before = before.get(address, (0, 0))
         if n_values > n_values_before or address in paused_s:
             yield Spill(
-                **records.keys(launch, iteration), worker=cluster.names.get(address, address),
+                **records.keys(launch, sample.iteration), paused_seconds=paused_s.get(address, 0.0),
+                worker=cluster.names.get(address, address),
                 n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
-                paused_seconds=paused_s.get(address, 0.0),
             )  # fmt: skip
 
 
