@@ -51,13 +51,18 @@ def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster)
     def switch(name, dask_worker):
         dask_worker.status = Status[name]
 
-    client, where = cluster.client, [cluster.addresses["1"]]
+    def statuses(dask_scheduler):
+        events = [event for at_s, event in dask_scheduler.get_events(address) if at_s >= began]
+        return [event["status"] for event in events if "status" in event]
+
+    client, address = cluster.client, cluster.addresses["1"]
     before = client.run(spill.written)
-    client.run(switch, "paused", workers=where)
     began = time.time()
-    # Its monitor of memory resumes it.
+    client.run(switch, "paused", workers=[address])
+    # Its monitor of memory resumes it. The scheduler learns of both some time later.
     processes.until(
-        lambda: client.scheduler_info()["workers"][where[0]]["status"] == "running", "running"
+        lambda: client.run_on_scheduler(statuses)[-2:] == ["paused", "running"],
+        "the scheduler's record of a pause and its end",
     )
     (record,) = measuring.spills(LAUNCH, sampled(began), before, cluster)
     assert (record.worker, record.n_values, record.nbytes) == ("1", 0, 0)
