@@ -51,9 +51,11 @@ class Merge(ClusterWorkload):
         frac_match: float = field(
             default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
         )
-        shuffle: Literal["tasks", "p2p"] = field(
-            default="tasks", metadata={"help": "how rows move: tasks, or p2p (peer to peer)"}
-        )
+        shuffle: Literal["dask", "tasks", "p2p"] = field(
+            default="dask",
+            metadata={"help": "how rows move: tasks, p2p (peer to peer), or dask: Dask's default, "
+                      "which is p2p, and tasks with cuDF"},
+        )  # fmt: skip
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -82,6 +84,12 @@ class Merge(ClusterWorkload):
         """8 bytes for each key and payload of both frames."""
         return self.data.nbytes
 
+    @property
+    def shuffle_method(self) -> str:
+        """The shuffle: "tasks" or "p2p"."""
+        default = "p2p" if self.context.device == "cpu" else "tasks"
+        return default if self.params.shuffle == "dask" else self.params.shuffle
+
     def prepare(self, client: Any) -> None:
         """Create both frames, and the sums that their join must have, on the workers."""
         import dask.dataframe as dd
@@ -103,7 +111,7 @@ class Merge(ClusterWorkload):
         can't choose another method when it optimises.
         """
         build, other = self.frames
-        how = {"how": "inner", "shuffle_method": self.params.shuffle, "broadcast": False}
+        how = {"how": "inner", "shuffle_method": self.shuffle_method, "broadcast": False}
         return build.merge(other, on=["key"], **how)
 
     def verify(self, client: Any, result: Any) -> None:

@@ -198,7 +198,7 @@ def compared(folder: Path, workload: str, backends: str, seed: int) -> tuple[Run
     """Compare two backends, with the time per backend that ``make run`` has."""
     result = run(
         folder, workload, "--backends", backends, "--workers", 2, "--rows", 250_000,
-        "--budget", BUDGET, "--seed", seed,
+        "--shuffle", "tasks", "--budget", BUDGET, "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
     return result, comparison
@@ -221,7 +221,7 @@ def estimates(comparison: Comparison, truth: float) -> Iterator[Outcome]:
 def forked_launches(seed: int, folder: Path) -> Iterator[Outcome]:
     """Start the processes of every second launch by fork, of the others by exec."""
     suite = folder / "suite.toml"
-    case = '[[case]]\nworkload = "merge"\nparams = {{ rows = 100000 }}\n{}\n'
+    case = '[[case]]\nworkload = "merge"\nparams = {{ rows = 100000, shuffle = "tasks" }}\n{}\n'
     fresh = 'cluster = { launcher_options = { start = "spawn" } }'
     suite.write_text(case.format("") + case.format(fresh))
     result = run(folder, suite, "--launches", 6, "--iterations", 5, "--seed", seed)

@@ -6,6 +6,7 @@ from distributed import futures_of
 from small import persist, run, workload
 
 from commbench.errors import VerificationError
+from commbench.workloads.base import Context
 from commbench.workloads.merge import MODULUS, JoinData, Merge, column_sums
 
 KIND = Merge
@@ -167,12 +168,19 @@ def test_an_outer_join_is_caught(client, done):
 
 
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
-@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p", "dask"])
 def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):
     work = workload(Merge, shuffle=shuffle)
     with dask.config.set({"dataframe.shuffle.method": configured}):
         work.prepare(client)
         graph = work.build().optimize().__dask_graph__()
     names = {dask.utils.key_split(key) for key in graph}
-    assert ("hash-join-transfer" in names) == (shuffle == "p2p")
+    assert ("hash-join-transfer" in names) == (shuffle != "tasks")
     assert any("split" in name for name in names) == (shuffle == "tasks")
+
+
+def test_by_default_the_shuffle_is_dasks(client):
+    with dask.config.set({"dataframe.shuffle.method": None}), client.as_current():
+        assert workload(Merge).shuffle_method == dask.utils.get_default_shuffle_method()
+    with_cudf = Merge(Merge.Params(), Context(n_workers=2, device="gpu", seed=1))
+    assert with_cudf.shuffle_method == "tasks"
