@@ -204,16 +204,26 @@ def _stopped(run: Run) -> Iterator[str]:
         )
 
 
+def missing_launches(run: Run) -> int:
+    """Return how many launches were not run; a budget may end a run after any complete block."""
+    cases = run.suite.cases
+    n_planned = sum(case.launches for case in cases)
+    if run.ended_by:
+        n_planned = len(cases) * int(run.ends["case_id"].value_counts().max())
+    return max(0, n_planned - len(run.ends))
+
+
 def _launches(run: Run) -> Iterator[str]:
     summaries = run.summaries
-    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
+    n_missing = missing_launches(run)
+    n_planned = len(run.ends) + n_missing
     if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
         yield f"{n_failed} of {n_planned} launches failed; see Failures"
     if run.is_user_code:
-        if len(run.ends) < n_planned:
+        if n_missing:
             yield "the code was not recorded until its end; what its last region did is missing"
         return
-    if len(run.ends) < n_planned:
+    if n_missing:
         yield (
             f"only {len(run.ends)} of {n_planned} launches were run; go on with "
             f"commbench run --resume {run.path}"

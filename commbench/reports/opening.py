@@ -252,7 +252,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
-    if len(run.ends) < sum(case.launches for case in run.suite.cases):
+    if warnings.missing_launches(run):
         yield "measure the rest", f"commbench run --resume {path}"
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
