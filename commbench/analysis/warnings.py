@@ -238,9 +238,8 @@ def _launches(run: Run) -> Iterator[str]:
     if weak.any():
         n_launches = int(summaries["n_launches"][weak].min())
         yield (
-            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
-            "the median (6 do): the intervals shown hold it with the probability that belongs "
-            "to them, and a backend that has no better one is not called faster or slower"
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval and "
+            f"no verdict; {stats.MIN_LAUNCHES} do"
         )
 
 

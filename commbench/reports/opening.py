@@ -188,7 +188,9 @@ def _sentence(
         listed = _listed(names.values())
         return f"{listed} are the same" if same else f"no difference is shown between {listed}"
     kind = "the same" if same else "no difference shown"
-    first, *rest = (f"{ratios[use[0], slow]:.2f}×" for slow in names if slow in beaten)
+    # Tables have the ratios to this one, the first of the suite.
+    base = next(case for case in use if not any((other, case) in compared for other in use))
+    first, *rest = (f"{ratios[base, slow]:.2f}×" for slow in names if slow in beaten)
     slow = [names[case] for case in names if case in beaten]
     best = _listed((names[case] + " ✗" * (case in doubtful) for case in use), "or")
     text = f"use {best}{f' ({kind})' * (len(use) > 1)}; "
@@ -196,7 +198,7 @@ def _sentence(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
     left = [names[case] for case in names if case not in beaten and case not in use]
-    return f"{text} as long" + f"; not distinguished: {_listed(left)}" * bool(left)
+    return f"{text} as long as {names[base]}" + f"; not distinguished: {_listed(left)}" * bool(left)
 
 
 def _listed(names: Iterable[str], last: str = "and") -> str:

@@ -70,16 +70,16 @@ def _resolution(run: Run) -> str:
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
-    ratios = f"of {most.detectable:.3g}× and more" * alike
-    ratios = ratios or f"from {_finds(run, least)} to {_finds(run, most)}"
-    return f"This run finds ratios {ratios} with a probability of 90 %."
+    ratios = f"{most.detectable:.3g}×" * alike
+    ratios = ratios or f"{_missed(run, least)} or even {_missed(run, most)}"
+    return f"This run can miss differences below {ratios}."
 
 
-def _finds(run: Run, c: Comparison) -> str:
+def _missed(run: Run, c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
     if c.layer != "workload":
         what += f", {c.layer} {message_size(run, c)}"
-    return f"{'none' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
+    return f"{'any' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
 
 
 def message_size(run: Run, comparison: Comparison) -> str:
