@@ -15,7 +15,7 @@ from commbench import stats
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
-from commbench.model import GPU_MEMORY, Case, registry
+from commbench.model import FETCHES, GPU_MEMORY, Case, registry
 from commbench.model.units import (
     format_bytes,
     format_message_size,
@@ -363,7 +363,8 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             layer = str(worst["layer"])
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
-            where = f", {layer} {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            where = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
+            where *= len(rows) > 1
             unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
             yield Disturbance(

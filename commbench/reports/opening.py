@@ -13,10 +13,10 @@ from typing import Any
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
-from commbench.model import LAYERS, Comparison
+from commbench.model import FETCHES, LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
+from commbench.reports.sections import Table, guarded, plural, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
@@ -113,7 +113,7 @@ def _verdicts(run: Run) -> Iterator[str]:
             what = str(task)
             if layer != "workload":
                 nbytes = run.message_bytes(group["case_id"].iloc[0], str(layer), size)
-                what += f", {layer}{' layer' * (layer not in CHANNELS)}"
+                what += f", {FETCHES.get(str(layer), f'{layer} layer')}"
                 what += f", {format_message_size(nbytes)}"
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analysis.run import Run
-from commbench.model import Comparison
+from commbench.model import FETCHES, Comparison
 from commbench.model.units import format_message_size
 from commbench.reports.sections import CHANNELS, Quantity, Section, Table, by_size, number, plural
 from commbench.stats.comparison import EQUAL_WORK, least_launches
@@ -78,7 +78,7 @@ def _resolution(run: Run) -> str:
 def _missed(run: Run, c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
     if c.layer != "workload":
-        what += f", {c.layer} {message_size(run, c)}"
+        what += f", {FETCHES.get(c.layer, c.layer)}, {message_size(run, c)}"
     return f"{'any' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
 
 
