@@ -12,8 +12,8 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import Stopping
-from commbench.reports import opening, terminal
+from commbench.model import Finding, Stopping
+from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/20261123-merge-4-backends"
@@ -173,6 +173,26 @@ def test_the_difference_is_that_to_the_backend_of_the_ratios():
 
 def test_an_open_comparison_has_no_why():
     assert differing({"queue": (0.1, 0.5)}, "inconclusive") == ""
+
+
+@pytest.mark.parametrize(
+    ("tuned", "words"),
+    [
+        (0.5, "(in this run, it is the fastest)"),
+        (1.0, "(in this run, no difference to tcp is shown)"),
+        (1.5, "(in this run, it takes 1.50× as long as tcp)"),
+        (None, "Use ucx:shm+thread-future."),
+    ],
+)
+def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(recorded, tuned, words):
+    medians = {"tcp": 1.0, "ucx": 3.0} | ({"ucx:shm+thread-future": tuned} if tuned else {})
+    run = run_of(recorded, medians)
+    ucx = next(case for case in run.suite.cases if case.backend == "ucx")
+    finding = Finding(
+        statement="s", evidence="", doubt="", remedy="use ucx:shm+thread-future",
+        trials=({"backend": "ucx:shm+thread-future"},), case_id=ucx.id,
+    )  # fmt: skip
+    assert words in findings.sentence(run, [finding])
 
 
 def test_twins_are_a_control_and_no_choice(recorded):
