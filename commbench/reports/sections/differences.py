@@ -95,8 +95,13 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     """Return the meaning of the verdicts of `group`; `pairs` describes those tested together."""
     adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
+    pairing = (
+        "of the launches in each block, which took turns"
+        if all(c.paired for c in group)
+        else "of each launch of one with each of the other"
+    )
     return (
-        "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
+        f"Ratio by Hodges and Lehmann, {pairing}, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
         "verdict with a probability of 90 %; same within: the 90 % interval, which two one-sided "
         "tests leave, and on which the verdict same rests. "
