@@ -38,10 +38,11 @@ _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--
 """The options that fix the design of a run, and the number of their values."""
 
 
-def opening(run: Run) -> Iterator[str | Table]:
+def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
     """Yield the paragraphs and tables of the opening; without samples, only failures.
 
-    Each line of a paragraph is a statement.
+    Each line of a paragraph is a statement. Pages with a list of all warnings have none here:
+    `warns` is false.
     """
     sentences = verdicts(run)
     if not sentences:
@@ -68,8 +69,9 @@ def opening(run: Run) -> Iterator[str | Table]:
         with guarded(section.title, problems):
             parts += section.opening(run)
         parts += problems
+    parts += _trust(run)
     rules = {each.rule for group in shown for each in group if each.effect.is_known}
-    parts += _trust(run, rules)
+    parts += _warnings(run, rules) if warns else ()
     for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
         several = list(group)
         yield from several if is_table else [_paragraph(map(str, several))]
@@ -206,8 +208,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(several[:-1]), *several[-1:]]))
 
 
-def _trust(run: Run, explained: Collection[str]) -> Iterator[str]:
-    """Yield how far to trust the run; findings of the rules in `explained` are shown already."""
+def _trust(run: Run) -> Iterator[str]:
+    """Yield how far to trust the run."""
     yield from filter(None, [resolution(run)])
     if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
         yield "What your code returns is not verified, and not compared between cases."
@@ -225,6 +227,10 @@ def _trust(run: Run, explained: Collection[str]) -> Iterator[str]:
     ):
         if compared:
             yield f"Control: {what}, and {_differences(compared)}"
+
+
+def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
+    """Yield the warnings; findings of the rules in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     yield from (f"⚠ {text}" for text in run.warnings if text not in disturbances)
     disturbances = [text for text in disturbances if text.rule not in explained]
