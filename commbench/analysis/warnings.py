@@ -163,7 +163,8 @@ def _modes(run: Run) -> Iterator[str]:
     table = run.summaries
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         row = next(rows.itertuples())
-        where = "" if row.layer == "workload" else f", {row.layer} layer at "
+        layer = FETCHES.get(row.layer, f"{row.layer} layer")
+        where = "" if row.layer == "workload" else f", {layer} at "
         nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
         where += format_message_size(nbytes) * bool(where)
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
