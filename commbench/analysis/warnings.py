@@ -15,7 +15,7 @@ from commbench import stats
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
-from commbench.model import GPU_MEMORY, Case, registry
+from commbench.model import FETCHES, GPU_MEMORY, Case, registry
 from commbench.model.units import (
     format_bytes,
     format_message_size,
@@ -163,7 +163,8 @@ def _modes(run: Run) -> Iterator[str]:
     table = run.summaries
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         row = next(rows.itertuples())
-        where = "" if row.layer == "workload" else f", {row.layer} layer at "
+        layer = FETCHES.get(row.layer, f"{row.layer} layer")
+        where = "" if row.layer == "workload" else f", {layer} at "
         nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
         where += format_message_size(nbytes) * bool(where)
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
@@ -204,16 +205,26 @@ def _stopped(run: Run) -> Iterator[str]:
         )
 
 
+def missing_launches(run: Run) -> int:
+    """Return how many launches were not run; a budget may end a run after any complete block."""
+    cases = run.suite.cases
+    n_planned = sum(case.launches for case in cases)
+    if run.ended_by:
+        n_planned = len(cases) * int(run.ends["case_id"].value_counts().max())
+    return max(0, n_planned - len(run.ends))
+
+
 def _launches(run: Run) -> Iterator[str]:
     summaries = run.summaries
-    n_planned = max(sum(case.launches for case in run.suite.cases), len(run.ends))
+    n_missing = missing_launches(run)
+    n_planned = len(run.ends) + n_missing
     if n_failed := int((~run.ends["ok"].astype(bool)).sum()):
         yield f"{n_failed} of {n_planned} launches failed; see Failures"
     if run.is_user_code:
-        if len(run.ends) < n_planned:
+        if n_missing:
             yield "the code was not recorded until its end; what its last region did is missing"
         return
-    if len(run.ends) < n_planned:
+    if n_missing:
         yield (
             f"only {len(run.ends)} of {n_planned} launches were run; go on with "
             f"commbench run --resume {run.path}"
@@ -228,9 +239,8 @@ def _launches(run: Run) -> Iterator[str]:
     if weak.any():
         n_launches = int(summaries["n_launches"][weak].min())
         yield (
-            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval of "
-            "the median (6 do): the intervals shown hold it with the probability that belongs "
-            "to them, and a backend that has no better one is not called faster or slower"
+            f"{n_launches} launch{'es give' if n_launches > 1 else ' gives'} no 95 % interval and "
+            f"no verdict; {stats.MIN_LAUNCHES} do"
         )
 
 
@@ -354,7 +364,8 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             layer = str(worst["layer"])
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
-            where = f", {layer} {size} ({len(above)} of {len(rows)} sizes)" * (len(rows) > 1)
+            where = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
+            where *= len(rows) > 1
             unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
         if unstable:
             yield Disturbance(

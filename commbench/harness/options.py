@@ -33,7 +33,7 @@ else:
 LATEST = "latest"
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
-_QUICK = Stopping(budget_s=25.0, quick=True)
+_QUICK = Stopping(budget_s=40.0, quick=True)
 _DESIGN = ("launches", "budget", "detect", "rigorous", "timeout")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
@@ -270,8 +270,8 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
         default["timeout"] = units.format_duration(Case.timeout_s)
         quick = [
             click.Option(["--quick"], is_flag=True,
-                         help="A look within a minute for two backends: a small problem and few "
-                              "launches, too few for a verdict."),
+                         help="A look within a minute for up to four backends: a small problem and "
+                              "few launches, too few for a verdict."),
         ]  # fmt: skip
     what = "Timed messages per launch and size."
     if workload is None or not issubclass(workload, PairWorkload):

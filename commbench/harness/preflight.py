@@ -87,9 +87,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
         yield f"{launches}, about {format_duration(total_s)}"
     else:
         block_s = sum(each for _, each in seconds)
-        least_s = max(case.launches for case in suite.cases) * block_s
-        longest = format_duration(max(budget_s, least_s))
-        yield f"about {longest} of launches, and the block that is under way then"
+        yield f"at most about {format_duration(max(budget_s, block_s))} of launches"
         # By default there are as many as a verdict takes.
         enough_s = Case.launches * block_s
         if len(suite.cases) > 1 and budget_s < enough_s / 2:

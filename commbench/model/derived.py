@@ -57,7 +57,8 @@ class Comparison:
     """A comparison of two cases at one layer and size.
 
     ``ratio`` is the candidate's time over the baseline's, by Hodges and Lehmann's estimate from the
-    launches' medians: below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the
+    launches' medians, of launches in the same block if they are ``paired``, else of each with each:
+    below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the
     medians over launches. ``effect`` is ``ratio`` − 1. The interval contains the true ratio with
     95 %. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
     together; ``delta`` is Cliff's, from −1 (the candidate is always faster) to 1. ``n_launches`` is
@@ -97,6 +98,7 @@ class Comparison:
     candidate_moved_bytes: float
     verdict: str
     sessions_ratio: float = float("nan")
+    paired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,5 +2,5 @@
 
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
-FETCHES = ("alone", "together")
-"""The layers of fetches between workers: one ordered pair at a time, or all at once."""
+FETCHES = {"alone": "one pair at a time", "together": "all pairs at once"}
+"""The layers of fetches between workers, and how many ordered pairs fetch, in words."""

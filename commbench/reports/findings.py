@@ -9,6 +9,8 @@ from itertools import groupby
 from commbench.analysis.run import Run
 from commbench.model import Finding
 from commbench.reports.sections import Quantity, Section, Table, some
+from commbench.reports.sections.differences import slowdowns
+from commbench.stats.comparison import MIN_LAUNCHES
 
 _MAX_NAMES = 3
 
@@ -48,7 +50,39 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {', '.join(others[:_MAX_NAMES])}" * bool(others) + f": {first.statement}"
-    return f"{text}. {_capitalized(first.remedy)}."
+    return f"{text}. {_capitalized(_remedy(run, first))}."
+
+
+def _remedy(run: Run, finding: Finding) -> str:
+    """Return a remedy; if it is a backend that was measured, too, also how that one did."""
+    label = run.case_labels[finding.case_id]
+    peers = {case.id: case for case in run.suite.cases if run.case_labels[case.id] == label}
+    named = [
+        case_id for case_id, case in peers.items()
+        if {"backend": case.variant} in finding.trials and case.variant in finding.remedy
+    ]  # fmt: skip
+    compared = [
+        c for c in run.comparisons
+        if {c.baseline_id, c.candidate_id} <= {*peers} and c.layer == "workload"
+        and c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
+    ]  # fmt: skip
+    if len(named) != 1 or not compared:
+        return finding.remedy
+    (it,) = named
+    ratios = slowdowns(compared)
+    beaten = {slow for _, slow in ratios}
+    partners = {c.baseline_id for c in compared if c.candidate_id == it}
+    partners |= {c.candidate_id for c in compared if c.baseline_id == it}
+    # The verdict recommends one of these, or `it`.
+    good = [case_id for case_id in peers if case_id in partners - beaten]
+    faster = [case_id for case_id in good if (case_id, it) in ratios]
+    if faster:
+        how = f"it takes {ratios[faster[0], it]:.2f}× as long as {peers[faster[0]].variant}"
+    elif good:
+        how = f"no difference to {peers[good[0]].variant} is shown"
+    else:
+        how = "it is the fastest"
+    return f"{finding.remedy} (in this run, {how})"
 
 
 def _names(run: Run) -> dict[str, str]:
@@ -65,7 +99,7 @@ def details(run: Run) -> Iterator[str]:
         for each in group:
             text = f"could take {each.effect} less time: " * (each.effect.is_known)
             lines = [f"[{each.rule}] {text * (not each.is_fine)}{each.statement}."]
-            lines[0] += f" {_capitalized(each.remedy)}."
+            lines[0] += f" {_capitalized(_remedy(run, each))}."
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
             lines += [f"  it could also be: {each.doubt}"] * bool(each.doubt)
             yield "\n".join(lines)
@@ -84,7 +118,7 @@ def tables(run: Run) -> Iterator[Table]:
                     for _, each in shown
                 ],
                 "finding": [each.statement for _, each in shown],
-                "remedy": [each.remedy for _, each in shown],
+                "remedy": [_remedy(run, each) for _, each in shown],
             },
             "could save: an estimate of how much less time the case would take without the cause. "
             "Estimates overlap, and don't add up; commbench diagnose has the evidence.",

@@ -12,7 +12,7 @@ from commbench.reports.sections import Table, heading, printable, tables
 
 def render(run: Run) -> str:
     """Return the report as GitHub-flavoured Markdown."""
-    return page(heading(run), opening(run), run.warnings, tables(run))
+    return page(heading(run), opening(run, warns=False), run.warnings, tables(run))
 
 
 def page(

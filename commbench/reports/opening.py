@@ -13,17 +13,10 @@ from typing import Any
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
-from commbench.model import LAYERS, Comparison
+from commbench.model import FETCHES, LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import (
-    CHANNELS,
-    Table,
-    guarded,
-    plural,
-    scaling_table,
-    sections,
-)
+from commbench.reports.sections import Table, guarded, plural, scaling_table, sections
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
@@ -45,10 +38,11 @@ _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--
 """The options that fix the design of a run, and the number of their values."""
 
 
-def opening(run: Run) -> Iterator[str | Table]:
+def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
     """Yield the paragraphs and tables of the opening; without samples, only failures.
 
-    Each line of a paragraph is a statement.
+    Each line of a paragraph is a statement. Pages with a list of all warnings have none here:
+    `warns` is false.
     """
     sentences = verdicts(run)
     if not sentences:
@@ -75,8 +69,9 @@ def opening(run: Run) -> Iterator[str | Table]:
         with guarded(section.title, problems):
             parts += section.opening(run)
         parts += problems
+    parts += _trust(run)
     rules = {each.rule for group in shown for each in group if each.effect.is_known}
-    parts += _trust(run, rules)
+    parts += _warnings(run, rules) if warns else ()
     for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
         several = list(group)
         yield from several if is_table else [_paragraph(map(str, several))]
@@ -122,7 +117,7 @@ def _verdicts(run: Run) -> Iterator[str]:
             what = str(task)
             if layer != "workload":
                 nbytes = run.message_bytes(group["case_id"].iloc[0], str(layer), size)
-                what += f", {layer}{' layer' * (layer not in CHANNELS)}"
+                what += f", {FETCHES.get(str(layer), f'{layer} layer')}"
                 what += f", {format_message_size(nbytes)}"
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
@@ -199,7 +194,9 @@ def _sentence(
         listed = _listed(names.values())
         return f"{listed} are the same" if same else f"no difference is shown between {listed}"
     kind = "the same" if same else "no difference shown"
-    first, *rest = (f"{ratios[use[0], slow]:.2f}×" for slow in names if slow in beaten)
+    # Tables have the ratios to this one, the first of the suite.
+    base = next(case for case in use if not any((other, case) in compared for other in use))
+    first, *rest = (f"{ratios[base, slow]:.2f}×" for slow in names if slow in beaten)
     slow = [names[case] for case in names if case in beaten]
     best = _listed((names[case] + " ✗" * (case in doubtful) for case in use), "or")
     text = f"use {best}{f' ({kind})' * (len(use) > 1)}; "
@@ -207,7 +204,7 @@ def _sentence(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
     left = [names[case] for case in names if case not in beaten and case not in use]
-    return f"{text} as long" + f"; not distinguished: {_listed(left)}" * bool(left)
+    return f"{text} as long as {names[base]}" + f"; not distinguished: {_listed(left)}" * bool(left)
 
 
 def _listed(names: Iterable[str], last: str = "and") -> str:
@@ -215,8 +212,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(several[:-1]), *several[-1:]]))
 
 
-def _trust(run: Run, explained: Collection[str]) -> Iterator[str]:
-    """Yield how far to trust the run; findings of the rules in `explained` are shown already."""
+def _trust(run: Run) -> Iterator[str]:
+    """Yield how far to trust the run."""
     yield from filter(None, [resolution(run)])
     if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
         yield "What your code returns is not verified, and not compared between cases."
@@ -234,6 +231,10 @@ def _trust(run: Run, explained: Collection[str]) -> Iterator[str]:
     ):
         if compared:
             yield f"Control: {what}, and {_differences(compared)}"
+
+
+def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
+    """Yield the warnings; findings of the rules in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     yield from (f"⚠ {text}" for text in run.warnings if text not in disturbances)
     disturbances = [text for text in disturbances if text.rule not in explained]
@@ -263,7 +264,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
-    if len(run.ends) < sum(case.launches for case in run.suite.cases):
+    if warnings.missing_launches(run):
         yield "measure the rest", f"commbench run --resume {path}"
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"

@@ -173,9 +173,7 @@ def _usual(comparison: Comparison) -> str:
 
 
 def _terminal(runs: ComparedRuns) -> str:
-    notes = "\n".join(f"⚠ {text}" for text in runs.warnings)
-    parts: list[str | Table] = [runs.names, runs.table, *filter(None, [notes])]
-    return terminal.page("\n".join(runs.headline), (), parts)
+    return terminal.page("\n".join(runs.headline), runs.warnings, [runs.names, runs.table])
 
 
 def _markdown(runs: ComparedRuns) -> str:

@@ -381,6 +381,7 @@ def _comparison(
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,
         verdict=verdict,
+        paired=ranks == inference.SIGNED_RANK,
     )
 
 

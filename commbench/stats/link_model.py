@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from commbench.model import FETCHES
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
@@ -109,7 +108,7 @@ def link_models(run: Run) -> list[LinkModel]:
     models = []
     for (case_id, name), channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
         # Requests of other pairs would have to wait for each other.
-        mine = trips[(trips["case_id"] == case_id) & (name == FETCHES[0])]
+        mine = trips[(trips["case_id"] == case_id) & (name == "alone")]
         for link, group in channel.groupby("link", sort=False, observed=True):
             trip_s = _round_trip_s(mine[mine["link"] == link])
             models.append(_model(group, src="", dst="", round_trip_s=trip_s))

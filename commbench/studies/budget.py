@@ -56,7 +56,7 @@ def extend(
 ) -> Iterator[Launch]:  # fmt: skip
     """Yield `launches`, then complete blocks of launches until the run ends.
 
-    If the budget is spent after a block, the others of `launches` are left out.
+    If no other block fits into the budget, the others of `launches` are left out.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def extend(
         return
     for number, launch in enumerate(launches):
         begins_block = number > 0 and launch.position == 0
-        if begins_block and float(read().ends["seconds"].sum()) > rule.budget_s:
+        if begins_block and stats.look(read()) == stats.N_LOOKS:
             break
         yield launch
     last_launches = {case.id: case.launches - 1 for case in suite.cases}

@@ -197,7 +197,7 @@ def test_sizes_that_spread_are_counted():
     case = builders.case(workload="pingpong", launches=8)
     records = messages(case, sizes=(1, 64, 8192), spread=lambda n: 0.4 if n == 8192 else 0.01)
     warning = warned(records, cases=[case])
-    assert " in pingpong over tcp, comm 8 KiB (1 of 3 sizes)" in warning
+    assert " in pingpong over tcp, comm, 8 KiB (1 of 3 sizes)" in warning
 
 
 @pytest.mark.parametrize(

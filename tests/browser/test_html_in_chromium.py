@@ -347,6 +347,20 @@ def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     assert opened.run("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.parametrize("n_workers", [8, 64])
+def test_no_matrix_is_cut_on_a_narrow_screen(n_workers, window, recorded, written):
+    case = builders.case(n_workers=n_workers)
+    pairs = itertools.permutations(map(str, range(n_workers)), 2)
+    records = [transfer(case, 0, 0.1, src=src, dst=dst) for src, dst in pairs]
+    page = Opened(window, written(recorded([case], [*launches(case, [1.0] * 6), *records])))
+    metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scroll = "document.querySelector('.matrices .scroll')"
+    assert page.run(f"{scroll}.scrollWidth <= {scroll}.clientWidth")
+    narrowest = "Math.min(...[...document.querySelectorAll('.matrix td')].map(e => e.clientWidth))"
+    assert page.run(narrowest) > 3
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_first_screen_has_the_verdict_why_and_a_figure(width, page):
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}

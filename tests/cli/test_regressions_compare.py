@@ -312,6 +312,14 @@ def test_load_of_other_processes_is_a_warning(old, tmp_path):
     assert [warning.partition(":")[0] for warning in processes] == ["the second run"]
 
 
+def test_warnings_are_coloured_on_a_terminal(old, tmp_path, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    runs = regressions._compare_runs(load(old), load(write(tmp_path, "new", python="3")), 0.05)
+    assert "\x1b[33m⚠ not the same: python" in verdicts.COMPARISON_FORMATS["terminal"](runs)
+
+
 def test_warnings_of_the_report_are_not_repeated(old, tmp_path):
     """A run's report warns of transfers without a duration; a comparison is of times."""
     transfers = [builders.transfer(case, 1.0, 1.0) for case in CASES]

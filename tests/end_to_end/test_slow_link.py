@@ -50,8 +50,8 @@ def test_only_the_slow_pair_is_named_as_slow(measured):
     named = {(row["src"], row["dst"]) for row in report["slow_pairs"] if row["channel"] == "alone"}
     assert named == SLOW
     texts = [finding["statement"] for finding in report["findings"]]
-    (text,) = (text for text in texts if "(alone) take" in text)
-    assert text.startswith("transfers between 0 and 1 (alone) take")
+    (text,) = (text for text in texts if "one pair at a time, take" in text)
+    assert text.startswith("transfers between 0 and 1, one pair at a time, take")
 
 
 # Other load on the machine makes transfers less predictable.

@@ -272,6 +272,7 @@ def test_the_verdict_and_the_warnings_come_first(full, page):
     summary, warnings, *_ = page.iter("section")
     assert summary.get("id") == "opening"
     assert [words(item) for item in warnings.iter("li")] == [text.strip() for text in full.warnings]
+    assert not any(text in words(summary) for text in full.warnings)
 
 
 def test_the_summary_repeats_no_table_of_a_section(recorded):

@@ -12,8 +12,8 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import Stopping
-from commbench.reports import opening, terminal
+from commbench.model import Finding, Stopping
+from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/20261123-merge-4-backends"
@@ -39,11 +39,11 @@ def run_of(recorded, medians, **given):
     [
         ({"tcp": 1.0}, "merge: tcp takes 1.00 s."),
         ({"tcp": 1.0, "mpi": 1.0}, "merge: tcp and mpi are the same."),
-        ({"tcp": 2.0, "mpi": 1.0}, "merge: use mpi; tcp takes 2.00× as long."),
-        ({"tcp": 2.0, "my ucx": 1.0}, "merge: use my ucx; tcp takes 2.00× as long."),
+        ({"tcp": 2.0, "mpi": 1.0}, "merge: use mpi; tcp takes 2.00× as long as mpi."),
+        ({"tcp": 2.0, "my ucx": 1.0}, "merge: use my ucx; tcp takes 2.00× as long as my ucx."),
         (
             {"tcp": 1.0, "mpi": 1.0, "ucx": 3.0},
-            "merge: use tcp or mpi (the same); ucx takes 3.00× as long.",
+            "merge: use tcp or mpi (the same); ucx takes 3.00× as long as tcp.",
         ),
         ({"tcp": 1.0, "mpi": NOISY}, "merge: no difference is shown between tcp and mpi."),
         ({"tcp": [1.0], "mpi": [9.0]}, "merge: 1 launch can't tell tcp and mpi apart."),
@@ -77,15 +77,21 @@ def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
 
 
 VERDICTS = {
-    "A beats all": ({"AB": 2.0, "AC": 3.0}, "use A; B takes 2.00×, C 3.00× as long"),
-    "A and B beat C": ({"AC": 3.0, "BC": 2.5}, "use A or B (no difference shown); C takes 3.00×"),
-    "only B beats C": ({"BC": 1.25}, "use B; C takes 1.25× as long; not distinguished: A"),
-    "the slower median wins": ({"BA": 1.1}, "use B; A takes 1.10× as long; not distinguished: C"),
+    "A beats all": ({"AB": 2.0, "AC": 3.0}, "use A; B takes 2.00×, C 3.00× as long as A"),
+    "A and B beat C": (
+        {"AC": 3.0, "BC": 2.5},
+        "use B or A (no difference shown); C takes 3.00× as long as A",
+    ),
+    "only B beats C": ({"BC": 1.25}, "use B; C takes 1.25× as long as B; not distinguished: A"),
+    "the slower median wins": (
+        {"BA": 1.1},
+        "use B; A takes 1.10× as long as B; not distinguished: C",
+    ),
     "each beats another": (
         {"AB": 2.0, "BC": 2.0, "CA": 2.0},
         "B takes 2.00× as long as A; A takes",
     ),
-    "nobody beats another": ({}, "no difference is shown between A, B and C"),
+    "nobody beats another": ({}, "no difference is shown between B, A and C"),
 }
 
 
@@ -108,7 +114,8 @@ def comparisons(ratios, verdict=""):
 
 @pytest.mark.parametrize(("ratios", "sentence"), VERDICTS.values(), ids=VERDICTS)
 def test_no_sentence_contradicts_a_comparison(ratios, sentence):
-    names = {name: name for name in "ABC"}
+    # The suite's order is another one than that of the medians.
+    names = {name: name for name in "BAC"}
     assert opening._sentence(names, comparisons(ratios)).startswith(sentence)
 
 
@@ -154,8 +161,38 @@ def test_the_difference_names_what_threads_do_for_longer(parts, title):
     assert differing(parts) == title
 
 
+def test_the_difference_is_that_to_the_backend_of_the_ratios():
+    parts_s = pd.DataFrame({part: [0.1, 0.1, 0.3] for part in iteration_tables._DOING}, list("abc"))
+    compared = [
+        SimpleNamespace(baseline_id=fast, candidate_id="c", ratio=ratio, verdict="slower")
+        for fast, ratio in (("b", 3.0), ("a", 2.0))
+    ]
+    title = iteration_tables._difference(parts_s, {"a": "A", "b": "B", "c": "C"}, compared)
+    assert title.startswith("Why C is slower than A: ")
+
+
 def test_an_open_comparison_has_no_why():
     assert differing({"queue": (0.1, 0.5)}, "inconclusive") == ""
+
+
+@pytest.mark.parametrize(
+    ("tuned", "words"),
+    [
+        (0.5, "(in this run, it is the fastest)"),
+        (1.0, "(in this run, no difference to tcp is shown)"),
+        (1.5, "(in this run, it takes 1.50× as long as tcp)"),
+        (None, "Use ucx:shm+thread-future."),
+    ],
+)
+def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(recorded, tuned, words):
+    medians = {"tcp": 1.0, "ucx": 3.0} | ({"ucx:shm+thread-future": tuned} if tuned else {})
+    run = run_of(recorded, medians)
+    ucx = next(case for case in run.suite.cases if case.backend == "ucx")
+    finding = Finding(
+        statement="s", evidence="", doubt="", remedy="use ucx:shm+thread-future",
+        trials=({"backend": "ucx:shm+thread-future"},), case_id=ucx.id,
+    )  # fmt: skip
+    assert words in findings.sentence(run, [finding])
 
 
 def test_twins_are_a_control_and_no_choice(recorded):
@@ -214,7 +251,7 @@ def test_slow_pairs_leave_room_for_the_verdicts(recorded):
     run = recorded(cases, records)
     first, *_ = opening.opening(run)
     verdict, *slow = first.split("\n")
-    assert verdict == "merge: use tcp; mpi takes 2.00× as long."
+    assert verdict == "merge: use tcp; mpi takes 2.00× as long as tcp."
     # Those of the slower backend.
     assert len(slow) == 2
     assert all("times as long as" in line for line in slow)
@@ -251,6 +288,14 @@ def test_the_opening_of_four_backends_has_at_most_35_lines_of_80_columns():
     assert len(lines) <= 35
     assert all(len(line) <= 80 for line in lines if ": commbench " not in line)
     assert lines[2].startswith("merge: use tcp or mpi")
+
+
+def test_the_parts_of_a_time_add_up_to_the_median_beside_them():
+    run = load(REFERENCE)
+    (table,) = iteration_tables.profile_opening(run)
+    medians_s = run.costs.set_index("backend")["median_s"]
+    for backend, *parts, _ in table.rows:
+        assert sum(part.value for part in parts) == pytest.approx(1000 * medians_s[backend])
 
 
 def test_a_section_adds_lines_and_tables(recorded, installed):

@@ -97,13 +97,16 @@ def test_slower_environment_is_status_3(ab):
     assert "1.10×" in result.stdout
     assert result.stdout.startswith("Slower: 1 of 1 case: merge tcp 1.10×.")
     assert "not the same: packages.project: base against head" in result.stdout
+    assert "of the launches in each block" in " ".join(result.stdout.split())
     old, new = (load(path) for path in result.stdout.splitlines()[-2:])
     assert (old.manifest.id[-5:], new.manifest.id[-5:]) == ("-base", "-head")
     assert [len(run.ends) for run in (old, new)] == [6, 6]
     # Unpaired, the same runs show nothing: the blocks differ by more than the environments.
-    unpaired = invoke("compare", "--force", "--format", "json", old.path, new.path)
-    (comparison,) = json.loads(unpaired.stdout)["comparisons"]
-    assert comparison["verdict"] == "inconclusive"
+    unpaired = ("compare", "--force", old.path, new.path)
+    (comparison,) = json.loads(invoke(*unpaired, "--format", "json").stdout)["comparisons"]
+    assert (comparison["verdict"], comparison["paired"]) == ("inconclusive", False)
+    text = " ".join(invoke(*unpaired).stdout.split())
+    assert "of each launch of one with each of the other" in text
 
 
 def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
@@ -111,7 +114,8 @@ def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
     result = ab("--min-effect", "20%", "--format", "json", "merge")
     assert result.exit_code == 0, result.output
     (comparison,) = json.loads(result.stdout)["comparisons"]
-    assert (comparison["verdict"], comparison["test"]) == ("same", "Wilcoxon signed-rank")
+    assert (comparison["verdict"], comparison["paired"]) == ("same", True)
+    assert comparison["test"] == "Wilcoxon signed-rank"
 
 
 def test_quiet_has_no_progress(ab):

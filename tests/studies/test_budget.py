@@ -111,11 +111,14 @@ def test_given_iterations_are_not_changed(run):
     assert set(load(path).samples.groupby(["case_id", "launch"]).size()) == {4}
 
 
-def test_a_budget_that_a_block_exceeds_has_no_other(run):
-    result, path = run("--budget", 1, noise=0.1)
+@pytest.mark.parametrize("budget_s", [1, 40])
+def test_no_block_begins_that_exceeds_the_budget(budget_s, run):
+    result, path = run("--budget", budget_s, noise=0.1)
     assert result.exit_code == 0, result.output
     assert len(ends(path)) == 2
     assert load(path).ended_by == "time"
+    assert "launches were run" not in result.stdout
+    assert "--resume" not in result.stdout
 
 
 def test_more_budget_is_used_by_a_run_that_is_resumed(run):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.model import Effect, Finding
+from commbench.model import FETCHES, Effect, Finding
 from commbench.model.units import format_bandwidth
 
 _REMEDIES = {
@@ -32,7 +32,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     slow = case.rows(case.run.slow_pairs)
     for channel, on_channel in slow.groupby("channel", sort=False):
         causes = [*on_channel.groupby("cause", sort=False)]
-        on_way = f" ({channel})" * (channel != "gather")
+        how = FETCHES.get(str(channel), str(channel))
+        on_way = f", {how}," * (channel != "gather")
         for cause, rows in causes[:_MAX_CAUSES]:
             first = rows.iloc[0]
             interval = f" ({first.low:.1f} to {first.high:.1f})" if first.level >= 0 else ""

@@ -17,7 +17,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         yield Finding(
             statement=statement,
             evidence=f"{reason}. " * bool(reason) + f"transports: {rows['evidence'].iloc[0]}",
-            remedy=f"recommended: {case.better}" if case.better else "see commbench doctor",
+            remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}"
+            if case.better
+            else "see commbench doctor",
             doubt="faster transports are not always faster in Dask, so measure it",
             trials=({"backend": case.better},) if case.better else (),
         )

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from commbench import __version__
 from commbench.analysis.run import Run
+from commbench.analysis.warnings import Disturbance
 from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn, drawn_narrow
 from commbench.reports.html import pair_matrix, timeline
@@ -55,12 +56,13 @@ def render(run: Run) -> str:
         heading=heading(run),
         opening=[
             part
-            for part in opening_beside(first, run)
+            for part in opening_beside(first, run, warns=False)
             if isinstance(part, str) or part.title not in below
         ],
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
         warnings=run.warnings,
+        is_disturbed_only=all(isinstance(text, Disturbance) for text in run.warnings),
         sections=sections,
         run=run.manifest.id,
         path=str(run.path),
@@ -72,12 +74,12 @@ def render(run: Run) -> str:
     )
 
 
-def opening_beside(figure: Drawing | None, run: Run) -> list[str | Table]:
+def opening_beside(figure: Drawing | None, run: Run, *, warns: bool = True) -> list[str | Table]:
     """Return the parts of the opening, without bars of text below a figure of times."""
     is_drawn = figure is not None and figure.name == _TIMES
     return [
         part
-        for part in opening(run)
+        for part in opening(run, warns=warns)
         if isinstance(part, str) or not (is_drawn and BAR in part.columns)
     ]
 

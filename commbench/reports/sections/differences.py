@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analysis.run import Run
-from commbench.model import Comparison
+from commbench.model import FETCHES, Comparison
 from commbench.model.units import format_message_size
 from commbench.reports.sections import CHANNELS, Quantity, Section, Table, by_size, number, plural
 from commbench.stats.comparison import EQUAL_WORK, least_launches
@@ -70,16 +70,16 @@ def _resolution(run: Run) -> str:
             f"and needs {n_launches} ({remedy})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
-    ratios = f"of {most.detectable:.3g}× and more" * alike
-    ratios = ratios or f"from {_finds(run, least)} to {_finds(run, most)}"
-    return f"This run finds ratios {ratios} with a probability of 90 %."
+    ratios = f"{most.detectable:.3g}×" * alike
+    ratios = ratios or f"{_missed(run, least)} or even {_missed(run, most)}"
+    return f"This run can miss differences below {ratios}."
 
 
-def _finds(run: Run, c: Comparison) -> str:
+def _missed(run: Run, c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
     if c.layer != "workload":
-        what += f", {c.layer} {message_size(run, c)}"
-    return f"{'none' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
+        what += f", {FETCHES.get(c.layer, c.layer)}, {message_size(run, c)}"
+    return f"{'any' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
 
 
 def message_size(run: Run, comparison: Comparison) -> str:
@@ -95,8 +95,13 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     """Return the meaning of the verdicts of `group`; `pairs` describes those tested together."""
     adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
+    pairing = (
+        "of the launches in each block, which took turns"
+        if all(c.paired for c in group)
+        else "of each launch of one with each of the other"
+    )
     return (
-        "Ratio by Hodges and Lehmann, from the launches' medians, with its interval; p: exact "
+        f"Ratio by Hodges and Lehmann, {pairing}, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
         "verdict with a probability of 90 %; same within: the 90 % interval, which two one-sided "
         "tests leave, and on which the verdict same rests. "

@@ -259,54 +259,56 @@ def _task_table(run: Run) -> Table:
 
 def profile_opening(run: Run) -> Iterator[Table]:
     """Yield a table per workload of where a task thread's time went, titled by the difference."""
-    profiles = run.worker_profiles[run.worker_profiles["compute_s"].notna()]
-    if not 0 < profiles["case_id"].nunique() <= _MAX_OPENING:
+    shares = run.profile_shares[run.profile_shares["compute"].notna()]
+    if not 0 < len(shares) <= _MAX_OPENING:
         return
     costs = run.costs.set_index("case_id")
     # The little time on a core between tasks has no column.
-    profiles = profiles.assign(compute_s=profiles["compute_s"] + profiles["other_cpu_s"])
-    parts = [f"{name}_s" for name in _DOING]
+    shares = shares.assign(compute=shares["compute"] + shares["other_cpu"]).set_index("case_id")
     # The regions of a user's code are rows of one table.
     names = costs["workload" if run.is_user_code else "backend"]
-    tasks = profiles["case_id"].map({} if run.is_user_code else run.case_labels).fillna("")
-    for _, rows in profiles.groupby(tasks, sort=False):
-        launches = rows.groupby(["case_id", "launch"], sort=False)[parts].mean()
-        medians = launches.groupby("case_id", sort=False).median().set_axis([*_DOING], axis=1)
-        medians = medians.reindex([case.id for case in run.suite.cases if case.id in medians.index])
+    tasks = shares.index.map({} if run.is_user_code else run.case_labels).fillna("")
+    for _, rows in shares[[*_DOING]].groupby(tasks, sort=False):
+        # Medians of the parts would not add up to the median of the times.
+        parts_s = rows.mul(costs["median_s"][rows.index], axis=0)
         yield Table.from_columns(
-            _difference(medians, costs["backend"], run.comparisons) or "Where the time goes",
+            _difference(parts_s, costs["backend"], run.comparisons)
+            or "Where the time of a task thread goes",
             {
-                "ms of a task thread": names[medians.index],
+                "parts of the median, ms": names[rows.index],
                 **{
-                    _TASKS[name].replace("\n", " "): map(number, 1000 * medians[name])
+                    _TASKS[name].replace("\n", " "): map(number, 1000 * parts_s[name])
                     for name in _DOING
                 },
-                "idle cores": map(number, costs["idle_cores"][medians.index]),
+                "idle cores": map(number, costs["idle_cores"][rows.index]),
             },
         )
 
 
 def _difference(
-    medians: pd.DataFrame, backends: Mapping[str, str], comparisons: Sequence[Comparison]
+    parts_s: pd.DataFrame, backends: Mapping[str, str], comparisons: Sequence[Comparison]
 ) -> str:
-    """Return what threads do for longer over the slowest backend than over the fastest.
+    """Return what threads do for longer over the slowest backend than over the first good one.
 
     Parameters
     ----------
-    medians
-        Seconds by case id (rows) and part (columns).
+    parts_s
+        Seconds by case id (rows, in the suite's order) and part (columns).
     backends
         Names of backends by case id.
     comparisons
         Those of backends; if no difference is significant, the result is empty.
     """
     ratios = slowdowns(
-        c for c in comparisons if {c.baseline_id, c.candidate_id} <= {*medians.index}
+        c for c in comparisons if {c.baseline_id, c.candidate_id} <= {*parts_s.index}
     )
     if not ratios:
         return ""
-    fast_id, slow_id = max(ratios, key=ratios.__getitem__)
-    more_s = (medians.loc[slow_id] - medians.loc[fast_id]).sort_values(ascending=False)
+    beaten = {slow for _, slow in ratios}
+    unbeaten = [pair[0] for pair in ratios if pair[0] not in beaten] or [pair[0] for pair in ratios]
+    fast_id = min(unbeaten, key=parts_s.index.get_loc)
+    slow_id = max((pair for pair in ratios if pair[0] == fast_id), key=ratios.__getitem__)[1]
+    more_s = (parts_s.loc[slow_id] - parts_s.loc[fast_id]).sort_values(ascending=False)
     # While some threads wait, others have nothing to do.
     causes_s = more_s.drop("idle")
     if causes_s.iloc[0] < more_s["idle"] / 2:

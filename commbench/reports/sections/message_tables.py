@@ -233,33 +233,28 @@ BY_LAYER = Section(
 
 def all_to_all_tables(run: Run) -> Iterator[Table]:
     """Yield the tables of every all-to-all: one pair at a time, and all at once."""
-    table = run.costs[run.costs["layer"].isin(FETCHES)]
+    table = run.costs[run.costs["layer"].isin([*FETCHES])]
     tasks = table["case_id"].map(run.case_labels)
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
-        way, meaning = _WAYS[layer]
         cells: dict[tuple[int, str], str] = {}
         for row in group.itertuples():
             size = run.message_bytes(row.case_id, layer, row.payload_bytes)
             cells[size, f"{row.backend}\ntime"] = median_time(row)
             bandwidth = quantity(format_bandwidth, row.throughput_Bps)
             cells[size, f"{row.backend}\nbandwidth"] = bandwidth
-        yield by_size(f"{task}, {way}", cells, f"{meaning} ({counts(group)}).", "block")
+        yield by_size(
+            f"{task}, {FETCHES[layer]}", cells, f"{_FETCH_TIMES[layer]} ({counts(group)}).", "block"
+        )
 
 
-_WAYS = {
-    "alone": (
-        "one pair at a time",
-        "Time: mean over the pairs of one fetch with nothing else under way, and of it the median "
-        "over launches of each launch's median; bandwidth: block / time, so that slow pairs weigh "
-        "as much as their time does",
-    ),
-    "together": (
-        "all pairs at once",
-        "Time: from the first fetch's start to the last one's end, and of it the median over "
-        "launches of each launch's median; bandwidth: the blocks of all pairs / time",
-    ),
+_FETCH_TIMES = {
+    "alone": "Time: mean over the pairs of one fetch with nothing else under way, and of it the "
+    "median over launches of each launch's median; bandwidth: block / time, so that slow pairs "
+    "weigh as much as their time does",
+    "together": "Time: from the first fetch's start to the last one's end, and of it the median "
+    "over launches of each launch's median; bandwidth: the blocks of all pairs / time",
 }
-"""The end of the title and the meaning of the numbers of all-to-all's fetches, by layer."""
+"""The meaning of the numbers of all-to-all's fetches, by layer."""
 
 
 ALL_TO_ALL = Section(
@@ -267,8 +262,8 @@ ALL_TO_ALL = Section(
     position=60,
     tables=all_to_all_tables,
     opening=all_to_all_opening,
-    to_read="Alone, one fetch was under way at a time: it is what its link and its two ends can "
-    "do. Together, every worker fetched from every other.",
-    not_to_conclude="That a backend that is slow together has a slow link: all fetches share the "
-    "cores of a host.",
+    to_read="One pair at a time, nothing else is under way: it is what a link and its two ends "
+    "can do. All pairs at once, every worker fetches from every other.",
+    not_to_conclude="That a backend that is slow with all pairs at once has a slow link: all "
+    "fetches share the cores of a host.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
 from commbench.machine.topology import UNKNOWN
+from commbench.model import FETCHES
 from commbench.model.units import format_bytes
 from commbench.reports.sections import (
     CHANNELS,
@@ -83,7 +84,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
         {
             "backend": labels(run, slow),
             "slow are transfers": slow.cause,
-            "when": slow.channel,
+            "when": slow.channel.map(lambda channel: FETCHES.get(channel, channel)),
             "link": slow.link,
             "pairs": quantities(str, slow.n),
             "GB/s": map(number, slow.typical_Bps / slow.factor / 1e9),
