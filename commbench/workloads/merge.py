@@ -35,7 +35,8 @@ class Merge(ClusterWorkload):
     """
 
     name = "merge"
-    summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
+    summary = "inner join of two data frames, with the data of dask-cuda's benchmark"
+    stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 100_000}
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")

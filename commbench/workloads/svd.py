@@ -50,6 +50,7 @@ class Svd(ClusterWorkload):
 
     name = "svd"
     summary = "singular value decomposition of a tall and skinny array"
+    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000}
     preload = ("dask.array.linalg",)
 

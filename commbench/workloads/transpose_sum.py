@@ -48,6 +48,7 @@ class TransposeSum(ClusterWorkload):
 
     name = "transpose-sum"
     summary = "x + x.T: each chunk of a square array meets its mirror image"
+    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 4_000, "chunk": 1_000}
     bytes_per_second = 1e9
     preload = ("dask.array",)

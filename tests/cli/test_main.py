@@ -33,6 +33,7 @@ def test_list_has_all_kinds_of_plugins():
     assert result.exit_code == 0
     for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
         assert name in result.stdout
+    assert "\n messages\n  pingpong " in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ WRONG = {
     "payload_bytes is 0": subclass(Mine, payload_bytes=0),
     "its name is 'yours'": subclass(Mine, name="yours"),
     "summary is": subclass(Mine, summary="one line\nand another"),
+    "stresses is": subclass(Mine, stresses=""),
     "have no help: size": subclass(Mine, Params=NoHelp),
     "Params makes no options: TypeError": subclass(Mine, Params=NoDefault),
     "Params makes no options": subclass(Mine, Params=NoOption),
