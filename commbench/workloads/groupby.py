@@ -47,7 +47,7 @@ class GroupBy(ClusterWorkload):
     name = "groupby"
     summary = "aggregates of groups of rows, by a tree or by a shuffle"
     stresses = "frames"
-    quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000}
+    quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000, "partitions": 20}
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")
 
@@ -56,7 +56,7 @@ class GroupBy(ClusterWorkload):
         """The options of ``commbench run groupby``."""
 
         rows: int = field(default=200_000, metadata={"help": "rows of a partition"})
-        partitions: int = field(default=20, metadata={"help": "partitions of the frame"})
+        partitions: int = field(default=50, metadata={"help": "partitions of the frame"})
         unique_ratio: float = field(
             default=0.01, metadata={"help": "groups over rows, above 0, at most 1"}
         )

@@ -38,7 +38,7 @@ class MapOverlap(ClusterWorkload):
     """
 
     name = "map-overlap"
-    summary = "mean filter of an array, whose chunks need the edges of their neighbours"
+    summary = "mean filter, for which chunks need the edges of neighbours"
     stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 2_000, "chunk": 250}
     preload = ("dask.array", "scipy.ndimage")

@@ -41,7 +41,7 @@ class Merge(ClusterWorkload):
     """
 
     name = "merge"
-    summary = "inner join of two data frames, with the data of dask-cuda's benchmark"
+    summary = "inner join of two data frames, with dask-cuda's data"
     stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 100_000}
     preload = ("dask.dataframe",)

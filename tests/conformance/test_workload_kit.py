@@ -156,6 +156,11 @@ SMALL = {
     "transpose-sum": {"size": 60, "chunk": 20},
     "svd": {"rows": 400, "columns": 10, "chunk_rows": 100},
     "merge": {"rows": 500},
+    "shuffle": {"partitions": 5, "partition_size": 800},
+    "groupby": {"rows": 500, "partitions": 5},
+    "rechunk": {"size": 20_000, "chunk_size": 2_000},
+    "map-overlap": {"size": 60, "chunk": 20},
+    "matmul": {"size": 60, "chunk": 20},
     "all-to-all": {"sizes": (1, 5000)},
     "pingpong": {"sizes": (1, 5000)},
 }
