@@ -23,7 +23,7 @@ WORKLOADS = {
     "svd": (),
     "matmul": (),
     "map-overlap": (),
-    "rechunk": (),
+    "rechunk": ("--method", "tasks"),
     "shuffle": ("--shuffle", "tasks"),
     "groupby": (),
     "merge": ("--rows", "1000000"),
