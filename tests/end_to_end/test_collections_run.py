@@ -4,6 +4,7 @@ import processes
 import pytest
 
 from commbench import load
+from commbench.stats.pairs import moved_bytes
 
 PARAMS = {
     "shuffle": "partitions = 8, partition_size = 100_000",
@@ -38,15 +39,8 @@ def test_results_are_right_and_every_backend_moves_the_same_bytes(n_workers, tmp
     run = load(result.stdout.splitlines()[-1])
     assert len(run.samples) == 3 * 3 * len(CASES)
     assert run.samples["verified"].all()
-    wire = run.wire[
-        (run.wire["src"].astype(str) != run.wire["dst"].astype(str)) & (run.wire["dst"] != "")
-    ]
-    moved = (
-        wire.groupby(["case_id", "iteration"])["nbytes"]
-        .sum()
-        .groupby("case_id")
-        .agg(["min", "max"])
-    )
-    same = {case.id: (case.workload, tuple(case.params.items())) for case in run.suite.cases}
-    for _, group in moved.groupby(moved.index.map(same)):
-        assert group["max"].max() <= 1.05 * group["min"].min(), group
+    moved = moved_bytes(run)
+    same = {case.id: str((case.workload, case.params)) for case in run.suite.cases}
+    for _, of_backends in moved.groupby(moved.index.map(same)):
+        assert len(of_backends) == 3
+        assert 0 < of_backends.max() <= 1.05 * of_backends.min(), of_backends
