@@ -23,12 +23,7 @@ from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
 from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import (
-    persist_input,
-    uniform_array,
-    uniform_block,
-    verify_blocks,
-)
+from commbench.workloads.device import persist_input, uniform_array, uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
 
 _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
@@ -107,8 +102,13 @@ class Rechunk(ClusterWorkload):
         rebalance(client, self.x)
 
     def build(self) -> Any:
-        """Return the lazy array of other chunks."""
-        return self.x.rechunk(self.chunks, method=self.params.method)
+        """Return the lazy array of other chunks.
+
+        Chunks in between are not larger than those before and after, as in coiled/benchmarks, where
+        Dask's configuration has the size of chunks.
+        """
+        limit = self.params.chunk_size
+        return self.x.rechunk(self.chunks, block_size_limit=limit, method=self.params.method)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare every number with that of x, which workers make again."""
