@@ -69,9 +69,9 @@ def verify_frame(
     VerificationError
         If they differ.
     """
-    for found in client.gather(client.map(_dtypes, futures, pure=False)):
-        if found != dtypes:
-            raise VerificationError(f"{what}: expected {dtypes}, found {found}")
+    for actual_dtypes in client.gather(client.map(_dtypes, futures, pure=False)):
+        if actual_dtypes != dtypes:
+            raise VerificationError(f"{what}: expected {dtypes}, found {actual_dtypes}")
     numbers = range(len(futures))
     actual = total(client.gather(client.map(sums, futures, numbers, pure=False)))
     wrong = [

@@ -219,15 +219,15 @@ def verify_blocks(
         for values in ([[sum(sides[:i]) for i in range(len(sides))] for sides in chunks], chunks)
     )
     futures = [blocks[index] for index in itertools.product(*(range(len(c)) for c in chunks))]
-    found = client.map(_count_wrong, futures, starts, shapes, expected=expected, pure=False)
-    for start, wrong in zip(starts, client.gather(found), strict=True):
-        if wrong:
-            raise VerificationError(f"{what}, the block from {start} on: {wrong}")
+    compared = client.map(_difference, futures, starts, shapes, expected=expected, pure=False)
+    for start, difference in zip(starts, client.gather(compared), strict=True):
+        if difference:
+            raise VerificationError(f"{what}, the block from {start} on: {difference}")
 
 
-def _count_wrong(block: Any, start: tuple[int, ...], shape: tuple[int, ...], expected: Any) -> str:
-    found = f"{block.dtype} {tuple(block.shape)}"
-    if found != f"float64 {shape}":
-        return f"expected float64 {shape}, found {found}"
+def _difference(block: Any, start: tuple[int, ...], shape: tuple[int, ...], expected: Any) -> str:
+    kind = f"{block.dtype} {tuple(block.shape)}"
+    if kind != f"float64 {shape}":
+        return f"expected float64 {shape}, found {kind}"
     n_wrong = int((block != expected(start, shape)).sum())
     return f"{n_wrong} numbers are wrong" if n_wrong else ""

@@ -4,13 +4,15 @@ The patterns are those of its ``test_rechunk.py``, where arrays took a tenth of 
 or more, chunks 8 or 128 MiB, and the result was summed; here it is kept, and the array is persisted
 before the clock starts.
 
-- ``tiles-to-rows``: square tiles become bands; each band needs the tiles next to each other.
+- ``tiles-to-rows``: square tiles become bands of columns; a band needs the tiles in its columns.
 - ``swap-axes``: bands of columns become bands of rows; each chunk needs a part of every other.
 - ``adjacent-groups``: in three dimensions, groups of neighbouring chunks exchange parts.
-- ``heal-oversplit``: chunks of 17/16 of the size become chunks 15 times as large.
+- ``heal-oversplit``: chunks of 17/16 of the size become chunks 15 times as large, by tasks with
+  either method.
 
 Payload: ``x.nbytes``, 8 bytes for each number. On W workers about ``1 - 1 / W`` of it crosses the
-wire with the first two patterns, and with the others what workers' chunks have of other workers'.
+wire with the first two patterns. With the others tasks move what a chunk needs of other workers'
+chunks; p2p moves more, because it spreads chunks over all workers, also those that could stay.
 """
 
 from __future__ import annotations

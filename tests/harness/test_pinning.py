@@ -129,7 +129,7 @@ def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
     (x,) = persist_input(client, da.ones((4, 40, 40), chunks=(1, 10, 40)))
     rebalance(client, x)
     workers = client.scheduler_info()["workers"].items()
-    first, last = (address for _, address in sorted((of["name"], name) for name, of in workers))
+    first, last = (address for _, address in sorted((each["name"], name) for name, each in workers))
     for _ in range(3):
         # Four independent shuffles with two outputs; each worker has the inputs of two.
         layout = workers_of(client, x.rechunk((1, 40, 20), method="p2p"))
