@@ -23,7 +23,9 @@ def generated(
     output: Path, n_records: int, n_workers: int = N_WORKERS, backends: Sequence[str] = ("tcp",)
 ) -> Path:
     """Write a run of two good launches with transfers between all workers, and return its path."""
-    cases = suite.cases_for("merge", backends, {}, ClusterSpec(n_workers=n_workers), launches=2)
+    cases = suite.cases_for(
+        "merge", backends, {"shuffle": "tasks"}, ClusterSpec(n_workers=n_workers), launches=2
+    )
     few = [
         record
         for place, case in enumerate(cases)

@@ -166,6 +166,7 @@ class Run:
     summaries = cached_property(lambda run: stats.summaries(run))
     costs = cached_property(lambda run: stats.costs(run))
     comparisons = cached_property(lambda run: stats.comparisons(run))
+    scaling = cached_property(lambda run: stats.scaling(run))
     pair_bandwidths = cached_property(lambda run: stats.pair_bandwidths(run))
     link_bandwidths = cached_property(lambda run: stats.link_bandwidths(run))
     coverage = cached_property(lambda run: stats.coverage(run))

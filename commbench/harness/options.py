@@ -7,6 +7,7 @@ the file's values apply.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -151,9 +152,14 @@ class Command(click.Command):
         self._groups = groups
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; those of clusters are unknown to workloads without one."""
+        """Parse the options; those of clusters are unknown to workloads without one.
+
+        Several numbers of workers are varied: ``--workers 1..64`` is ``--vary workers=1..64``.
+        """
+        words = "\0".join(["", *args])
+        words = re.sub(r"(?<=\0)--workers[=\0](?=[^\0]*\.\.)", "--vary\0workers=", words)
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, words.split("\0")[1:])
         except click.NoSuchOption as error:
             if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
                 raise click.UsageError(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -115,6 +115,8 @@ def _setting(text: str) -> Setting:
     if not (name and equals):
         raise UsageError(f"{text!r} is no SETTING=A|B; write for example workers=2|4")
     name = _known(name)
+    if name in OPTIONS and _TYPES[OPTIONS[name]] is int:
+        values = tuple(chain(*map(_doubled, values)))
     if "" in values:
         raise UsageError(
             f"{text!r} has an empty value; write for example {name}=A|B"
@@ -128,6 +130,25 @@ def _setting(text: str) -> Setting:
             f"'{name}={values[0]}|…'"
         )
     return Setting(name, values)
+
+
+def _doubled(text: str) -> Iterator[str]:
+    """Yield A, 2 A, 4 A, … up to B of a range ``A..B``, or the text of anything else.
+
+    Examples
+    --------
+    >>> [*_doubled("1..6")], [*_doubled("4")]
+    (['1', '2', '4', '6'], ['4'])
+    """
+    first, dots, last = text.partition("..")
+    if not dots:
+        yield text
+        return
+    count, most = units.parse_count(first, least=1), units.parse_count(last, least=1)
+    while count < most:
+        yield str(count)
+        count *= 2
+    yield str(most)
 
 
 def _known(name: str) -> str:

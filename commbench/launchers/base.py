@@ -71,6 +71,11 @@ class RunningCluster(ABC):
         return self.names
 
     @property
+    def shares_processes(self) -> bool:
+        """Whether workers share a process, and so its connections and threads."""
+        return False
+
+    @property
     def n_processes(self) -> int:
         """The number of processes, on this and other hosts."""
         return len(self.pids) + len(self.remote_members)

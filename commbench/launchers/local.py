@@ -1,7 +1,9 @@
 """``local``: ``dask scheduler`` and ``dask worker`` processes on this host, as users start them.
 
 The scheduler runs in a separate process, so that its time is not the client's. The workers have no
-nanny: if a worker dies, the launch must fail instead of going on with a new worker.
+nanny: if a worker dies, the launch must fail instead of going on with a new worker. With the
+launcher's option ``processes=N`` the workers share N processes, so that hundreds fit on a host; a
+process has one event loop and one interpreter for all of its workers.
 
 The processes are forked from that of the launch, which has imported what they need and has started
 neither a client nor a communication library. Processes with a GPU, and those bound to CPUs, whose
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -37,14 +40,18 @@ if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
-_IMPORTED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
+_IMPORTED = tuple(f"distributed.cli.dask_{name}" for name in ("scheduler", "worker", "spec"))
 _START, _STARTS = "start", ("fork", "spawn")
+_PROCESSES = "processes"
 _CLOSE_SECONDS = 5.0
 _END_SECONDS = 2.5
 
 
 class LocalCluster(RunningCluster):
     """A running scheduler and its workers."""
+
+    _n_shared = 0
+    """The number of processes that workers share, if they do."""
 
     def __init__(
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = (),
@@ -69,10 +76,24 @@ class LocalCluster(RunningCluster):
             for module in (*_IMPORTED, *preload):
                 importlib.import_module(module)
         self._start_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
+        n_processes = int(spec.launcher_options.get(_PROCESSES, spec.n_workers))
+        # Each worker compares its limit with the memory of its process.
+        limit = memory_limit(spec, equal_share(min(n_processes, spec.n_workers)))
+        if n_processes < spec.n_workers:
+            self._n_shared = n_processes
+            self._start_shared(contact, spec, protocol, preload, limit)
+        else:
+            self._start_workers(contact, spec, protocol, preload, limit)
+        self._connect(contact, spec, preload)
+        self.pids = (os.getpid(), *(process.pid for process in self._processes))
+
+    def _start_workers(
+        self, contact: Path, spec: ClusterSpec, protocol: str, preload: Sequence[str],
+        limit: float,
+    ) -> None:  # fmt: skip
         preloads = preload_options(worker_preloads(spec, preload))
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
-        limit = memory_limit(spec, equal_share(spec.n_workers))
         for index in range(spec.n_workers):
             self._start_dask(
                 f"worker {index}", "--scheduler-file", contact,
@@ -81,8 +102,27 @@ class LocalCluster(RunningCluster):
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
                 *preloads, **gpus[index], **_binding_env(bindings[index]),
             )  # fmt: skip
-        self._connect(contact, spec, preload)
-        self.pids = (os.getpid(), *(process.pid for process in self._processes))
+
+    def _start_shared(
+        self, contact: Path, spec: ClusterSpec, protocol: str, preload: Sequence[str],
+        limit: float,
+    ) -> None:  # fmt: skip
+        """Start several workers in each process, which ``dask spec`` does."""
+        options = {
+            "scheduler_file": str(contact), "protocol": protocol, "host": "127.0.0.1",
+            "dashboard": False, "nthreads": spec.threads_per_worker, "memory_limit": limit,
+            "preload": [*worker_preloads(spec, preload)],
+        }  # fmt: skip
+        for first in range(self._n_shared):
+            workers = {
+                str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
+                for index in range(first, spec.n_workers, self._n_shared)
+            }
+            self._start_dask(f"spec {first}", "--spec", json.dumps(workers))
+
+    @property
+    def shares_processes(self) -> bool:  # noqa: D102
+        return self._n_shared > 0
 
     def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
         self._start_dask(
@@ -169,10 +209,16 @@ class LocalLauncher(Launcher):
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
         for option, value in spec.launcher_options.items():
-            if option != _START or value not in _STARTS:
+            if option == _PROCESSES and value.isdecimal() and int(value):
+                if spec.device == "gpu" or spec.placement:
+                    raise UsageError(
+                        f"{option}={value}: workers that share a process have no GPU or CPUs for "
+                        "themselves; leave it out"
+                    )
+            elif option != _START or value not in _STARTS:
                 raise UsageError(
                     f"the launcher local has no option {option}={value}; it has {_START}="
-                    f"{'|'.join(_STARTS)}"
+                    f"{'|'.join(_STARTS)} and {_PROCESSES}=N, the processes that all workers share"
                 )
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102

@@ -60,6 +60,7 @@ def render(run: Run) -> str:
         "links": _rows(run.link_bandwidths),
         "shuffles": _rows(run.shuffles),
         "slow_pairs": _rows(run.slow_pairs),
+        "scaling": _rows(run.scaling),
         "comparisons": [dataclasses.asdict(c) for c in run.comparisons],
         "published": [
             {

@@ -16,7 +16,14 @@ from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import CHANNELS, Table, guarded, plural, sections
+from commbench.reports.sections import (
+    CHANNELS,
+    Table,
+    guarded,
+    plural,
+    scaling_table,
+    sections,
+)
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
@@ -104,6 +111,8 @@ def _verdicts(run: Run) -> Iterator[str]:
     wrong = run.pair_transports["contradiction"] != ""
     doubtful = set(run.pair_transports["case_id"][wrong].astype("str"))
     tasks = table["case_id"].map(run.case_labels)
+    yield from scaling_table.verdicts(run)
+    scaled = {*run.scaling["case_id"]}
     for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
         n_cases = rows["case_id"].nunique()
         sizes = rows.groupby("payload_bytes")["case_id"].nunique()
@@ -118,6 +127,8 @@ def _verdicts(run: Run) -> Iterator[str]:
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()
+                if row.case_id in scaled:
+                    continue
                 if run.is_user_code:
                     yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
                     continue

@@ -13,6 +13,7 @@ from .published import (
     ratios,
     reproduced,
 )
+from .scaling import scaling
 from .selection import case_labels, counted
 from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
 from .stability import drifts, spreads
@@ -27,6 +28,6 @@ __all__ = [
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "reproduced", "shown_sizes", "shuffles",
+    "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes", "shuffles",
     "slow_pairs", "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -322,7 +322,6 @@ class _UserCluster(RunningCluster):
 
     @property
     def shares_processes(self) -> bool:
-        """Whether workers share a process, and so its connections and threads."""
         return len(self.pids) + len(self.remote_members) < len(self.names) + 1
 
     def close(self) -> None:

@@ -20,9 +20,11 @@ from commbench.errors import UsageError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.checksums import column_sums, verify_frame
 from commbench.workloads.device import (
+    SHUFFLE_HELP,
     finished_blocks,
     frame_library,
     persist_input,
+    shuffle_method,
     uniform_block,
 )
 from commbench.workloads.placement import rebalance
@@ -66,10 +68,7 @@ class GroupBy(ClusterWorkload):
         split_every: int = field(
             default=8, metadata={"help": "aggregates that a task of the tree merges, at least 2"}
         )
-        shuffle: Literal["tasks", "p2p"] = field(
-            default="tasks",
-            metadata={"help": "how aggregates move if they are shuffled: tasks, or p2p"},
-        )
+        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -112,7 +111,7 @@ class GroupBy(ClusterWorkload):
             {"int64": ["max", "count"], "float64": "mean"},
             split_out=params.split_out,
             split_every=params.split_every,
-            shuffle_method=params.shuffle,
+            shuffle_method=shuffle_method(params.shuffle, self.context.device),
         )
 
     def verify(self, client: Any, result: Any) -> None:

@@ -25,7 +25,14 @@ from typing import Any, ClassVar, Literal
 from commbench.errors import UsageError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.checksums import column_sums, total, verify_frame
-from commbench.workloads.device import array_library, finished_blocks, frame_library, persist_input
+from commbench.workloads.device import (
+    SHUFFLE_HELP,
+    array_library,
+    finished_blocks,
+    frame_library,
+    persist_input,
+    shuffle_method,
+)
 from commbench.workloads.placement import rebalance
 
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
@@ -65,9 +72,7 @@ class Merge(ClusterWorkload):
         frac_match: float = field(
             default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
         )
-        shuffle: Literal["tasks", "p2p"] = field(
-            default="tasks", metadata={"help": "how rows move: tasks, or p2p (peer to peer)"}
-        )
+        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -124,7 +129,8 @@ class Merge(ClusterWorkload):
         can't choose another method when it optimises.
         """
         build, other = self.frames
-        how = {"how": "inner", "shuffle_method": self.params.shuffle, "broadcast": False}
+        method = shuffle_method(self.params.shuffle, self.context.device)
+        how = {"how": "inner", "shuffle_method": method, "broadcast": False}
         return build.merge(other, on=["key"], **how)
 
     def verify(self, client: Any, result: Any) -> None:

@@ -21,9 +21,11 @@ from commbench.errors import UsageError
 from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.checksums import column_sums, total, verify_frame
 from commbench.workloads.device import (
+    SHUFFLE_HELP,
     finished_blocks,
     frame_library,
     persist_input,
+    shuffle_method,
     uniform_block,
 )
 from commbench.workloads.placement import rebalance
@@ -54,10 +56,7 @@ class Shuffle(ClusterWorkload):
             default=1 << 20,
             metadata={"help": "size of a partition, without its index", "unit": "bytes"},
         )
-        shuffle: Literal["tasks", "p2p"] = field(
-            default="p2p",
-            metadata={"help": "how rows move: tasks, or p2p (peer to peer, via host memory)"},
-        )
+        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -93,7 +92,8 @@ class Shuffle(ClusterWorkload):
 
     def build(self) -> Any:
         """Return the lazy frame, shuffled into as many partitions."""
-        return self.frame.shuffle("data", shuffle_method=self.params.shuffle, force=True)
+        method = shuffle_method(self.params.shuffle, self.context.device)
+        return self.frame.shuffle("data", shuffle_method=method, force=True)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare exact sums of the rows with those of the input, and where each row is.

@@ -57,8 +57,9 @@ def main(backend: str, scratch: Path) -> None:
     os.environ.update(backends.parse(backend).environment("cpu", scratch))
     cluster.Profiler = EveryOther  # type: ignore[misc]
     (case,) = suite.cases_for(
-        "merge", [backend], {}, ClusterSpec(), iterations=2 * N_PAIRS, warmups=N_WARMUPS
-    )
+        "merge", [backend], {"shuffle": "tasks"}, ClusterSpec(),
+        iterations=2 * N_PAIRS, warmups=N_WARMUPS,
+    )  # fmt: skip
     records = InMemory()
     run_launch(Launch(case=case, index=0, block=0, position=0), scratch, records)
     samples = [record for record in records if isinstance(record, Sample)]

@@ -1,7 +1,9 @@
 """A stream over UCX that anyone would write by hand: the yardstick of ``ucx_perftest -t tag_bw``.
 
 Nothing of commbench is in it. ``python ucx_stream.py SIZE WINDOW COUNT`` prints the seconds per
-message of COUNT windows, each of which ends when the peer has received all of its messages.
+message of COUNT windows, each of which ends when the peer has received all of its messages. Both
+processes use one buffer for all messages, as ``ucx_perftest`` does, so that the caches do the same
+for both.
 """
 
 import subprocess
@@ -56,9 +58,7 @@ def measure(port):
 if __name__ == "__main__":
     size, window, count = map(int, sys.argv[-3:])
     worker = libucxx.UCXWorker(libucxx.UCXContext(feature_flags=(libucxx.Feature.TAG,)))
-    buffers = [
-        Array(numpy.random.default_rng(n).integers(0, 256, size, "u1")) for n in range(window)
-    ]
+    buffers = [Array(numpy.random.default_rng(0).integers(0, 256, size, "u1"))] * window
     reply = Array(numpy.zeros(1, "u1"))
     if len(sys.argv) > 4:
         serve()

@@ -18,7 +18,7 @@ LOWER_CASE = " ".join(TEXT.split()).lower()
 NAMES = {"size", "backend", "backends", "block", "src → dst", "src→dst", "process", "case", "what",
          "value", "launch", "message", "tcp", "ucx"}  # fmt: skip
 """Columns that name what the row, or the backend whose numbers the column contains, is."""
-EMPTY = ("warnings", "verdicts", "findings", "shuffles", "slow_pairs", "published")
+EMPTY = ("warnings", "verdicts", "findings", "shuffles", "slow_pairs", "scaling", "published")
 """Sections of JSON that are texts, or may be empty."""
 
 
@@ -41,6 +41,7 @@ def test_every_key_of_the_json_report_is_defined(made_up_run, run):
     keys = {name: keys_of(section) for name, section in report.items()}
     assert all(keys[name] for name in keys if name not in EMPTY)
     keys["slow_pairs"] = set(run.slow_pairs.columns)
+    keys["scaling"] = set(run.scaling.columns)
     keys["findings"] = {field.name for kind in (Finding, Effect) for field in fields(kind)}
     keys["shuffles"] = set(run.shuffles.columns)
     keys["published"] = {

@@ -82,7 +82,8 @@ GENERATED = {
 
 
 def _merge(backends, cluster, rows):
-    return suite.cases_for("merge", backends, {"rows": rows}, cluster, launches=3)
+    params = {"rows": rows, "shuffle": "tasks"}
+    return suite.cases_for("merge", backends, params, cluster, launches=3)
 
 
 def _pairs(n_workers):

@@ -24,7 +24,7 @@ WORKLOADS = {
     "matmul": (),
     "map-overlap": (),
     "rechunk": ("--method", "tasks"),
-    "shuffle": ("--shuffle", "tasks"),
+    "shuffle": (),
     "groupby": (),
     "merge": ("--rows", "1000000"),
     "all-to-all": ("--sizes", "1MiB,64MiB"),

@@ -67,7 +67,8 @@ BAD = {
     "fraction for an integer": (MERGE + "params = {rows = 1.5}", "expected int, got 1.5", "rows"),
     "bool for a parameter": (MERGE + "params = {rows = true}", "expected int, got True", "rows"),
     "unknown choice": (
-        MERGE + 'params = {shuffle = "p3p"}', "expected one of 'tasks', 'p2p', got", "shuffle",
+        MERGE + 'params = {shuffle = "p3p"}', "expected one of 'dask', 'tasks', 'p2p', got",
+        "shuffle",
     ),
     "several problems": (
         "nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3', "'nope'",
@@ -141,7 +142,7 @@ def test_suite_overrides_the_defaults_of_a_workload(read):
 
 
 def test_case_has_default_parameters(read):
-    (short,), (long,) = (read(MERGE + text).cases for text in ("", 'params = {shuffle = "tasks"}'))
+    (short,), (long,) = (read(MERGE + text).cases for text in ("", 'params = {shuffle = "dask"}'))
     assert short == long
     assert "rows" in short.params
 

@@ -18,6 +18,9 @@ REFUSED = {
     "only an empty value": ("UCX_TLS=", "has an empty value"),
     "one value": ("workers=2", "has one value, so there is nothing to compare"),
     "a value twice": ("workers=2|4|2", "has a value twice"),
+    "a value twice by a range": ("workers=1..4|2", "has a value twice"),
+    "a range of nothing": ("workers=0..4", "0 is too small; it must be at least 1"),
+    "a range of words": ("workers=few..4", "'few' is not a number"),
     "no setting": ("=1|2", "is no SETTING=A|B"),
     "an unknown option": ("worker=2|4", "unknown setting 'worker' (did you mean 'workers'?)"),
     "an option of the launcher": ("hosts=a|b", "unknown setting 'hosts'"),
@@ -79,6 +82,7 @@ def test_pairs_of_processes_have_no_cluster_to_vary():
     ("backends", "varied", "names"),
     [
         (["tcp"], ["workers=2|4"], ["workers=2", "workers=4"]),
+        (["tcp"], ["--workers=1..3|8"], ["workers=1", "workers=2", "workers=3", "workers=8"]),
         (["tcp"], ["memory-limit=1GB|2GB"], ["memory_limit=1GB", "memory_limit=2GB"]),
         (
             ["tcp", "mpi"],

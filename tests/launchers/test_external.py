@@ -79,7 +79,7 @@ def measure(dask_cluster, owner, output):
             patch.setenv(name, value)
         result = processes.invoke(
             "run", "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
-            "--iterations", 4, "--scheduler-file", dask_cluster.file,
+            "--iterations", 4, "--scheduler-file", dask_cluster.file, "--shuffle", "tasks",
             "--output", output, figures=())  # fmt: skip
     assert result.exit_code == 0, result.output
     assert tag.processes() == []

@@ -7,6 +7,9 @@ from pathlib import Path
 import processes
 import pytest
 
+import commbench
+from commbench.backends import parse
+from commbench.errors import UsageError
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import process
 from commbench.model import ClusterSpec, Placement
@@ -131,3 +134,28 @@ def test_a_launch_measures_however_its_processes_start(start_by, tmp_path, tag):
     assert result.exit_code == 0, result.output
     assert len(processes.records(next(Path(tmp_path).iterdir()), "Sample")) == 1
     assert tag.processes() == []
+
+
+def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
+    result = processes.invoke(
+        "run", "transpose-sum", "--size", 400, "--chunk", 100, "--workers", "2..5", "--launches", 1,
+        "--launcher-option", "processes=2", "--iterations", 2, "--output", tmp_path, figures=(),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    (folder,) = Path(tmp_path).iterdir()
+    run = commbench.load(folder)
+    assert run.scaling["n_workers"].tolist() == [2, 4, 5]
+    (alone, *shared) = [case.id for case in run.suite.cases]
+    profiled = run.threads.groupby("case_id")["worker"].unique()
+    assert {*profiled[alone]} == {"0", "1", "scheduler", "client"}
+    assert [{*profiled[case]} for case in shared] == [{"scheduler", "client"}] * 2
+    assert run.tasks.groupby("case_id")["worker"].nunique()[shared].tolist() == [4, 5]
+    assert run.coverage["n_lost"].sum() == 0
+    assert tag.processes() == []
+
+
+@pytest.mark.parametrize("given", [{"device": "gpu"}, {"placement": (Placement(cpus="0"),) * 2}])
+def test_workers_that_share_processes_have_no_gpu_and_no_cpus(given):
+    spec = ClusterSpec(launcher_options={"processes": "1"}, **given)
+    with pytest.raises(UsageError, match="have no GPU or CPUs for themselves"):
+        LocalLauncher().validate(spec, parse("tcp"))

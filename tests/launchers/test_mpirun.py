@@ -25,7 +25,8 @@ HOSTS = ("head", "node1", "node2")
 def records(tmp_path_factory):
     """Return the records of a merge on the ranks of a world, over mpi."""
     cluster = ClusterSpec(launcher="mpirun")
-    (case,) = suite.cases_for("merge", ["mpi"], {"rows": 10_000}, cluster, iterations=2)
+    params = {"rows": 10_000, "shuffle": "tasks"}
+    (case,) = suite.cases_for("merge", ["mpi"], params, cluster, iterations=2)
     plan = [Launch(case=case, index=0, block=0, position=0)]
     return builders.measured(plan, tmp_path_factory.mktemp("world"))
 

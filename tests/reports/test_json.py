@@ -27,7 +27,8 @@ CASES = [
 # The keys of each section are those of the expected reports in tests/golden.
 TOP = [
     "run", "warnings", "verdicts", "findings", "cases", "pairs", "links", "shuffles", "slow_pairs",
-    "comparisons", "published", "transports", "places", "coverage", "profile", "failures",
+    "scaling", "comparisons", "published", "transports", "places", "coverage", "profile",
+    "failures",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from small import persist, run, workload
 
 from commbench.errors import VerificationError
 from commbench.workloads.checksums import column_sums, total
+from commbench.workloads.device import shuffle_method
 from commbench.workloads.merge import JoinData, Merge
 
 KIND = Merge
@@ -177,12 +178,18 @@ def test_a_small_build_frame_is_not_shuffled(client, shuffle):
 
 
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
-@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p", "dask"])
 def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):
     work = workload(Merge, shuffle=shuffle)
     with dask.config.set({"dataframe.shuffle.method": configured}):
         work.prepare(client)
         graph = work.build().optimize().__dask_graph__()
     names = {dask.utils.key_split(key) for key in graph}
-    assert ("hash-join-transfer" in names) == (shuffle == "p2p")
+    assert ("hash-join-transfer" in names) == (shuffle != "tasks")
     assert any("split" in name for name in names) == (shuffle == "tasks")
+
+
+def test_by_default_the_shuffle_is_dasks(client):
+    with dask.config.set({"dataframe.shuffle.method": None}), client.as_current():
+        assert shuffle_method("dask", "cpu") == dask.utils.get_default_shuffle_method()
+    assert shuffle_method("dask", "gpu") == "tasks"

@@ -52,7 +52,9 @@ def measure_cluster(
 
     client, case = cluster.client, launch.case
     pin = [pinning.Pinning()] * (case.cluster.task_placement == "pinned")
-    meters = (transfers.TransferLog(), p2p.BatchLog(), wire.WireMeter())
+    meters = [transfers.TransferLog(), p2p.BatchLog()]
+    if not cluster.shares_processes:
+        meters.append(wire.WireMeter())
     with plugins.installed(cluster, *meters, *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
@@ -85,8 +87,9 @@ def measure_cluster(
             del result
             _until_forgotten(client, keys)
         profiler.close()
-        for record in traffic.links(launch, backend, cluster):
-            emit(record)
+        if not cluster.shares_processes:
+            for record in traffic.links(launch, backend, cluster):
+                emit(record)
         if cluster.preexisting:
             # Otherwise the plugin would add transfers of the verification to Dask's logs.
             drain(client)

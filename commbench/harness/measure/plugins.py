@@ -292,7 +292,10 @@ def _totals(worker: Any, queue: QueueCounter | None) -> list[tuple[str, str, flo
 
 
 class Profiler:
-    """Reads the counters of all processes of a cluster, before and after an iteration."""
+    """Reads the counters of all processes of a cluster, before and after an iteration.
+
+    Workers that share a process are left out: its threads are not one worker's.
+    """
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
@@ -367,13 +370,11 @@ class Profiler:
         async def here() -> Any:
             return function(*args)
 
+        workers = {} if self._cluster.shares_processes else client.run(function, *args)
         return {
             "scheduler": client.run_on_scheduler(function, *args),
             "client": client.sync(here),
-            **{
-                names.get(address, address): row
-                for address, row in client.run(function, *args).items()
-            },
+            **{names.get(address, address): row for address, row in workers.items()},
         }
 
 

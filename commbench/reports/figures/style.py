@@ -163,8 +163,13 @@ def panels(part: SubFigure, n: int, columns: int, *, sharey: bool = False) -> li
 
 def backend_styles(run: Run) -> dict[str, Style]:
     """Return the look of each backend of `run`: fixed by name, and distinct within the run."""
+    return styles({case.variant for case in run.suite.cases})
+
+
+def styles(names: Collection[str]) -> dict[str, Style]:
+    """Return a look for each of these names, as ``backend_styles`` does."""
     chosen: dict[str, Style] = {}
-    for name in sorted({case.variant for case in run.suite.cases}):
+    for name in sorted(names):
         start = zlib.crc32(name.encode()) % len(_SPARE)
         free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())
         chosen[name] = _KNOWN.get(name) or next(free, _SPARE[start])

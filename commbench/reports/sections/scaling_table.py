@@ -1,0 +1,104 @@
+"""Tables of efficiency by number of workers, and up to how many more of them pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from commbench.analysis.run import Run
+from commbench.model.units import format_seconds
+from commbench.reports.sections import Section, Table, percent, plural, quantities
+from commbench.stats.scaling import KNEE
+
+_WORK = {
+    "strong": "strong scaling, the same work for all",
+    "weak": "weak scaling, the work grows with the workers",
+    "mixed": "the work grows, but not in proportion to the workers",
+}
+_DOING = {"compute": "compute", "data": "await\ndata", "queue": "no core", "idle": "no task"}
+_WAITS = {
+    "data": "await data", "queue": "wait for a core", "idle": "have no task",
+    "blocked": "sleep in tasks",
+}  # fmt: skip
+
+
+def tables(run: Run) -> Iterator[Table]:
+    """Yield a table for each series of cases that differ in their number of workers."""
+    for title, rows in _series(run):
+        shares = _shares(run, rows)
+        yield Table.from_columns(
+            f"Scaling of {title}: {_WORK[rows['kind'].iloc[0]]}",
+            {
+                "workers": quantities(str, rows["n_workers"]),
+                "median": quantities(format_seconds, rows["median_s"]),
+                "efficiency": quantities(percent, rows["efficiency"]),
+                "95 % interval": map(_interval, rows.itertuples()),
+                **{heading: quantities(percent, shares[part]) for part, heading in _DOING.items()},
+            },
+            "Efficiency: work per second and worker, relative to the fewest workers. The other "
+            "columns are shares of the time of a task thread.",
+        )
+
+
+def verdicts(run: Run) -> Iterator[str]:
+    """Yield up to how many workers each series scales, and what the threads of more do."""
+    for title, rows in _series(run):
+        # Of at least six launches the whole interval has to be below.
+        below = rows["ci_high"].fillna(rows["efficiency"]) < KNEE
+        sure = "" if rows["ci_high"].notna().all() else "probably "
+        n_first = rows["n_workers"].iloc[0]
+        first = "a single one" if n_first == 1 else f"each of {n_first}"
+        if not below.any():
+            last = rows.iloc[-1]
+            yield (
+                f"{title} {sure}scales to {last.n_workers} workers and perhaps more: each does "
+                f"{last.efficiency:.0%} of the work of {first} in the same time."
+            )
+            continue
+        n_below = rows["n_workers"][below].iloc[0]
+        shares = _shares(run, rows)[list(_WAITS)]
+        more = (shares[below].iloc[0] - shares.iloc[0]).dropna()
+        why = ""
+        if len(more) and more.max() > 0:
+            share = shares[more.idxmax()][below].iloc[0]
+            why = f", and threads {_WAITS[more.idxmax()]} for {share:.0%} of the time"
+        most = plural(rows["n_workers"][~below].max(), "worker")
+        yield (
+            f"{title}: {sure}at most {most} for this work. "
+            f"Each of {n_below} does {rows['efficiency'][below].iloc[0]:.0%} of the work of "
+            f"{first}{why}."
+        )
+
+
+def _series(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+    table = run.scaling
+    tasks = table["case_id"].map(run.case_labels)
+    for (task, series), rows in table.groupby([tasks, "series"], sort=False):
+        if len(rows) > 1:
+            yield f"{task} over {series}", rows
+
+
+def _shares(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of a task thread's time for each row, nan if it wasn't profiled."""
+    shares = run.profile_shares
+    shares = shares[shares["compute"].notna()].drop_duplicates("case_id").set_index("case_id")
+    return shares[[*_DOING, "blocked"]].reindex(rows["case_id"]).set_axis(rows.index)
+
+
+def _interval(row: Any) -> str:
+    return "—" if pd.isna(row.ci_low) else f"{row.ci_low:.1%} to {row.ci_high:.1%}"
+
+
+SECTION = Section(
+    title="Scaling",
+    position=25,
+    tables=tables,
+    figures=("scaling",),
+    to_read="A line that stays level has workers that are as productive as the few; where it falls "
+    "below 50 %, half of each worker is lost.",
+    not_to_conclude="That a cluster of as many hosts scales alike: on one host the workers share "
+    "its cores and its memory's bandwidth. With tasks that sleep, only the scheduler and the "
+    "messages are measured.",
+)

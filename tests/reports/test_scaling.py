@@ -1,0 +1,72 @@
+"""Efficiency of more workers, from launches with known times and payloads."""
+
+import builders
+import pytest
+from shown import titled
+
+from commbench.reports.opening import verdicts
+
+VARIED = ("backend", "workers")
+SPREAD = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
+
+
+@pytest.fixture
+def scaled(recorded):
+    """Return a run of (backend, workers, seconds, payload)."""
+
+    def build(*points, spread=SPREAD):
+        cases, records = [], []
+        for number, (backend, n_workers, seconds, payload) in enumerate(points):
+            case = builders.case(backend, n_workers=n_workers, varied=VARIED)
+            cases.append(case)
+            # Blocks are paired.
+            for launch, share in enumerate(spread[:: (-1) ** number]):
+                given = {"launch": launch, "payload_bytes": payload}
+                records.append(builders.sample(case, seconds * share, **given))
+        return recorded(cases, builders.ended(records))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "payloads", "expected"),
+    [
+        ("strong", (8.0, 5.0, 4.0), (100, 100, 100), [1, 0.8, 0.5]),
+        ("strong", (8.0, 5.0, 4.0), (0, 0, 0), [1, 0.8, 0.5]),
+        ("weak", (1.0, 1.25, 4.0), (100, 200, 400), [1, 0.8, 0.25]),
+        ("mixed", (1.0, 1.0, 1.0), (100, 100, 400), [1, 0.5, 1]),
+    ],
+)
+def test_efficiency_is_work_per_second_and_worker(scaled, kind, times, payloads, expected):
+    points = zip((1, 2, 4), times, payloads, strict=True)
+    table = scaled(*(("tcp", *point) for point in points)).scaling
+    assert table["efficiency"].tolist() == pytest.approx(expected, rel=0.01)
+    assert {*table["kind"]} == {kind}
+    assert (table["ci_low"] <= table["efficiency"]).all()
+    assert (table["ci_high"] >= table["efficiency"]).all()
+
+
+def test_each_backend_has_a_series_relative_to_its_fewest_workers(scaled):
+    run = scaled(("tcp", 4, 1.0, 9), ("mpi", 2, 9.0, 9), ("tcp", 2, 2.0, 9), ("mpi", 4, 9.0, 9))
+    table = run.scaling.set_index(["series", "n_workers"])["efficiency"]
+    assert table.to_dict() == {("tcp", 2): 1, ("tcp", 4): 1, ("mpi", 2): 1, ("mpi", 4): 0.5}
+    assert titled(run, "Scaling of merge over mpi").rows[1][:3] == ("4", "9.00 s", "50.0%")
+
+
+def test_the_verdict_names_the_most_workers_that_pay(scaled):
+    sentence, *_ = verdicts(scaled(*(("tcp", n, 8 / min(n, 4), 9) for n in (1, 2, 4, 8, 16))))
+    assert sentence == (
+        "merge over tcp: at most 8 workers for this work. Each of 16 does 25% of the work of a "
+        "single one."
+    )
+
+
+def test_an_efficiency_that_could_be_above_half_is_not_called_below(scaled):
+    points = (("tcp", 2, 8.0, 9), ("tcp", 4, 8.05, 9))
+    assert "scales to 4 workers and perhaps more" in verdicts(scaled(*points))[0]
+    assert "probably at most 2 workers" in verdicts(scaled(*points, spread=(1.0,)))[0]
+
+
+def test_other_settings_are_no_scaling(recorded):
+    case = builders.case(varied=("backend",))
+    assert recorded([case], builders.launches(case, [1.0] * 6)).scaling.empty
