@@ -32,6 +32,7 @@ from .workloads.device import (
     persist_input,
     uniform_array,
     uniform_block,
+    verify_blocks,
 )
 from .workloads.placement import rebalance
 
@@ -83,6 +84,7 @@ __all__ = [
     "styled",
     "uniform_array",
     "uniform_block",
+    "verify_blocks",
     "worker_preloads",
 ]
 __version__: str

@@ -79,9 +79,13 @@ def list_() -> None:
     """List workloads, suites, backends, rules, plots, sections, reports and launchers."""
     from commbench.backends import parse
 
-    click.echo("workloads")
-    for name in registry.names("workload"):
-        click.echo(f"  {name:16} {registry.load('workload', name).summary}")
+    click.echo("workloads, by what they stress")
+    kinds = [registry.load("workload", name) for name in registry.names("workload")]
+    for group in sorted({kind.stresses for kind in kinds}):
+        click.echo(f" {group}")
+        for kind in kinds:
+            if kind.stresses == group:
+                click.echo(f"  {kind.name:16} {kind.summary}")
     click.echo(f"suites\n  {', '.join(registry.suites())}\nbackends")
     for name in registry.names("backend"):
         problem = parse(name).unavailable("cpu")

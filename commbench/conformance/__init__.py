@@ -8,7 +8,7 @@
         assert check_backend("ws") == {"websocket", "tcp"}
 
     def test_workload():
-        check_workload("rechunk", size=500, bands=3)
+        check_workload("bands", size=500, bands=3)
 
     def test_launcher(tmp_path):
         check_launcher("ssh", tmp_path, hosts=("localhost", "localhost"))

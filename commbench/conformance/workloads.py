@@ -51,6 +51,7 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     kind = registry.load("workload", name)
     assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
     assert_one_line("summary", kind.summary)
+    assert_one_line("stresses", kind.stresses)
     _check_params(kind)
     filled = suite.structure(params, kind.Params, name)
 

@@ -13,7 +13,9 @@ moves once or twice its data. Pinned tasks follow rules that depend on the graph
 
 The size of a result that does not exist yet is estimated: each task divides its size equally among
 the tasks that use it. A pinned task is neither queued on the scheduler nor stolen by other workers.
-Peer-to-peer shuffles distribute their output themselves, and equally; it is not pinned.
+Peer-to-peer shuffles spread their outputs over the workers themselves, and equally. Of each, the
+first goes to the worker that has most of its inputs, the next to those after it by name: Dask goes
+on from where the last shuffle began, whichever that was.
 
 Like `transfers` this module does not import commbench, so it can be sent by value.
 """
@@ -22,6 +24,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -43,6 +47,7 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
         self.active = False
         self.error: Exception | None = None
         self._restrictions: dict[Key, set[str]] = {}
+        self._homes: dict[Key, int] = {}
 
     def update_graph(
         self, scheduler: Any, *, keys: Iterable[Key], tasks: Sequence[Key], **kwargs: Any
@@ -59,8 +64,26 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
     def _restrict(self, scheduler: Any, tasks: Sequence[Key], wanted: set[Key]) -> None:
         new = [key for key in tasks if scheduler.tasks[key].state == "released"]
         if not all(key in self._restrictions for key in new):
-            self._restrictions = _restrictions(scheduler, new, wanted)
+            self._restrictions, self._homes = _restrictions(scheduler, new, wanted)
         scheduler.set_restrictions({key: self._restrictions[key] for key in new})
+
+    def workers_of_shuffle(self, scheduler: Any, choose: Any, spec: Any) -> Any:
+        """Return the worker of each output of a peer-to-peer shuffle.
+
+        `choose` is the method of Dask's plugin that does so. It reads the workers of its scheduler
+        in order of their addresses, and the number of the first from a counter.
+        """
+        from distributed.shuffle._core import barrier_key
+
+        plugin = choose.__self__
+        counter = plugin._shift_counter
+        workers = [worker.address for worker in _by_name(scheduler)]
+        try:
+            plugin.scheduler = SimpleNamespace(tasks=scheduler.tasks, workers=workers)
+            plugin._shift_counter = iter([self._homes.get(barrier_key(spec.id), 0)])
+            return choose(spec)
+        finally:
+            plugin.scheduler, plugin._shift_counter = scheduler, counter
 
 
 def activate(active: bool, dask_scheduler: Any) -> None:
@@ -73,13 +96,25 @@ def activate(active: bool, dask_scheduler: Any) -> None:
     """
     plugin = dask_scheduler.plugins[Pinning.name]
     plugin.active = active
+    shuffles = dask_scheduler.plugins["shuffle"]
+    vars(shuffles).pop("_calculate_worker_for", None)
+    if active:
+        choose = shuffles._calculate_worker_for
+        shuffles._calculate_worker_for = partial(plugin.workers_of_shuffle, dask_scheduler, choose)
     if plugin.error is not None:
         raise RuntimeError(f"tasks can't be pinned to workers: {plugin.error!r}")
 
 
-def _restrictions(scheduler: Any, new: Sequence[Key], wanted: set[Key]) -> dict[Key, set[str]]:
+def _by_name(scheduler: Any) -> list[Any]:
+    return sorted(scheduler.workers.values(), key=lambda w: (len(str(w.name)), str(w.name)))
+
+
+def _restrictions(
+    scheduler: Any, new: Sequence[Key], wanted: set[Key]
+) -> tuple[dict[Key, set[str]], dict[Key, int]]:
+    """Return the workers to which each task is restricted, and that to which `assign` sends it."""
     states = scheduler.tasks
-    workers = sorted(scheduler.workers.values(), key=lambda w: (len(str(w.name)), str(w.name)))
+    workers = _by_name(scheduler)
     index = {worker.address: number for number, worker in enumerate(workers)}
     ordered = sorted(new, key=lambda key: states[key].priority)
     inputs = {key: [dep.key for dep in states[key].dependencies] for key in ordered}
@@ -99,12 +134,13 @@ def _restrictions(scheduler: Any, new: Sequence[Key], wanted: set[Key]) -> dict[
     }
     results = [key for key in ordered if key in wanted]
     assigned = assign(inputs, present, results, len(workers), fixed)
-    return {
+    restrictions = {
         key: set(states[key].worker_restrictions or ())
         if key in free or key in fixed
         else {workers[assigned[key]].address}
         for key in ordered
     }
+    return restrictions, assigned
 
 
 def _after_p2p(inputs: Mapping[Key, Sequence[Key]]) -> set[Key]:

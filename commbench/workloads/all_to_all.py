@@ -32,6 +32,7 @@ class AllToAll(FetchWorkload):
 
     name = "all-to-all"
     summary = "every ordered pair of workers, one at a time and all at once"
+    stresses = "all pairs"
     quick: ClassVar[Mapping[str, Any]] = {"sizes": (_KIB, _MIB, 4 * _MIB)}
 
     @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,9 @@ class Workload(ABC):
     """The entry point's name."""
     summary: ClassVar[str]
     """One line for ``commbench list``."""
+    stresses: ClassVar[str] = "other"
+    """What it stresses, under which ``commbench list`` shows it: ``"messages"``, ``"all pairs"``,
+    ``"arrays"``, ``"frames"``, ``"one to many"``, ``"scheduler"``, ``"memory"`` or another."""
     defaults: ClassVar[Mapping[str, int]] = {}
     """Defaults of launches, iterations and warm-ups that differ from those of ``Case``."""
     quick: ClassVar[Mapping[str, Any]] = {}

@@ -4,22 +4,35 @@ As in ``local_cudf_merge`` both frames are persisted before the clock starts, th
 it was indexed by its column "shuffle", and the join is ``build.merge(other, on=["key"],
 how="inner")`` with a shuffle.
 
+With ``build_partitions=1`` the build frame is small, and Dask sends it to every worker instead of
+moving the other one, as in ``test_join_big_small`` of coiled/benchmarks, whose small frame was a
+tenth of the big one (here ``partitions=10``).
+
 Payload: the rows times the item sizes of both frames' columns, without their indexes, which is
-``2 * (rows * partitions) * (2 * 8)`` bytes. Each row goes to the partition that the hash of its
-key names: with one partition on each of W workers about ``1 - 1 / W`` of the rows cross the wire,
-index included. With a single partition nothing moves.
+``rows * (partitions + build_partitions) * (2 * 8)`` bytes. Each row goes to the partition that the
+hash of its key names: with one partition on each of W workers about ``1 - 1 / W`` of the rows cross
+the wire, index included. Of a single build partition ``W - 1`` copies cross it. With a single
+partition of both nothing moves.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from commbench.errors import UsageError, VerificationError
+from commbench.errors import UsageError
 from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import array_library, finished_blocks, frame_library, persist_input
+from commbench.workloads.checksums import column_sums, total, verify_frame
+from commbench.workloads.device import (
+    SHUFFLE_HELP,
+    array_library,
+    finished_blocks,
+    frame_library,
+    persist_input,
+    shuffle_method,
+)
 from commbench.workloads.placement import rebalance
 
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
@@ -35,7 +48,8 @@ class Merge(ClusterWorkload):
     """
 
     name = "merge"
-    summary = "inner join of two data frames, with the data of dask-cuda's merge benchmark"
+    summary = "inner join of two data frames, with dask-cuda's data"
+    stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 100_000}
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")
@@ -48,14 +62,17 @@ class Merge(ClusterWorkload):
         partitions: int = field(
             default=0, metadata={"help": "chunks of either frame; 0: one for each worker"}
         )
+        build_partitions: int = field(
+            default=0,
+            metadata={
+                "help": "chunks of the build frame, at most as many as of the other; 0: as many; "
+                "1: it is sent to all workers"
+            },
+        )
         frac_match: float = field(
             default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
         )
-        shuffle: Literal["dask", "tasks", "p2p"] = field(
-            default="dask",
-            metadata={"help": "how rows move: tasks, p2p (peer to peer), or dask: Dask's default, "
-                      "which is p2p, and tasks with cuDF"},
-        )  # fmt: skip
+        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -64,6 +81,11 @@ class Merge(ClusterWorkload):
                 f"partitions is {params.partitions}; it must be at least 1, or 0 for one per worker"
             )
         partitions = params.partitions or context.n_workers
+        if not 0 <= params.build_partitions <= partitions:
+            raise UsageError(
+                f"build_partitions is {params.build_partitions}; it must be from 1 to partitions "
+                f"({partitions}), or 0 for as many"
+            )
         if params.rows < partitions:
             raise UsageError(
                 f"rows is {params.rows}; it must be at least the number of partitions "
@@ -76,6 +98,7 @@ class Merge(ClusterWorkload):
             seed=context.seed,
             rows=params.rows,
             partitions=partitions,
+            build_partitions=params.build_partitions or partitions,
             frac_match=params.frac_match,
         )
 
@@ -84,25 +107,20 @@ class Merge(ClusterWorkload):
         """8 bytes for each key and payload of both frames."""
         return self.data.nbytes
 
-    @property
-    def shuffle_method(self) -> str:
-        """The shuffle: "tasks" or "p2p"."""
-        default = "p2p" if self.context.device == "cpu" else "tasks"
-        return default if self.params.shuffle == "dask" else self.params.shuffle
-
     def prepare(self, client: Any) -> None:
         """Create both frames, and the sums that their join must have, on the workers."""
         import dask.dataframe as dd
 
         data, chunks = self.data, list(range(self.data.partitions))
-        smallest = replace(data, rows=1, partitions=1)
-        build = dd.from_map(data.build, chunks, meta=smallest.build(0).iloc[:0])
+        build_chunks = list(range(data.build_partitions))
+        smallest = replace(data, rows=1, partitions=1, build_partitions=1)
+        build = dd.from_map(data.build, build_chunks, meta=smallest.build(0).iloc[:0])
         other = dd.from_map(data.other, chunks, meta=smallest.other(0).iloc[:0])
-        divisions = (*chunks, data.partitions)
+        divisions = (*build_chunks, data.build_partitions)
         build = build.set_index("shuffle", divisions=divisions, shuffle_method="tasks")
         self.frames = persist_input(client, build, other)
         rebalance(client, *self.frames)
-        self._expected = _total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
+        self._expected = total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
 
     def build(self) -> Any:
         """Return the lazy join, with the columns key, payload_x and payload_y.
@@ -111,7 +129,8 @@ class Merge(ClusterWorkload):
         can't choose another method when it optimises.
         """
         build, other = self.frames
-        how = {"how": "inner", "shuffle_method": self.shuffle_method, "broadcast": False}
+        method = shuffle_method(self.params.shuffle, self.context.device)
+        how = {"how": "inner", "shuffle_method": method, "broadcast": False}
         return build.merge(other, on=["key"], **how)
 
     def verify(self, client: Any, result: Any) -> None:
@@ -121,38 +140,16 @@ class Merge(ClusterWorkload):
         partitions, and the expected sums are computed without a join.
         """
         parts = list(finished_blocks(result, (self.data.partitions,)).values())
-        for dtypes in client.gather(client.map(_dtypes, parts, pure=False)):
-            if dtypes != _DTYPES:
-                raise VerificationError(f"joined frame: expected {_DTYPES}, found {dtypes}")
-        actual = _total(client.gather(client.map(_sums, parts, pure=False)))
-        wrong = [
-            f"{name}: expected {expected}, found {actual[name]}"
-            for name, expected in self._expected.items()
-            if actual[name] != expected
-        ]
-        if wrong:
-            raise VerificationError(f"joined frame, sums modulo 2**64: {'; '.join(wrong)}")
+        verify_frame(client, "joined frame", parts, _DTYPES, _sums, self._expected)
         rebalance(client, *self.frames)
 
 
-def _dtypes(frame: Any) -> dict[str, str]:
-    return {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
-
-
-def _sums(frame: Any) -> dict[str, int]:
-    return column_sums({name: frame[name] for name in _DTYPES})
-
-
-def _total(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = (total.get(name, 0) + value) % MODULUS
-    return total
+def _sums(frame: Any, number: int) -> dict[str, int]:
+    del number
+    return column_sums(frame)
 
 
 _BUILD_PAYLOAD, _BUILD_SHUFFLE, _OTHER_STRETCH, _OTHER_KEY, _OTHER_PAYLOAD = range(5)
-MODULUS = 2**64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,19 +162,21 @@ class JoinData:
     rows: int
     """Rows of a chunk, at least `partitions`."""
     partitions: int
-    """Chunks of either frame."""
+    """Chunks of the other frame."""
+    build_partitions: int
+    """Chunks of the build frame, at most `partitions`."""
     frac_match: float
     """The fraction of each stretch that matches."""
 
     @property
     def nbytes(self) -> int:
         """8 bytes for each key and payload of both frames; dask-cuda counts no index."""
-        return 2 * (self.rows * self.partitions) * (2 * 8)
+        return self.rows * (self.partitions + self.build_partitions) * (2 * 8)
 
     def build(self, chunk: int) -> Any:
         """Return a chunk of the build frame: `rows` of key, shuffle and payload."""
-        partitions = array_library(self.device).arange(self.partitions, dtype="int64")
-        shuffle = partitions.repeat(math.ceil(self.rows / self.partitions))
+        partitions = array_library(self.device).arange(self.build_partitions, dtype="int64")
+        shuffle = partitions.repeat(math.ceil(self.rows / self.build_partitions))
         return frame_library(self.device).DataFrame(
             {
                 "key": self._numbers(self.rows * chunk, self.rows),
@@ -188,9 +187,9 @@ class JoinData:
 
     def other(self, chunk: int) -> Any:
         """Return a chunk of the other frame: `rows` of key and payload."""
-        n_unmatched = self.rows - self._n_chosen * self.partitions
-        parts = [self._chosen_keys(build, chunk) for build in range(self.partitions)]
-        parts.append(self._numbers(self.rows * (self.partitions + chunk), n_unmatched))
+        n_unmatched = self.rows - self._n_chosen * self.build_partitions
+        parts = [self._chosen_keys(build, chunk) for build in range(self.build_partitions)]
+        parts.append(self._numbers(self.rows * (self.build_partitions + chunk), n_unmatched))
         keys = array_library(self.device).concatenate(parts)
         payload = self._numbers(0, self.rows)
         return frame_library(self.device).DataFrame(
@@ -201,20 +200,21 @@ class JoinData:
         )
 
     def joined_sums(self, chunk: int) -> dict[str, int]:
-        """Return the contribution of one chunk to the `column_sums` of the joined frame.
+        """Return the contribution of one chunk of both to the `column_sums` of the joined frame.
 
         No key occurs twice in a frame, so the joined rows with keys of this build chunk are those
         with the keys that the chunks of the other frame chose from it.
         """
-        taken = [self._chosen_keys(chunk, other) for other in range(self.partitions)]
-        key = array_library(self.device).concatenate(taken)
-        payload_x = self._build_payload(chunk)[key - self.rows * chunk]
         other = self.other(chunk)
-        other = other[other["key"] < self.rows * self.partitions]
-        return {
-            **column_sums({"key": other["key"], "payload_y": other["payload"]}),
-            **column_sums({"key": key, "payload_x": payload_x}),
-        }
+        other = other[other["key"] < self.rows * self.build_partitions]
+        sums = column_sums({"key": other["key"], "payload_y": other["payload"]})
+        if chunk < self.build_partitions:
+            taken = [self._chosen_keys(chunk, other) for other in range(self.partitions)]
+            key = array_library(self.device).concatenate(taken)
+            payload_x = self._build_payload(chunk)[key - self.rows * chunk]
+            build = column_sums({"key": key, "payload_x": payload_x})
+            sums |= {name: build[name] for name in build.keys() - sums.keys()}
+        return sums
 
     @property
     def _n_chosen(self) -> int:
@@ -235,18 +235,3 @@ class JoinData:
         # CuPy's Generator has no permutation.
         rng = array_library(self.device).random.default_rng((self.seed, *what))
         return array[rng.random(array.size).argsort()]
-
-
-def column_sums(columns: Any) -> dict[str, int]:
-    """Return the length and the sums of int64 columns, and of each column times the key.
-
-    The products depend on the payload of each key. All sums are exact modulo 2**64, which is how
-    int64 overflows.
-    """
-    key = columns["key"]
-    sums = {"rows": len(key)}
-    for name in columns:
-        sums[name] = int(columns[name].sum()) % MODULUS
-        if name != "key":
-            sums[f"key * {name}"] = int((key * columns[name]).sum()) % MODULUS
-    return sums

@@ -39,6 +39,7 @@ class PingPong(PairWorkload):
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
+    stresses = "messages"
     quick: ClassVar[Mapping[str, Any]] = {
         "sizes": (1, 1 << 10, 1 << 16, 1 << 20), "seconds_per_size": 0.5,
     }  # fmt: skip

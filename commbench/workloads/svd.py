@@ -39,8 +39,7 @@ class Svd(ClusterWorkload):
     """u, s and v of an array whose chunks span all its columns.
 
     The data: x is ``(rows, columns)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk_rows, columns)``, of which the last may be smaller; each has a separate generator,
-    seeded with the launch's seed and the chunk's index.
+    ``(chunk_rows, columns)``, of which the last may be smaller.
 
     Raises
     ------
@@ -50,6 +49,7 @@ class Svd(ClusterWorkload):
 
     name = "svd"
     summary = "singular value decomposition of a tall and skinny array"
+    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000}
     preload = ("dask.array.linalg",)
 
@@ -118,7 +118,7 @@ class Svd(ClusterWorkload):
         inspected = client.gather(
             [
                 client.submit(
-                    _inspect, block, s, v, device, seed, index,
+                    _inspect, block, s, v, device, seed, index[0] * self.params.chunk_rows,
                     (self._n_rows(index[0]), columns), pure=False,
                 )
                 for index, block in u.items()
@@ -154,11 +154,11 @@ class _Inspected:
 
 
 def _inspect(
-    u: Any, s: Any, v: Any, device: str, seed: int, index: tuple[int, int], shape: tuple[int, int]
+    u: Any, s: Any, v: Any, device: str, seed: int, first_row: int, shape: tuple[int, int]
 ) -> _Inspected:
     if tuple(u.shape) != shape:
         return _Inspected(shape=tuple(u.shape))
-    x = uniform_block(device, seed, index, shape)
+    x = uniform_block(device, seed, (first_row, 0), shape)
     return _Inspected(
         shape=shape,
         error_squared=float(((x - (u * s) @ v) ** 2).sum()),

@@ -37,8 +37,7 @@ class TransposeSum(ClusterWorkload):
     """x + x.T of a square array in square chunks, or the sum of it.
 
     The data: x is ``(size, size)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk, chunk)``, of which the last may be smaller; each has a separate generator, seeded
-    with the launch's seed and the chunk's index.
+    ``(chunk, chunk)``, of which the last may be smaller.
 
     Raises
     ------
@@ -48,6 +47,7 @@ class TransposeSum(ClusterWorkload):
 
     name = "transpose-sum"
     summary = "x + x.T: each chunk of a square array meets its mirror image"
+    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 4_000, "chunk": 1_000}
     bytes_per_second = 1e9
     preload = ("dask.array",)
@@ -116,7 +116,8 @@ class TransposeSum(ClusterWorkload):
         sample = self._sample()
         device, seed = self.context.device, self.context.seed
         chosen = [blocks[index] for index in sample]
-        counts = client.map(_count_wrong, sample, chosen, device=device, seed=seed, pure=False)
+        starts = [(i * self.params.chunk, j * self.params.chunk) for i, j in sample]
+        counts = client.map(_count_wrong, starts, chosen, device=device, seed=seed, pure=False)
         wrong = client.gather(counts)
         for index, n_wrong in zip(sample, wrong, strict=True):
             if n_wrong:
@@ -169,6 +170,6 @@ def _inspect(
     return index, tuple(block.shape), str(block.dtype), float(block.sum())
 
 
-def _count_wrong(index: tuple[int, int], block: Any, device: str, seed: int) -> int:
-    mirrored = uniform_block(device, seed, index[::-1], block.shape[::-1])
-    return int((block != uniform_block(device, seed, index, block.shape) + mirrored.T).sum())
+def _count_wrong(start: tuple[int, int], block: Any, device: str, seed: int) -> int:
+    mirrored = uniform_block(device, seed, start[::-1], block.shape[::-1])
+    return int((block != uniform_block(device, seed, start, block.shape) + mirrored.T).sum())

@@ -33,13 +33,14 @@ def test_list_has_all_kinds_of_plugins():
     assert result.exit_code == 0
     for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
         assert name in result.stdout
+    assert "\n messages\n  pingpong " in result.stdout
 
 
 @pytest.mark.parametrize(
     ("workload", "option"),
     [
         ("all-to-all", "--sizes"), ("merge", "--frac-match"), ("pingpong", "--sizes"),
-        ("svd", "--rows"), ("transpose-sum", "--chunk"),
+        ("svd", "--rows"), ("transpose-sum", "--chunk"), ("rechunk", "--pattern"),
     ],
 )  # fmt: skip
 def test_help_has_the_options_of_the_workload_and_of_every_run(workload, option):

@@ -24,6 +24,11 @@ _LESS = {
     "merge": "--rows 20000",
     "transpose-sum": "--size 1000 --chunk 250",
     "svd": "--rows 20000 --columns 20 --chunk-rows 5000",
+    "shuffle": "--partitions 4",
+    "rechunk": "--size 8MiB --chunk-size 1MiB",
+    "groupby": "--rows 5000",
+    "map-overlap": "--size 400 --chunk 100",
+    "matmul": "--size 400 --chunk 100",
     "all-to-all": "--sizes 1KiB,32KiB,1MiB",
 }
 

@@ -93,6 +93,6 @@ def run_page(folder, site, monkeypatch, tag):
 def test_all_commands_of_a_page_run_in_one_shell(page, run_page, folder):
     output = run_page(page)
     if page.name == WORKED_EXAMPLE:
-        assert "rechunk over ws" in output
-        (run,) = (folder / "rechunk").iterdir()
+        assert "bands over ws" in output
+        (run,) = (folder / "bands").iterdir()
         assert (run / "figures" / "transfer-sizes.png").exists()

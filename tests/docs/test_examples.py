@@ -62,7 +62,7 @@ def test_the_backend_meets_its_contract_at_all_layers(installed):
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("rechunk", {"size": 500, "bands": 3}),
+        ("bands", {"size": 500, "bands": 3}),
         ("bytes", {"sizes": (1, 1000)}),
         ("strided", {"sizes": (1 << 12, 1 << 16)}),
     ],
@@ -93,10 +93,10 @@ def test_every_plug_in_is_listed(installed):
 
 def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installed, tmp_path):
     params = "params = { size = 1500 }\ncluster = { launcher = 'nannies' }"
-    path, report = run(tmp_path, f"[[case]]\nworkload = 'rechunk'\n{params}\n")
+    path, report = run(tmp_path, f"[[case]]\nworkload = 'bands'\n{params}\n")
     assert "Bytes that each worker fetched" in report
     assert (path / "figures/transfer-sizes.svg").exists()
-    assert "rechunk over ws:" in processes.invoke("report", path, "--format", "brief").stdout
+    assert "bands over ws:" in processes.invoke("report", path, "--format", "brief").stdout
 
 
 def test_the_rule_is_applied_to_every_case(installed):

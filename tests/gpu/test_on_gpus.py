@@ -21,6 +21,11 @@ WORKLOADS = {
     "pingpong": ("--sizes", "8,1MiB,16MiB", "--layers", "raw,coroutine,comm,worker"),
     "transpose-sum": ("--size", "4000", "--chunk", "1000"),
     "svd": (),
+    "matmul": (),
+    "map-overlap": (),
+    "rechunk": ("--method", "tasks"),
+    "shuffle": (),
+    "groupby": (),
     "merge": ("--rows", "1000000"),
     "all-to-all": ("--sizes", "1MiB,64MiB"),
 }

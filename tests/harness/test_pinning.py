@@ -5,6 +5,8 @@ import pytest
 from commbench.harness import pinning
 from commbench.harness.measure.cluster import _until_forgotten as until_forgotten
 from commbench.harness.pinning import assign
+from commbench.workloads.device import persist_input
+from commbench.workloads.placement import rebalance
 
 
 def shuffle(n_parts: int) -> dict:
@@ -119,6 +121,20 @@ def test_peer_to_peer_shuffles_end_and_use_all_workers(client):
     shuffled = frame.shuffle("key", shuffle_method="p2p", npartitions=4)
     layout = workers_of(client, shuffled)
     assert {where for (where,) in layout.values()} == set(client.scheduler_info()["workers"])
+
+
+def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
+    import dask.array as da
+
+    (x,) = persist_input(client, da.ones((4, 40, 40), chunks=(1, 10, 40)))
+    rebalance(client, x)
+    workers = client.scheduler_info()["workers"].items()
+    first, last = (address for _, address in sorted((each["name"], name) for name, each in workers))
+    for _ in range(3):
+        # Four independent shuffles with two outputs; each worker has the inputs of two.
+        layout = workers_of(client, x.rechunk((1, 40, 20), method="p2p"))
+        owners = [where for _, (where,) in sorted(layout.items())]
+        assert owners == 2 * [first, last] + 2 * [last, first]
 
 
 def test_tasks_that_the_graph_restricts_stay_so(client):

@@ -7,12 +7,22 @@ from typing import Any
 from distributed import wait
 
 from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.groupby import GroupBy
+from commbench.workloads.map_overlap import MapOverlap
+from commbench.workloads.matmul import MatMul
 from commbench.workloads.merge import Merge
+from commbench.workloads.rechunk import Rechunk
+from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
 
-PARAMS: dict[type[ClusterWorkload], dict[str, int]] = {
+PARAMS: dict[type[ClusterWorkload], dict[str, Any]] = {
+    GroupBy: {"rows": 1_000, "partitions": 5},
+    MapOverlap: {"size": 50, "chunk": 20},
+    MatMul: {"size": 50, "chunk": 20},
     Merge: {"rows": 1_000},
+    Rechunk: {"size": 20_000, "chunk_size": 2_000, "method": "tasks"},
+    Shuffle: {"partitions": 5, "partition_size": 1_600, "shuffle": "tasks"},
     Svd: {"rows": 95, "columns": 5, "chunk_rows": 20},
     TransposeSum: {"size": 50, "chunk": 20},
 }
@@ -39,4 +49,6 @@ def run(client: Any, work: Any) -> Any:
 
 def inputs(work: Any) -> list[Any]:
     """Return the persisted collections of a workload."""
+    if isinstance(work, GroupBy | Shuffle):
+        return [work.frame]
     return list(work.frames) if isinstance(work, Merge) else [work.x]

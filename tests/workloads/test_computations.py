@@ -1,46 +1,74 @@
 """What is true of every workload that computes on the cluster."""
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from small import PARAMS, inputs, run, workload
+from small import PARAMS, inputs, persist, run, workload
 
 from commbench.errors import UsageError, VerificationError
+from commbench.workloads.groupby import GroupBy
+from commbench.workloads.map_overlap import MapOverlap
+from commbench.workloads.matmul import MatMul
 from commbench.workloads.merge import Merge
+from commbench.workloads.rechunk import Rechunk
+from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
 
+METHODS = ("tasks", "p2p")
 KINDS = pytest.mark.parametrize("kind", PARAMS)
 
 
-@KINDS
-def test_the_payload_is_the_size_of_the_input(client, kind):
-    # With ragged blocks, and without the indexes of frames.
-    work = workload(kind, **{"rows": 997, "partitions": 3} if kind is Merge else {})
+def arrays(work):
+    """Return the arrays of a workload's input, or the columns of its frames."""
+    for collection in inputs(work):
+        data = collection.compute()
+        if isinstance(data, np.ndarray):
+            yield data
+        else:
+            yield from (column.to_numpy() for _, column in data.items())
+            if isinstance(work, Shuffle):
+                yield data.index.to_numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        *((kind, {}) for kind in PARAMS if kind is not Merge),
+        (Merge, {"rows": 997, "partitions": 3}), (Merge, {"build_partitions": 1}),
+    ],
+)  # fmt: skip
+def test_the_payload_is_the_size_of_the_input(client, kind, params):
+    # With ragged blocks; of frames only the index that is shuffled counts.
+    work = workload(kind, **params)
     payload_bytes = work.payload_bytes
     work.prepare(client)
-    data = [collection.compute() for collection in inputs(work)]
-    if kind is Merge:
-        data = [column.to_numpy() for frame in data for _, column in frame.items()]
-    assert payload_bytes == sum(array.nbytes for array in data)
+    assert payload_bytes == sum(array.nbytes for array in arrays(work))
 
 
 @KINDS
 def test_the_seed_decides_the_input(client, kind):
-    arrays = []
+    # One that can't have the same numbers by chance, as keys have.
+    which = {Merge: 1, GroupBy: 1}.get(kind, 0)
+    chosen = []
     for seed in (1, 1, 2):
         work = workload(kind, seed=seed)
         work.prepare(client)
-        data = [collection.compute() for collection in inputs(work)]
-        arrays.append(np.array([frame["payload"] for frame in data] if kind is Merge else data))
-    assert (arrays[0] == arrays[1]).all()
-    # The payloads of a merge are permutations of the same numbers.
-    assert (arrays[0] != arrays[2]).mean() > (0.9 if kind is Merge else 0.9999)
+        chosen.append(list(arrays(work))[which])
+    assert (chosen[0] == chosen[1]).all()
+    assert (chosen[0] != chosen[2]).mean() > 0.9
 
 
 SVDS = [(100, 5, 20), (95, 5, 20), (102, 5, 20), (20, 5, 20), (5, 5, 5), (50, 1, 20), (1, 1, 1)]
-SUMS = itertools.product([(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)], ["persist", "sum"])
+SQUARES = [(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)]
+SUMS = itertools.product(SQUARES, ["persist", "sum"])
+GROUPS = [("tasks", 1), ("tasks", 3), ("p2p", 3)]
+PATTERNS = [
+    ("tiles-to-rows", 20_000, 2_000), ("swap-axes", 20_000, 2_000), ("swap-axes", 8, 8),
+    ("adjacent-groups", 4_000_000, 320_000), ("heal-oversplit", 20_000, 200),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -48,8 +76,19 @@ SUMS = itertools.product([(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)], ["per
     [
         *((Svd, {"rows": n, "columns": k, "chunk_rows": chunk}) for n, k, chunk in SVDS),
         *((TransposeSum, {"size": n, "chunk": m, "operation": op}) for (n, m), op in SUMS),
+        *((MatMul, {"size": n, "chunk": m}) for n, m in SQUARES),
+        *((MapOverlap, {"size": n, "chunk": m}) for n, m in SQUARES),
+        (MapOverlap, {"size": 50, "chunk": 20, "kernel_size": 10}),
+        *((GroupBy, {"shuffle": how, "split_out": n, "split_every": 2}) for how, n in GROUPS),
+        (GroupBy, {"rows": 1, "partitions": 1}),
+        *((Shuffle, {"shuffle": how, "partitions": n}) for how in METHODS for n in (1, 7, 40)),
+        *(
+            (Rechunk, {"pattern": pattern, "size": n, "chunk_size": m, "method": how})
+            for pattern, n, m in PATTERNS for how in METHODS
+        ),
+        *((Merge, {"partitions": 5, "build_partitions": n}) for n in (1, 2, 5)),
     ],
-)
+)  # fmt: skip
 def test_a_right_result_passes(client, kind, params):
     work = workload(kind, **params)
     work.verify(client, run(client, work))
@@ -57,8 +96,14 @@ def test_a_right_result_passes(client, kind, params):
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(Merge, "key: expected"), (Svd, "norm of x - u s v"), (TransposeSum, "sum of block")],
-)
+    [
+        (GroupBy, r"aggregates, sums modulo .* key \* mean: expected"),
+        (MapOverlap, r"filtered x, the block from \(0, 0\) on: 400 numbers are wrong"),
+        (MatMul, "rows 0 of chunks of x @ x.T: the products of 20 rows"),
+        (Merge, "key: expected"), (Rechunk, r"rechunked x, the block from \(0, 0\)"),
+        (Shuffle, "data: expected"), (Svd, "norm of x - u s v"), (TransposeSum, "sum of block"),
+    ],
+)  # fmt: skip
 def test_the_result_of_other_data_is_caught(client, kind, message):
     work = workload(kind)
     work.prepare(client)
@@ -67,8 +112,43 @@ def test_the_result_of_other_data_is_caught(client, kind, message):
 
 
 @pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (Shuffle, lambda work: work.frame, "misplaced rows: expected 0, found"),
+        (Shuffle, lambda work: work.build().reset_index(), "expected {'data': 'float64'}, found"),
+        (GroupBy, lambda work: work.build().astype("float32"), "found .*float32"),
+        (Rechunk, lambda work: work.x, r"expected \(\d+, 1\) blocks"),
+        (MapOverlap, lambda work: work.x, "numbers are wrong"),
+        (MapOverlap, lambda work: work.build().astype("float32"), "found float32"),
+        (MatMul, lambda work: work.x.T @ work.x, "products of 20 rows"),
+        (MatMul, lambda work: work.build() * (1 + 1e-14), None),
+        (MatMul, lambda work: work.build() * (1 + 1e-13), "products of 20 rows"),
+        (MatMul, lambda work: work.build() * np.nan, "products of 20 rows"),
+        (MatMul, lambda work: work.build()[:-1], r"chunk of shape \(9, 20\)"),
+    ],
+)
+def test_another_result_of_the_same_data_is_caught(client, kind, change, message):
+    work = workload(kind)
+    work.prepare(client)
+    result = persist(client, change(work))
+    with pytest.raises(VerificationError, match=message) if message else nullcontext():
+        work.verify(client, result)
+
+
+@pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
+        (GroupBy, {"split_every": 1}, "split_every is 1; it must be at least 2"),
+        (GroupBy, {"unique_ratio": 0.0}, "unique_ratio is 0.0; it must be above 0"),
+        (MapOverlap, {"kernel_size": 11}, r"is 11; .* side of the smallest chunk \(10\)"),
+        (MapOverlap, {"chunk": 51}, r"chunk is 51; it must be from 1 to size \(50\)"),
+        (MatMul, {"chunk": 0}, r"chunk is 0; it must be from 1 to size \(50\)"),
+        (Merge, {"build_partitions": 3}, r"is 3; it must be from 1 to partitions \(2\)"),
+        (Rechunk, {"size": 7}, "size is 7 B; it must be at least 8 B"),
+        (Rechunk, {"pattern": "adjacent-groups"}, "size is 20000 B; it must be at least 800000 B"),
+        (Rechunk, {"chunk_size": 7}, "chunk_size is 7 B; it must be at least 8 B"),
+        (Shuffle, {"partitions": 0}, "partitions is 0; it must be at least 1"),
+        (Shuffle, {"partition_size": 7}, "partition_size is 7 B; it must be at least the 8 B"),
         (Merge, {"rows": 0}, r"rows is 0; it must be at least the number of partitions \(2\)"),
         (Merge, {"rows": 3, "partitions": 4}, r"rows is 3; .* \(4\)"),
         (Merge, {"partitions": -1}, "partitions is -1; it must be at least 1, or 0"),

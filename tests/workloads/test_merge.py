@@ -6,22 +6,25 @@ from distributed import futures_of
 from small import persist, run, workload
 
 from commbench.errors import VerificationError
-from commbench.workloads.base import Context
-from commbench.workloads.merge import MODULUS, JoinData, Merge, column_sums
+from commbench.workloads.checksums import column_sums, total
+from commbench.workloads.device import shuffle_method
+from commbench.workloads.merge import JoinData, Merge
 
 KIND = Merge
 
 
-def data(rows=1_000, partitions=2, frac_match=0.3, seed=1):
+def data(rows=1_000, partitions=2, frac_match=0.3, build_partitions=0):
     """Return a small definition of data."""
     return JoinData(
-        device="cpu", seed=seed, rows=rows, partitions=partitions, frac_match=frac_match
-    )
+        device="cpu", seed=1, rows=rows, partitions=partitions, frac_match=frac_match,
+        build_partitions=build_partitions or partitions,
+    )  # fmt: skip
 
 
-def n_matches(rows, partitions, frac_match):
+def n_matches(rows, partitions, frac_match, build_partitions=0):
     """Return the number of rows of the joined frame."""
-    return partitions**2 * max(int(rows // partitions * frac_match), 1)
+    pairs = partitions * (build_partitions or partitions)
+    return pairs * max(int(rows // partitions * frac_match), 1)
 
 
 def whole(chunk_frame, partitions):
@@ -48,15 +51,14 @@ def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
     assert len(result) == n_matches(rows, partitions, frac_match)
 
 
-@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES)
-def test_matches_and_sums_are_those_of_one_pandas_merge(rows, partitions, frac_match):
-    definition = data(rows, partitions, frac_match)
-    build = whole(definition.build, partitions)[["key", "payload"]]
+@pytest.mark.parametrize("shape", [*SHAPES, (100, 7, 1.0, 1), (100, 7, 0.3, 3)])
+def test_matches_and_sums_are_those_of_one_pandas_merge(shape):
+    definition, partitions = data(*shape), shape[1]
+    build = whole(definition.build, definition.build_partitions)[["key", "payload"]]
     joined = build.merge(whole(definition.other, partitions), on="key", how="inner")
-    assert len(joined) == n_matches(rows, partitions, frac_match)
+    assert len(joined) == n_matches(*shape)
     parts = [definition.joined_sums(chunk) for chunk in range(partitions)]
-    for name, expected in column_sums(joined).items():
-        assert sum(part[name] for part in parts) % MODULUS == expected, name
+    assert total(parts) == column_sums(joined)
 
 
 def test_the_chunks_are_those_of_dask_cudas_benchmark():
@@ -167,6 +169,14 @@ def test_an_outer_join_is_caught(client, done):
         work.verify(client, outer)
 
 
+@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
+def test_a_small_build_frame_is_not_shuffled(client, shuffle):
+    work = workload(Merge, partitions=5, build_partitions=1, shuffle=shuffle)
+    work.prepare(client)
+    names = {dask.utils.key_split(key) for key in work.build().optimize().__dask_graph__()}
+    assert not any("split" in name or "transfer" in name for name in names)
+
+
 @pytest.mark.parametrize("configured", ["tasks", "p2p"])
 @pytest.mark.parametrize("shuffle", ["tasks", "p2p", "dask"])
 def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, configured):
@@ -181,6 +191,5 @@ def test_the_shuffle_does_not_depend_on_dasks_configuration(client, shuffle, con
 
 def test_by_default_the_shuffle_is_dasks(client):
     with dask.config.set({"dataframe.shuffle.method": None}), client.as_current():
-        assert workload(Merge).shuffle_method == dask.utils.get_default_shuffle_method()
-    with_cudf = Merge(Merge.Params(), Context(n_workers=2, device="gpu", seed=1))
-    assert with_cudf.shuffle_method == "tasks"
+        assert shuffle_method("dask", "cpu") == dask.utils.get_default_shuffle_method()
+    assert shuffle_method("dask", "gpu") == "tasks"

@@ -7,12 +7,22 @@ from small import inputs, persist, workload
 from commbench.errors import LaunchError
 from commbench.workloads import placement
 from commbench.workloads.device import persist_input, uniform_array
+from commbench.workloads.groupby import GroupBy
+from commbench.workloads.map_overlap import MapOverlap
+from commbench.workloads.matmul import MatMul
 from commbench.workloads.merge import Merge
 from commbench.workloads.placement import rebalance
+from commbench.workloads.rechunk import Rechunk
+from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
 
 WORKLOADS = {
+    GroupBy: {},
+    MapOverlap: {"size": 160, "chunk": 80},
+    MatMul: {"size": 160, "chunk": 80},
+    Rechunk: {},
+    Shuffle: {"partitions": 4},
     TransposeSum: {"size": 160, "chunk": 80},
     Merge: {"rows": 2_000},
     Svd: {"rows": 900, "columns": 10, "chunk_rows": 150},

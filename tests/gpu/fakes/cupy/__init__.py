@@ -96,17 +96,6 @@ empty, zeros, arange, concatenate, frombuffer, empty_like = map(
 )
 
 
-class _Generator:
-    def __init__(self, seed):
-        self._numpy = numpy.random.default_rng(seed)
-
-    def random(self, shape):
-        return self._numpy.random(shape).view(ndarray)
-
-
-random = SimpleNamespace(default_rng=_Generator)
-
-
 class CUDARuntimeError(RuntimeError):
     """As CuPy's."""
 

@@ -1,0 +1,119 @@
+"""``rechunk``: an array gets other chunks, in one of four patterns of coiled/benchmarks.
+
+The patterns are those of its ``test_rechunk.py``, where arrays took a tenth of a cluster's memory
+or more, chunks 8 or 128 MiB, and the result was summed; here it is kept, and the array is persisted
+before the clock starts.
+
+- ``tiles-to-rows``: square tiles become bands of columns; a band needs the tiles in its columns.
+- ``swap-axes``: bands of columns become bands of rows; each chunk needs a part of every other.
+- ``adjacent-groups``: in three dimensions, groups of neighbouring chunks exchange parts.
+- ``heal-oversplit``: chunks of 17/16 of the size become chunks 15 times as large, by tasks with
+  either method.
+
+Payload: ``x.nbytes``, 8 bytes for each number. On W workers about ``1 - 1 / W`` of it crosses the
+wire with the first two patterns. With the others tasks move what a chunk needs of other workers'
+chunks; p2p moves more, because it spreads chunks over all workers, also those that could stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from commbench.errors import UsageError
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.device import persist_input, uniform_array, uniform_block, verify_blocks
+from commbench.workloads.placement import rebalance
+
+_PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
+    "tiles-to-rows": (("auto", "auto"), (-1, "auto"), 1, 1),
+    "swap-axes": ((-1, "auto"), ("auto", -1), 1, 1),
+    "adjacent-groups": (("auto", 2, 5_000), ("auto", 5, 10_000), 1, 1),
+    "heal-oversplit": (("auto", "auto"), ("auto", "auto"), 17 / 16, 16),
+}
+"""Chunks before and after, and how much larger they are than the parameter."""
+_PLANE = (10, 10_000)
+
+
+class Rechunk(ClusterWorkload):
+    """x of float64, uniform in [0, 1), in other chunks.
+
+    Raises
+    ------
+    UsageError
+        If x or a chunk is too small.
+    """
+
+    name = "rechunk"
+    summary = "an array gets other chunks, in one of four patterns"
+    stresses = "arrays"
+    quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 26, "chunk_size": 1 << 22}
+    preload = ("dask.array",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run rechunk``."""
+
+        pattern: Literal[tuple(_PATTERNS)] = field(  # type: ignore[valid-type]
+            default="swap-axes", metadata={"help": "which chunks become which"}
+        )
+        size: int = field(default=1 << 28, metadata={"help": "size of x, at most", "unit": "bytes"})
+        chunk_size: int = field(
+            default=1 << 23, metadata={"help": "size of a chunk, about", "unit": "bytes"}
+        )
+        method: Literal["tasks", "p2p"] = field(
+            default="p2p", metadata={"help": "how blocks move: tasks, or p2p (peer to peer)"}
+        )
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        self.shape: tuple[int, ...] = (math.isqrt(max(0, params.size) // 8),) * 2
+        if params.pattern == "adjacent-groups":
+            self.shape = (params.size // (8 * math.prod(_PLANE)), *_PLANE)
+        least = 8 * math.prod((1, *self.shape[1:]))
+        if params.size < (least or 8):
+            raise UsageError(f"size is {params.size} B; it must be at least {least or 8} B")
+        if params.chunk_size < 8:
+            raise UsageError(f"chunk_size is {params.chunk_size} B; it must be at least 8 B")
+
+    @property
+    def payload_bytes(self) -> int:
+        """``x.nbytes``: 8 bytes for each number."""
+        return 8 * math.prod(self.shape)
+
+    def _chunks(self, chunks: tuple[Any, ...], factor: float) -> tuple[tuple[int, ...], ...]:
+        from dask.array.core import normalize_chunks
+
+        limit = int(factor * self.params.chunk_size)
+        normal: tuple[tuple[int, ...], ...] = normalize_chunks(
+            chunks, self.shape, limit=limit, dtype="float64"
+        )
+        return normal
+
+    def prepare(self, client: Any) -> None:
+        """Create x on the workers."""
+        before, after, factor, factor_after = _PATTERNS[self.params.pattern]
+        self.chunks = self._chunks(after, factor_after)
+        lazy = uniform_array(
+            self.context.device, self.context.seed, self.shape, self._chunks(before, factor)
+        )
+        (self.x,) = persist_input(client, lazy)
+        rebalance(client, self.x)
+
+    def build(self) -> Any:
+        """Return the lazy array of other chunks.
+
+        Chunks in between are not larger than those before and after, as in coiled/benchmarks, where
+        Dask's configuration has the size of chunks.
+        """
+        limit = self.params.chunk_size
+        return self.x.rechunk(self.chunks, block_size_limit=limit, method=self.params.method)
+
+    def verify(self, client: Any, result: Any) -> None:
+        """Compare every number with that of x, which workers make again."""
+        expected = partial(uniform_block, self.context.device, self.context.seed)
+        verify_blocks(client, "rechunked x", result, self.chunks, expected)
+        rebalance(client, self.x)

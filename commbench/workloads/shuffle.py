@@ -1,0 +1,128 @@
+"""``shuffle``: the rows of a data frame go to the partitions that the hash of a column names.
+
+As in dask-cuda's ``local_cudf_shuffle`` the frame has one column of uniform random numbers, by
+which it is shuffled with its index; it had 100 partitions of 1 MiB there, too, and the method was
+``tasks``. The frame is persisted before the clock starts.
+
+Payload: the numbers and the index, ``2 * 8`` bytes for each of the
+``partitions * (partition_size // 8)`` rows, as dask-cuda counts them. On W workers about
+``1 - 1 / W`` of the rows cross the wire; with the method ``tasks`` and more than 32 partitions they
+do so once in each of several stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from commbench.errors import UsageError
+from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.checksums import column_sums, total, verify_frame
+from commbench.workloads.device import (
+    SHUFFLE_HELP,
+    finished_blocks,
+    frame_library,
+    persist_input,
+    shuffle_method,
+    uniform_block,
+)
+from commbench.workloads.placement import rebalance
+
+
+class Shuffle(ClusterWorkload):
+    """A frame of random numbers, shuffled by them.
+
+    Raises
+    ------
+    UsageError
+        If there is no partition, or a partition has no row.
+    """
+
+    name = "shuffle"
+    summary = "each row of a data frame moves to the partition of its hash"
+    stresses = "frames"
+    quick: ClassVar[Mapping[str, Any]] = {"partitions": 10}
+    preload = ("dask.dataframe",)
+    gpu_packages = ("cudf", "dask_cudf")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench run shuffle``."""
+
+        partitions: int = field(default=40, metadata={"help": "partitions of the frame"})
+        partition_size: int = field(
+            default=1 << 20,
+            metadata={"help": "size of a partition, without its index", "unit": "bytes"},
+        )
+        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
+
+    def __init__(self, params: Params, context: Context) -> None:
+        super().__init__(params, context)
+        if params.partitions < 1:
+            raise UsageError(f"partitions is {params.partitions}; it must be at least 1")
+        if params.partition_size < 8:
+            raise UsageError(
+                f"partition_size is {params.partition_size} B; it must be at least the 8 B of a row"
+            )
+        self._n_rows = params.partition_size // 8
+
+    @property
+    def payload_bytes(self) -> int:
+        """8 bytes for each number, and 8 for its index."""
+        return 16 * self._n_rows * int(self.params.partitions)
+
+    def prepare(self, client: Any) -> None:
+        """Create the frame, and the sums that its rows must have, on the workers."""
+        import dask.dataframe as dd
+
+        numbers = range(self.params.partitions)
+        context = self.context
+        data: dict[str, Any] = {
+            "device": context.device,
+            "seed": context.seed,
+            "n_rows": self._n_rows,
+        }
+        lazy = dd.from_map(_partition, numbers, **data, meta=_partition(0, **data).iloc[:0])
+        (self.frame,) = persist_input(client, lazy)
+        rebalance(client, self.frame)
+        sums = client.gather(client.map(_partition_sums, numbers, **data, pure=False))
+        self._expected = {**total(sums), "misplaced rows": 0}
+
+    def build(self) -> Any:
+        """Return the lazy frame, shuffled into as many partitions."""
+        method = shuffle_method(self.params.shuffle, self.context.device)
+        return self.frame.shuffle("data", shuffle_method=method, force=True)
+
+    def verify(self, client: Any, result: Any) -> None:
+        """Compare exact sums of the rows with those of the input, and where each row is.
+
+        The sums of number times index detect a number at another index.
+        """
+        n_partitions = int(self.params.partitions)
+        parts = list(finished_blocks(result, (n_partitions,)).values())
+        sums = partial(_sums, n_partitions=n_partitions)
+        dtypes = {"data": "float64"}
+        verify_frame(client, "shuffled frame", parts, dtypes, sums, self._expected)
+        rebalance(client, self.frame)
+
+
+def _partition(number: int, device: str, seed: int, n_rows: int) -> Any:
+    data = uniform_block(device, seed, (number * n_rows,), (n_rows,))
+    return frame_library(device).DataFrame({"data": data})
+
+
+def _partition_sums(number: int, **data: Any) -> dict[str, int]:
+    return _row_sums(_partition(number, **data))
+
+
+def _row_sums(frame: Any) -> dict[str, int]:
+    return column_sums({"data": frame["data"].values, "index": frame.index.values})
+
+
+def _sums(frame: Any, number: int, n_partitions: int) -> dict[str, int]:
+    from dask.dataframe.shuffle import partitioning_index
+
+    misplaced = partitioning_index(frame, n_partitions) != number
+    return {**_row_sums(frame), "misplaced rows": int(misplaced.sum())}
