@@ -321,14 +321,17 @@ def every_kind(case: Case) -> list[Record]:
     ]  # fmt: skip
 
 
-def launches(case: Case, medians: Iterable[float], n_samples: int = 3) -> list[Record]:
+def launches(
+    case: Case, medians: Iterable[float], n_samples: int = 3, **given: Any
+) -> list[Record]:
     """Return launches of these medians that went well, each with a slow warm-up."""
     records: list[Record] = []
     for launch, median in enumerate(medians):
-        records.append(sample(case, 50 * median, launch=launch, iteration=-1))
+        records.append(sample(case, 50 * median, launch=launch, iteration=-1, **given))
         for iteration in range(n_samples):
             spread = 0.01 * (iteration - (n_samples - 1) / 2)
-            records.append(sample(case, median * (1 + spread), launch=launch, iteration=iteration))
+            seconds = median * (1 + spread)
+            records.append(sample(case, seconds, launch=launch, iteration=iteration, **given))
         records += [idle(case, launch=launch), end(case, launch=launch)]
     return records
 

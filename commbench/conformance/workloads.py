@@ -11,6 +11,7 @@ from typing import Any
 from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UsageError, VerificationError
 from commbench.harness import options, suite
+from commbench.harness.measure.cluster import until_forgotten
 from commbench.model import LAYERS, registry
 from commbench.workloads.base import (
     ClusterWorkload,
@@ -22,6 +23,8 @@ from commbench.workloads.base import (
 
 _LEAST_COMPRESSED = 0.95
 """The minimum compression ratio of a payload by zlib; random bytes are above 1."""
+_MEMORY_BYTES = 1_000_000
+"""The memory limit that workloads get, which is smaller than that of the workers."""
 
 
 def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
@@ -56,7 +59,8 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     filled = suite.structure(params, kind.Params, name)
 
     def make(seed: int) -> Any:
-        return kind(filled, Context(n_workers=2, device="cpu", seed=seed))
+        context = Context(n_workers=2, device="cpu", seed=seed, memory_limit_bytes=_MEMORY_BYTES)
+        return kind(filled, context)
 
     if issubclass(kind, ClusterWorkload):
         with _connected(client) as connected:
@@ -103,19 +107,31 @@ def _check_computation(work: ClusterWorkload, client: Any) -> None:
     from distributed import futures_of, wait
 
     number = work.payload_bytes
-    counts = isinstance(number, int) and number > 0
-    assert counts, f"payload_bytes is {number!r}; it must be a whole number above 0"
+    counts = isinstance(number, int) and (number > 0 or (number == 0 and work.operations[0] > 0))
+    assert counts, (
+        f"payload_bytes is {number!r}; it must be a whole number above 0, or 0 with operations"
+    )
     work.prepare(client)
-    for _ in range(2):
-        # The harness releases a result before it computes the next.
-        result = client.persist(work.build())
+    for is_right in (True, True, False):
+        result = work.compute(client, work.build())
         wait(result)
-        work.verify(client, result)
-    largest = max(futures_of(result), key=lambda future: _nbytes(client, future))
-    (holder, *_) = client.who_has([largest])[largest.key]
-    changed = client.run(_corrupt, largest.key, workers=[holder])[holder]
-    assert changed, f"the kit can't change a {largest.type}: make the result of arrays or frames"
-    with assert_raises(VerificationError, f"a wrong number in {largest.key}"):
+        futures = futures_of(result)
+        if is_right:
+            work.verify(client, result)
+            # As in the harness, nothing of a result is left when the next is computed.
+            keys = [future.key for future in futures]
+            del result, futures
+            until_forgotten(client, keys)
+    if futures:
+        largest = max(futures, key=lambda future: _nbytes(client, future))
+        where, kind = largest.key, largest.type
+        (holder, *_) = client.who_has([largest])[largest.key]
+        changed = client.run(_corrupt, largest.key, workers=[holder])[holder]
+    else:
+        where, kind = "what the client got", type(result)
+        changed = (result := _corrupted(result)) is not None
+    assert changed, f"the kit can't change a {kind}: make the result of arrays, frames or numbers"
+    with assert_raises(VerificationError, f"a wrong number in {where}"):
         work.verify(client, result)
 
 
@@ -125,25 +141,37 @@ def _nbytes(client: Any, future: Any) -> int:
 
 def _corrupt(key: Any, dask_worker: Any) -> bool:
     """Change a number in the worker's data under `key`; runs on the worker."""
-    value = dask_worker.data[key]
+    changed = _corrupted(dask_worker.data[key])
+    if changed is not None:
+        dask_worker.data[key] = changed
+    return changed is not None
+
+
+def _corrupted(value: Any) -> Any:
+    """Return a copy with another number, or None if there is no number."""
+    if isinstance(value, int | float):
+        return 2 * value + 1
     changed = value.copy() if hasattr(value, "copy") else value
+    if isinstance(value, list) and value:
+        middle = len(value) // 2
+        changed[middle] = _corrupted(value[middle])
+        return None if changed[middle] is None else changed
     if hasattr(changed, "columns"):
         columns = [position for position, kind in enumerate(changed.dtypes) if kind.kind in "iuf"]
         if not columns or not len(changed):
-            return False
+            return None
         position = len(changed) // 2, columns[-1]
         changed.iloc[position] = 2 * changed.iloc[position] + 1
-    elif hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
+        return changed
+    if hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
 
         # Otherwise reshape may return a copy.
-        changed = numpy.array(changed, order="C")
-        middle = changed.reshape(-1)[changed.size // 2 :][:1]
-        middle[:] = 2 * middle + 1
-    else:
-        return False
-    dask_worker.data[key] = changed
-    return True
+        array: Any = numpy.array(changed, order="C")
+        number = array.reshape(-1)[array.size // 2 :][:1]
+        number[:] = 2 * number + 1
+        return array
+    return None
 
 
 def _check_blocks(make: Callable[[int], Any]) -> None:

@@ -15,6 +15,7 @@ from commbench import workloads
 from commbench.backends import parse
 from commbench.backends.base import Unavailability
 from commbench.errors import SuiteError, UnknownNameError, UsageError
+from commbench.launchers.base import memory_limit
 from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Suite, registry, units
 from commbench.workloads.base import MODES, Context, PairWorkload, Workload
@@ -102,7 +103,14 @@ def make_workload(case: Case) -> Workload:
     """Return an instance of a case's workload."""
     kind = workloads.load(case.workload)
     params = structure(dict(case.params), kind.Params, case.workload)
-    context = Context(n_workers=case.cluster.n_workers, device=case.cluster.device, seed=case.seed)
+    limit = memory_limit(case.cluster, 0)
+    context = Context(
+        n_workers=case.cluster.n_workers,
+        device=case.cluster.device,
+        seed=case.seed,
+        threads_per_worker=case.cluster.threads_per_worker,
+        memory_limit_bytes=limit if isinstance(limit, int) else 0,
+    )
     workload: Workload = kind(params, context)
     return workload
 

@@ -68,7 +68,7 @@ def _iteration_seconds(workload: Workload, n_workers: int) -> float:
             for size in workload.sizes
         )
     assert isinstance(workload, ClusterWorkload)
-    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.payload_bytes / workload.bytes_per_second
+    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.expected_seconds
 
 
 def _cores_here(case: Case) -> int | None:

@@ -33,6 +33,7 @@ class Sample(_IterationRecord):
     over both ends. It is 0 if it could not be measured.
     ``verified`` says whether received data were compared with sent data. It is false if another
     program, the ``tool``, exchanged the messages.
+    ``n_operations`` and ``operations`` are those of the workload, if it counts them: 1000 tasks.
     """
 
     table: ClassVar = "samples"
@@ -47,6 +48,8 @@ class Sample(_IterationRecord):
     build_seconds: float = 0.0
     submit_seconds: float = 0.0
     tool: str = ""
+    n_operations: int = field(default=0, metadata={"added": "0.1"})
+    operations: str = field(default="", metadata={"added": "0.1"})
 
 
 @dataclass(frozen=True, kw_only=True)

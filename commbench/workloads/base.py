@@ -22,6 +22,9 @@ class Context:
     n_workers: int
     device: str
     seed: int
+    threads_per_worker: int = 1
+    memory_limit_bytes: int = 0
+    """That of each worker; 0 if it has none, or a share of its host's memory."""
 
 
 class Workload(ABC):
@@ -75,7 +78,7 @@ class ClusterWorkload(Workload):
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that every process of the cluster imports before it communicates."""
     bytes_per_second: ClassVar[float] = 1e8
-    """The payload over the seconds of an iteration, roughly, to estimate how long a run takes."""
+    """The payload over the seconds of an iteration, roughly."""
 
     def set_up(self) -> None:
         """Prepare this process, before it starts the cluster; by default, do nothing."""
@@ -83,7 +86,24 @@ class ClusterWorkload(Workload):
     @property
     @abstractmethod
     def payload_bytes(self) -> int:
-        """The bytes of a sample's throughput; the formula should be documented."""
+        """The bytes of a sample's throughput; the formula should be documented.
+
+        0 if bytes mean nothing, which takes `operations`.
+        """
+
+    @property
+    def operations(self) -> tuple[int, str]:
+        """The number of operations in a sample, and their plural, of which reports show the rate.
+
+        The plural may be ``bytes``, for the payload. If there is a parameter ``task_s``, operations
+        are tasks of this duration, and reports show their efficiency.
+        """
+        return 0, ""
+
+    @property
+    def expected_seconds(self) -> float:
+        """The seconds of an iteration, roughly, to estimate how long a run takes."""
+        return self.payload_bytes / self.bytes_per_second
 
     @abstractmethod
     def prepare(self, client: Any) -> None:

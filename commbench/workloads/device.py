@@ -94,6 +94,14 @@ def random_bytes(device: str, size: int, *seeds: int) -> Any:
     return array_library(device).asarray(random.integers(0, 256, size, dtype=numpy.uint8))
 
 
+def n_wrong_bytes(array: Any, device: str, size: int, *seeds: int) -> int:
+    """Return how many bytes of `array` are not those of ``random_bytes``; all if it is another."""
+    expected = random_bytes(device, size, *seeds)
+    if (getattr(array, "shape", None), str(getattr(array, "dtype", ""))) != ((size,), "uint8"):
+        return size
+    return int((array != expected).sum())
+
+
 def uniform_block(device: str, seed: int, start: Sequence[int], shape: Sequence[int]) -> Any:
     """Return the part of `shape` that begins at `start` of the random array that `seed` defines.
 

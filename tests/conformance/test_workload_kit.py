@@ -163,6 +163,14 @@ SMALL = {
     "matmul": {"size": 60, "chunk": 20},
     "all-to-all": {"sizes": (1, 5000)},
     "pingpong": {"sizes": (1, 5000)},
+    "broadcast": {"size": 5000},
+    "scatter": {"size": 5000},
+    "gather": {"size": 5000, "direct": True},
+    "tiny-tasks": {"tasks": 20},
+    "patterns": {"steps": 3, "task_s": 0.0},
+    "control-plane": {"count": 3},
+    "spill": {"chunk": 400_000},
+    "straggler": {"steps": 3, "size": 5000, "block_s": 0.1, "period_s": 0.2},
 }
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commbench.harness import pinning
-from commbench.harness.measure.cluster import _until_forgotten as until_forgotten
+from commbench.harness.measure.cluster import until_forgotten
 from commbench.harness.pinning import assign
 from commbench.workloads.device import persist_input
 from commbench.workloads.placement import rebalance

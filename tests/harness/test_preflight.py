@@ -36,7 +36,7 @@ def test_the_estimate_is_right_within_a_factor_of_three(name):
 @pytest.mark.parametrize("workload", registry.names("workload"))
 def test_the_problem_of_a_quick_run_takes_a_few_seconds(workload):
     kind = registry.load("workload", workload)
-    (one,) = suite.cases_for(workload, ["tcp"], dict(kind.quick), ClusterSpec())
+    (one,) = suite.cases_for(workload, ["tcp"], dict(kind.quick), ClusterSpec(memory_limit="10MB"))
     assert preflight.launch_seconds(one) < 8 < 2 * preflight.launch_seconds(one)
 
 

@@ -33,6 +33,36 @@ def test_cases_with_different_parameters_have_separate_tables(recorded):
     ]  # fmt: skip
 
 
+def test_operations_have_their_rate_and_tasks_of_a_duration_their_efficiency(recorded):
+    cases = [
+        builders.case(backend, "patterns", params={"task_s": task_s}, n_workers=2)
+        for task_s in (0.001, 0.004)
+        for backend in ("tcp", "mpi")
+    ]
+    # Of 2 threads, with 100 tasks: efficiencies of 25, 10, 75 and 40 %.
+    seconds = (0.2, 0.5, 0.8 / 3, 0.5)
+    counted = {"n_operations": 100, "operations": "tasks"}
+    records = [sample(case, s, **counted) for case, s in zip(cases, seconds, strict=True)]
+    records.append(sample(tiny := builders.case(workload="tiny-tasks"), 1.0, **counted))
+    records.append(sample(other := builders.case(), 1.0))
+    run = recorded([*cases, tiny, other], records)
+    (rates,) = (each for each in tables(run) if each.title.endswith("tasks per second"))
+    assert rates.rows == (("tcp", "10.0 ms", "100", "none"),)
+    assert titled(run, "patterns: efficiency by the duration of tasks").rows == (
+        ("1.00 ms", "25.0%", "10.0%"), ("4.00 ms", "75.0%", "40.0%"),
+        ("METG(50 %)", "2.00 ms", "> 4.00 ms"),
+    )  # fmt: skip
+
+
+def test_a_payload_has_a_bandwidth(recorded):
+    case = builders.case(workload="scatter")
+    counted = {"n_operations": 10**9, "operations": "bytes"}
+    records = launches(case, [0.5] * 6, **counted)
+    (table,) = (each for each in tables(recorded([case], records)) if "payload per" in
+                " ".join(each.columns))  # fmt: skip
+    assert table.rows == (("tcp", "2.00 GB/s", "2.00 GB/s…2.00 GB/s"),)
+
+
 def test_tasks_of_a_users_code_are_in_a_row_per_name(recorded):
     case = builders.case(workload="train", cluster=ClusterSpec(launcher=USER_CODE))
     records = [task(case, 0, seconds, name="fit") for seconds in (1, 2, 6)]

@@ -85,7 +85,7 @@ def measure_cluster(
             # A user's code may keep its results, and computes them once then.
             keys = [future.key for future in futures_of(result)] if not workload.tool else []
             del result
-            _until_forgotten(client, keys)
+            until_forgotten(client, keys)
         profiler.close()
         if not cluster.shares_processes:
             for record in traffic.links(launch, backend, cluster):
@@ -128,15 +128,17 @@ def _time_once(
     if pinned:
         client.run_on_scheduler(pinning.activate, False)
     wait_finished(futures_of(result), "the task {!r} failed")
+    n_operations, operations = workload.operations
     sample = records.sample(
         launch, iteration, "workload", workload.payload_bytes, started_at_s, ended - began,
         cpu_seconds, build_seconds=build_seconds, submit_seconds=submitted - began,
         verified=not workload.tool, tool=workload.tool,
+        n_operations=n_operations, operations=operations,
     )  # fmt: skip
     return sample, result, counted
 
 
-def _until_forgotten(client: Any, keys: list[Any]) -> None:
+def until_forgotten(client: Any, keys: list[Any]) -> None:
     """Wait until the scheduler has forgotten all `keys`.
 
     The next iteration has the same keys, and would not compute them again otherwise.
