@@ -2,5 +2,5 @@
 
 LAYERS = ("memcpy", "raw", "coroutine", "comm", "worker")
 """The layers of the software between two processes, from the wire up."""
-FETCHES = ("alone", "together")
-"""The layers of fetches between workers: one ordered pair at a time, or all at once."""
+FETCHES = ("alone", "together", "rounds")
+"""The layers of fetches between workers: one ordered pair at a time, all at once, or in rounds."""

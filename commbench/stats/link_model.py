@@ -109,7 +109,7 @@ def link_models(run: Run) -> list[LinkModel]:
     models = []
     for (case_id, name), channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
         # Requests of other pairs would have to wait for each other.
-        mine = trips[(trips["case_id"] == case_id) & (name == FETCHES[0])]
+        mine = trips[(trips["case_id"] == case_id) & (name != FETCHES[1])]
         for link, group in channel.groupby("link", sort=False, observed=True):
             trip_s = _round_trip_s(mine[mine["link"] == link])
             models.append(_model(group, src="", dst="", round_trip_s=trip_s))

@@ -258,6 +258,11 @@ _WAYS = {
         "Time: from the first fetch's start to the last one's end, and of it the median over "
         "launches of each launch's median; bandwidth: the blocks of all pairs / time",
     ),
+    "rounds": (
+        "in rounds",
+        "Time: mean over the pairs of one fetch while pairs of other hosts fetch, and of it the "
+        "median over launches of each launch's median; bandwidth: block / time",
+    ),
 }
 """The end of the title and the meaning of the numbers of all-to-all's fetches, by layer."""
 
