@@ -158,7 +158,7 @@ class Command(click.Command):
             if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
                 raise click.UsageError(
                     f"{self.name} runs between two processes of this host, without a cluster: "
-                    f"{error.option_name} is for the other workloads, such as all-to-all",
+                    f"{error.option_name} is for the other workloads, such as links between hosts",
                     ctx,
                 ) from error
             raise

@@ -46,7 +46,8 @@ class LinkReport:
     def classes(self) -> pd.DataFrame:
         """A row per backend and class of links.
 
-        ``n`` links, the median ``typical_Bps`` of their medians, ``slowest_Bps``, ``fastest_Bps``,
+        ``n`` links, the median ``typical_Bps`` of the medians of those that are no outliers, the
+        ``slowest_Bps`` and ``fastest_Bps`` of all,
         the ``expected_Bps`` and the ``share`` of it that is typical, and ``latency_s`` and
         ``longest_s``: the median and the maximum over the links of half the median round trip of
         an empty request.
@@ -56,8 +57,15 @@ class LinkReport:
         key = ["backend", "link"]
         medians = trips.groupby([*key, "src", "dst"], observed=True)["seconds"].median() / 2
         latency = medians.groupby(level=key).agg(latency_s="median", longest_s="max")
-        rates = self.links.astype(dict.fromkeys(key, "str")).groupby(key, sort=False)["q50_Bps"]
-        table = rates.agg(n="size", typical_Bps="median", slowest_Bps="min", fastest_Bps="max")
+        links = self.links.astype(dict.fromkeys([*key, "src", "dst"], "str"))
+        slow = self.run.slow_pairs.query("kind != 'all'")[[*key, "src", "dst"]].assign(slow=True)
+        links = links.merge(slow, "left", [*key, "src", "dst"])
+        ordinary = links["q50_Bps"].where(links["slow"].isna())
+        rates = links.assign(ordinary=ordinary).groupby(key, sort=False)
+        table = rates.agg(
+            n=("q50_Bps", "size"), typical_Bps=("ordinary", "median"),
+            slowest_Bps=("q50_Bps", "min"), fastest_Bps=("q50_Bps", "max"),
+        )  # fmt: skip
         table = table.join(latency).reset_index()
         expected_Bps = table["link"].map(self.run.manifest.expected_Bps).astype(float)  # noqa: N806
         return table.assign(expected_Bps=expected_Bps, share=table["typical_Bps"] / expected_Bps)
@@ -155,6 +163,7 @@ class LinkReport:
                 "faults": [asdict(each) for each in self.faults],
                 "not_judged": self.not_judged,
                 "slow_pairs": self.run.slow_pairs.to_dict("records"),
+                "slow_latencies": self.run.slow_latencies.to_dict("records"),
                 "classes": self.classes.to_dict("records"),
                 "share_in_company": share.median(),
                 "links": self.links.to_dict("records"),

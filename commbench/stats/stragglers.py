@@ -36,6 +36,7 @@ Expression in Microarray Experiments, Statistical Applications in Genetics and M
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +114,30 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True).astype(dict.fromkeys(_NAMES[:-1], "str"))
     table = table.sort_values(["factor", "cause", "slowdown"], ascending=[False, True, False])
     return in_suite_order(table, run, ["channel"])
+
+
+def slow_latencies(run: Run) -> pd.DataFrame:
+    """Return the ``slow_pairs`` of empty requests between hosts, by their round trips.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``slow_pairs``, with ``q50_s`` and ``typical_s``, in seconds, for rates. All
+        requests are compared with each other, not with an expectation.
+    """
+    trips = run.round_trips
+    trips = trips[
+        trips["case_id"].isin(run.transfers["case_id"][run.transfers["channel"] == ROUNDS])
+    ]
+    # The time per byte of a transfer of one byte is its time.
+    ones = trips.assign(
+        channel=ROUNDS, nbytes=1, start_s=0.0, stop_s=trips["seconds"], queue_s=np.nan,
+        handling_s=np.nan,
+    )  # fmt: skip
+    manifest = replace(run.manifest, min_transfer_bytes=1, expected_Bps={})
+    table = slow_pairs(run.replace(manifest, transfers=ones))
+    times = {f"{name}_s": 1 / table.pop(f"{name}_Bps").astype(float) for name in ("q50", "typical")}
+    return table.assign(**times)
 
 
 def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:

@@ -15,8 +15,11 @@ HOSTS = 4
 RATE = 100e6
 
 
-def measured(recorded, slow=(), n=3, **given):
-    """Return the report of hosts whose links have a rate, and those that are `slow` a fifth."""
+def measured(recorded, slow=(), n=3, late=(), **given):
+    """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
+
+    The `late` ones answer a request after three times as long as the others.
+    """
     case = builders.case(workload="links", n_workers=HOSTS, params={"sizes": [1, 8_000_000]})
     records = [builders.sample(case, 0.08, layer="rounds", payload_bytes=8_000_000)]
     for host in range(HOSTS):
@@ -32,7 +35,8 @@ def measured(recorded, slow=(), n=3, **given):
             records.append(
                 builders.transfer(case, 0, 0.8 * seconds, src=src, dst=dst, channel="alone")
             )
-        records.append(builders.round_trip(case, 2e-3, src=src, dst=dst))
+        trip_s = 6e-3 if pair in late else 2e-3
+        records += [builders.round_trip(case, trip_s, src=src, dst=dst)] * 3
     return LinkReport(recorded([case], records, **given))
 
 
@@ -56,6 +60,12 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
     first, second = report.text().splitlines()[2:4]
     assert first == "1 fault in the 12 links between 4 hosts:"
     assert second.startswith("transfers between 0 on n0 and 1 on n1 (rounds) take 5.0 times")
+
+
+def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
+    report = measured(recorded, late=[("2", "3"), ("3", "2")])
+    assert report.outcome == "faulty"
+    assert "empty requests between 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
 
 
 def test_rates_are_a_share_of_what_is_expected(recorded):

@@ -37,6 +37,7 @@ CASES = {
 
 def measured_on(layout, folder, *options):
     """Return the end of ``commbench links``, and its JSON."""
+    folder.mkdir(exist_ok=True)
     with (
         namespaces.laid_out(layout) as there,
         namespaces.launches_on_host_0(folder, there),
@@ -79,3 +80,16 @@ def test_pairs_of_a_round_share_no_host(measured):
         ends = {begun.src, begun.dst}
         assert not others["src"].isin(ends).any()
         assert not others["dst"].isin(ends).any()
+
+
+def iteration_s(document):
+    log = load(document["run"]).transfers.query("iteration >= 0").groupby("iteration")
+    return (log["stop_s"].max() - log["start_s"].min()).median()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twice_the_hosts_take_little_more_than_twice_the_time(tmp_path):
+    """They have 11 rounds instead of 5, and 132 pairs instead of 30."""
+    few, many = (iteration_s(measured_on(layout(n, host=0), tmp_path / str(n))[1]) for n in (6, 12))
+    assert few * 11 / 5 * 0.8 < many < few * 132 / 30 * 0.7

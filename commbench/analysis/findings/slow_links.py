@@ -9,7 +9,7 @@ import pandas as pd
 
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Effect, Finding
-from commbench.model.units import format_bandwidth
+from commbench.model.units import format_bandwidth, format_seconds
 
 _REMEDIES = {
     "all": "check what all links have in common, and whether this backend can do what is expected",
@@ -58,6 +58,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 remedy="check what these links have in common",
                 doubt=_DOUBT,
             )
+    for cause, rows in case.rows(case.run.slow_latencies).groupby("cause", sort=False):
+        first = rows.iloc[0]
+        yield Finding(
+            statement=f"empty requests {cause} take {first.factor:.1f} times as long as ordinary "
+            f"ones ({format_seconds(first.typical_s * first.factor)} against "
+            f"{format_seconds(first.typical_s)})",
+            evidence=f"round_trips of {len(rows)} pairs against the others'",
+            remedy=_REMEDIES[str(first.kind)],
+            doubt=_DOUBT,
+        )
 
 
 def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
