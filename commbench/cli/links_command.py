@@ -90,6 +90,11 @@ def _complete(given: dict[str, Any]) -> None:
         protocol, *counts = external.describe(scheduler)
         given["backends"] = given["backends"] or (protocol,)
         workers, threads = counts
+        if not (workers or given["workers"]):
+            raise UsageError(
+                f"{scheduler} has no workers yet; start them, or say for how many to wait: "
+                "--workers 16"
+            )
     for name, value in (("workers", workers), ("threads", threads), ("launcher", launcher)):
         if given[name] is None:
             given[name] = value

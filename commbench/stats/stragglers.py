@@ -125,10 +125,10 @@ def slow_latencies(run: Run) -> pd.DataFrame:
         The columns of ``slow_pairs``, with ``q50_s`` and ``typical_s``, in seconds, for rates. All
         requests are compared with each other, not with an expectation.
     """
-    trips = run.round_trips
-    trips = trips[
-        trips["case_id"].isin(run.transfers["case_id"][run.transfers["channel"] == ROUNDS])
-    ]
+    complete = run.pairs["case_id"][run.pairs["channel"] == ROUNDS]
+    trips = run.round_trips[run.round_trips["case_id"].isin(complete)]
+    if trips.empty:
+        return pd.DataFrame(columns=[*_NAMES[:-1], "q50_s", "typical_s", *_ADDED[1:]])
     # The time per byte of a transfer of one byte is its time.
     ones = trips.assign(
         channel=ROUNDS, nbytes=1, start_s=0.0, stop_s=trips["seconds"], queue_s=np.nan,
@@ -335,7 +335,6 @@ def _causes(
             if members.any():
                 yield kind, f"{word} {name}", members
     pairs = dict(zip(zip(src, dst, strict=True), range(len(src)), strict=True))
-    names = [f"{name}{where}" for name, where in zip(workers, _where(hosts), strict=True)]
     for pair in np.flatnonzero(left):
         i, j = src[pair], dst[pair]
         back = pairs.get((j, i))
@@ -343,10 +342,11 @@ def _causes(
         members[pair] = True
         # A way back with half of the slowdown may be slow, too, and have missed the test by chance.
         if back is None or rest[back] < rest[pair] / 2:
-            yield "direction", f"from {names[i]} to {names[j]}", members
+            yield "direction", "from {} to {}".format(*_ends(i, j, workers, hosts)), members
         elif not left[back] or i < j:
             members[back] = left[back]
-            yield "link", f"between {names[min(i, j)]} and {names[max(i, j)]}", members
+            ends = _ends(min(i, j), max(i, j), workers, hosts)
+            yield "link", "between {} and {}".format(*ends), members
 
 
 def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
@@ -356,14 +356,16 @@ def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tup
         if host and members.sum() > 1 and flags[members].all():
             yield f"host {host}", members
             continue
+        where = f" on {host}" if host and len(set(hosts)) > 1 else ""
         for i in np.flatnonzero(flags & members):
-            yield f"worker {workers[i]}{_where(hosts)[i]}", np.arange(len(flags)) == i
+            yield f"worker {workers[i]}{where}", np.arange(len(flags)) == i
 
 
-def _where(hosts: _Array) -> list[str]:
-    """Return the end of each worker's name, which has its host if there are several."""
-    several = len(set(hosts)) > 1
-    return [f" on {host}" * (several and bool(host)) for host in hosts]
+def _ends(i: int, j: int, workers: pd.Index[str], hosts: _Array) -> Iterator[str]:
+    """Yield the names of two workers, with their hosts if these differ."""
+    for end in (i, j):
+        is_apart = hosts[i] != hosts[j] and hosts[end]
+        yield f"{workers[end]} on {hosts[end]}" if is_apart else workers[end]
 
 
 def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> _Array:

@@ -7,6 +7,7 @@ import builders
 import dask_clusters
 import processes
 import pytest
+from distributed import Client
 
 from commbench.harness.measure.fetches import rounds
 from commbench.reports.links import LinkReport
@@ -113,6 +114,8 @@ def test_a_running_cluster_needs_its_address_and_what_to_expect_of_two_workers(t
     few = ("--sizes", "1,64KiB,2MiB", "--output", tmp_path / "results", "--format", "json")
     rates = [f"--expect={name}=1kB/s" for name in ("same NUMA", "cross-socket", "same host")]
     with dask_clusters.started(tmp_path / "dask") as cluster:
+        with Client(cluster.address, set_as_default=False) as client:
+            client.wait_for_workers(2)
         where = ("--scheduler-file", cluster.file)
         fine = processes.invoke("links", *where, *few, *rates, figures=())
         open_ = processes.invoke("links", *where, *few, "--iterations", 1, figures=())

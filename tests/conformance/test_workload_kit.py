@@ -156,6 +156,7 @@ SMALL = {
     "svd": {"rows": 400, "columns": 10, "chunk_rows": 100},
     "merge": {"rows": 500},
     "all-to-all": {"sizes": (1, 5000)},
+    "links": {"sizes": (1, 5000)},
     "pingpong": {"sizes": (1, 5000)},
 }
 
