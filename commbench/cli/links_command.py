@@ -67,8 +67,8 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
     call = ctx.obj = run_command.Call(sys.argv[1:], threading.Event())
     status = run_command.measure_workload(Links.name, given)
     if status or call.run is None:
-        for failure in [] if call.run is None else call.run.failures["message"]:
-            click.echo(failure, err=True)
+        if call.run is not None:
+            click.echo("\n".join([*call.run.failures["message"], str(call.run.path)]), err=True)
         ctx.exit(status)
     report = LinkReport(call.run)
     if not given["quiet"]:

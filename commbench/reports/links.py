@@ -88,8 +88,8 @@ class LinkReport:
         if self.links.empty:
             return ["No link has a rate: every block was smaller than --min-transfer."]
         texts = []
-        for link, rows in self.links.groupby("link", observed=True):
-            what = f"{plural(len(rows), 'link')} of the class {link}"
+        for (name, link), rows in self.links.groupby(["backend", "link"], observed=True):
+            what = f"{plural(len(rows), 'link')} of the class {link} over {name}"
             if rows["n"].min() < MIN_TRANSFERS:
                 texts.append(f"{what}: under {MIN_TRANSFERS} transfers; take more --iterations.")
             elif len(rows) < MIN_PAIRS and link not in self.run.manifest.expected_Bps:
@@ -107,13 +107,17 @@ class LinkReport:
     def _lines(self) -> Iterator[str]:
         n_hosts = len({*self.links["src"].astype("str"), *self.links["dst"].astype("str")})
         ends = "hosts" if len(hosts(self.run)) > 1 else "workers of one host"
-        every = f"{len(self.links)} links between {n_hosts} {ends}"
+        n_links = len(self.links[["src", "dst"]].drop_duplicates())
+        every = f"{n_links} links between {n_hosts} {ends}"
+        variants = {case.id: f"{case.variant}: " for case in self.run.suite.cases}
+        variants = variants if len(variants) > 1 else {}
         match self.outcome:
             case "fine":
                 yield f"All {every} are fine."
             case "faulty":
                 yield f"{plural(len(self.faults), 'fault')} in the {every}:"
-        yield from (sentences.sentence(self.run, [each]) for each in self.faults)
+        for each in self.faults:
+            yield variants.get(each.case_id, "") + sentences.sentence(self.run, [each])
         yield from (f"Not judged: {text}" for text in self.not_judged)
 
     def _company(self) -> Iterator[str]:
