@@ -46,9 +46,9 @@ class LinkReport:
     def classes(self) -> pd.DataFrame:
         """A row per backend and class of links.
 
-        ``n`` links, the median ``typical_Bps`` of the medians of those that are no outliers, the
-        ``slowest_Bps`` and ``fastest_Bps`` of all,
-        the ``expected_Bps`` and the ``share`` of it that is typical, and ``latency_s`` and
+        ``n`` links; in rounds, the median ``typical_Bps`` of the medians of those that are no
+        outliers, and the ``slowest_Bps`` and ``fastest_Bps`` of all; ``alone_Bps``, the median of
+        those that were measured alone, the ``expected_Bps`` and its ``share``; ``latency_s`` and
         ``longest_s``: the median and the maximum over the links of half the median round trip of
         an empty request.
         """
@@ -66,9 +66,11 @@ class LinkReport:
             n=("q50_Bps", "size"), typical_Bps=("ordinary", "median"),
             slowest_Bps=("q50_Bps", "min"), fastest_Bps=("q50_Bps", "max"),
         )  # fmt: skip
-        table = table.join(latency).reset_index()
+        pairs = self.run.pairs[self.run.pairs["channel"] == ALONE]
+        alone = pairs.astype(dict.fromkeys(key, "str")).groupby(key)["q50_Bps"].median()
+        table = table.join(latency).join(alone.rename("alone_Bps")).reset_index()
         expected_Bps = table["link"].map(self.run.manifest.expected_Bps).astype(float)  # noqa: N806
-        return table.assign(expected_Bps=expected_Bps, share=table["typical_Bps"] / expected_Bps)
+        return table.assign(expected_Bps=expected_Bps, share=table["alone_Bps"] / expected_Bps)
 
     @cached_property
     def company(self) -> pd.Series[float]:
@@ -137,15 +139,16 @@ class LinkReport:
                 "backend": table["backend"],
                 "class": table["link"],
                 "links": quantities(str, table["n"]),
-                "typical": quantities(format_bandwidth, table["typical_Bps"]),
+                "alone": quantities(format_bandwidth, table["alone_Bps"]),
                 **({"of ex-\npected": shares} if self.run.manifest.expected_Bps else {}),
+                "in rounds": quantities(format_bandwidth, table["typical_Bps"]),
                 "slowest": quantities(format_bandwidth, table["slowest_Bps"]),
                 "fastest": quantities(format_bandwidth, table["fastest_Bps"]),
                 "latency": quantities(format_seconds, table["latency_s"]),
                 "longest": quantities(format_seconds, table["longest_s"]),
             },
-            "Rates: medians of fetches while hosts fetch in pairs that share no host. Latency: "
-            "half of the round trip of an empty request.",
+            "Rates: medians of fetches of one pair at a time, and in rounds: all hosts at once, in "
+            "pairs. Latency: half of the round trip of an empty request, in rounds.",
             {"class"},
         )
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from commbench.model import FETCHES
+from commbench.model import AGAIN, FETCHES
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
@@ -102,6 +102,8 @@ def link_models(run: Run) -> list[LinkModel]:
         In the order of the suite's cases; the classes of a channel precede its pairs.
     """
     log = counted(run.transfers, run)
+    # Some pairs fetch the largest size again.
+    log = log[log["channel"] != AGAIN]
     log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
     log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
     trips = counted(run.round_trips, run)

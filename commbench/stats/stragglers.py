@@ -43,7 +43,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from commbench.model import FETCHES
+from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import counting
@@ -71,7 +71,7 @@ _MOST = 0.75
 _N_POLISHES = 10
 _MEDIAN_ERROR = 1.2533
 """The ratio of the median's standard error to that of the mean for normal values: sqrt(π / 2)."""
-ROUNDS = FETCHES[2]
+ALONE, _, ROUNDS = FETCHES
 _GROUP = ["case_id", "channel", "link"]
 _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
 _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
@@ -82,8 +82,9 @@ def slow_pairs(run: Run) -> pd.DataFrame:
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
     of link, or with the rate that the run expects of that class, but not those whose P2P batches
-    overlap. Where rounds have measured all pairs, the few that were measured alone, too, don't
-    count.
+    overlap. Where rounds have measured all pairs, those that were measured alone, too, must be slow
+    there, too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone.
+    Others had to share something in the round.
 
     Returns
     -------
@@ -112,8 +113,25 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
     table = pd.concat(tables, ignore_index=True).astype(dict.fromkeys(_NAMES[:-1], "str"))
+    table = table[_is_slow_again(table, run)]
     table = table.sort_values(["factor", "cause", "slowdown"], ascending=[False, True, False])
     return in_suite_order(table, run, ["channel"])
+
+
+def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
+    """Return which rows of `table` have a cause that is slow alone, too, or is not known alone."""
+    names = [*_GROUP, "src", "dst", "q50_Bps"]
+    rates = run.pairs[names].astype(dict.fromkeys(names[:-1], "str"))
+    alone = rates[rates["channel"] == ALONE].groupby(["case_id", "link"])["q50_Bps"].median()
+    again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
+    rows = table.join(alone.rename("alone"), ["case_id", "link"])
+    rows = rows.join(again.rename("again"), ["case_id", "src", "dst"])
+    limit = rows["link"].map(run.manifest.expected_Bps).astype(float).fillna(rows["alone"])
+    slower = (limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])).groupby(
+        [rows[name] for name in (*_GROUP, "cause")]
+    )
+    is_slow: pd.Series[bool] = ~(slower.transform("median") < MIN_SLOWDOWN)
+    return is_slow
 
 
 def slow_latencies(run: Run) -> pd.DataFrame:

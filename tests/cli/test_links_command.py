@@ -16,7 +16,7 @@ HOSTS = 4
 RATE = 100e6
 
 
-def measured(recorded, slow=(), n=3, late=(), **given):
+def measured(recorded, slow=(), n=3, late=(), again=(), **given):
     """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
 
     The `late` ones answer a request after three times as long as the others.
@@ -38,6 +38,10 @@ def measured(recorded, slow=(), n=3, late=(), **given):
             )
         trip_s = 6e-3 if pair in late else 2e-3
         records += [builders.round_trip(case, trip_s, src=src, dst=dst)] * 3
+    records += [
+        builders.transfer(case, start, stop, src=src, dst=dst, channel="again")
+        for src, dst, start, stop in again
+    ]
     return LinkReport(recorded([case], records, **given))
 
 
@@ -71,12 +75,20 @@ def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded
 
 def test_rates_are_a_share_of_what_is_expected(recorded):
     report = measured(recorded, expected_Bps={"network": 2 * RATE})
-    assert report.classes["share"].tolist() == pytest.approx([0.5])
+    assert report.classes["share"].tolist() == pytest.approx([0.625], rel=1e-3)
     assert report.outcome == "faulty"
     assert "transfers of all pairs (rounds) take 2.0 times as long as expected" in lines(report)
-    assert "50%" in lines(report)
+    assert "62%" in lines(report)
     document = json.loads(report.document())
     assert (document["outcome"], len(document["links"])) == ("faulty", 12)
+
+
+def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(recorded):
+    pair = ("0", "1")
+    for seconds, outcome in ((0.064, "fine"), (0.4, "faulty")):
+        again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
+        report = measured(recorded, [pair], again=again)
+        assert report.outcome == outcome
 
 
 def test_links_with_too_few_transfers_are_not_fine(recorded):

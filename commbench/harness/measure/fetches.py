@@ -14,7 +14,9 @@ import json
 import math
 import os
 import random
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -32,7 +34,7 @@ from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu
-from commbench.model import FETCHES, Launch, LogCount, RoundTrip, TransferRecord
+from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -47,6 +49,8 @@ _BUSY_SECONDS = 0.15
 _N_KEYS = 2
 _ROUND_BYTES, _ROUND_BLOCKS, _ROUND_SECONDS = 32 << 20, 20, 0.1
 """What is enough for a pair in a round: bytes, blocks, or time."""
+_SUSPICIOUS = 1.3
+"""The time over that of the median pair of a sweep from which a pair fetches again alone."""
 
 _Fetched = tuple[int, float, float]
 """The number of a fetch, its start in seconds since the epoch, and its duration."""
@@ -189,7 +193,7 @@ def measure_fetches(
             exchange = _Exchange(launch, iteration, cluster, members, order)
             for size in workload.sizes:
                 if workload.in_rounds:
-                    exchange.in_rounds(size, emit)
+                    exchange.in_rounds(size, emit, judged=size == max(workload.sizes))
                 else:
                     exchange.sweep(ALONE, size, exchange.one_by_one(), emit)
                     exchange.together(size, emit)
@@ -270,13 +274,24 @@ class _Exchange:
             others = [member for member in self._members if member != receiver]
             yield {receiver: self._shuffled(others)}
 
-    def in_rounds(self, size: int, emit: Emitter) -> None:
-        """Measure the pairs of each round at once, and those of the first round alone."""
+    def in_rounds(self, size: int, emit: Emitter, *, judged: bool) -> None:
+        """Measure the pairs of each round at once, and those of the first round alone.
+
+        If the size is `judged`, the slowest pairs, at most as many as there are members, fetch
+        again alone, which tells a slow link from one that had to share with other pairs.
+        """
         n_blocks = max(1, min(_ROUND_BLOCKS, _ROUND_BYTES // size))
         halves = [*self._halves(n_blocks)]
-        self.sweep(ROUNDS, size, halves, emit, _ROUND_SECONDS)
+        seconds = self.sweep(ROUNDS, size, halves, emit, _ROUND_SECONDS)
         pairs = ({end: owners} for half in halves[:2] for end, owners in half.items())
         self.sweep(ALONE, size, pairs, emit, _ROUND_SECONDS)
+        limit_s = _SUSPICIOUS * statistics.median(seconds.values())
+        slow = [
+            pair for pair in sorted(seconds, key=seconds.__getitem__) if seconds[pair] > limit_s
+        ]
+        if judged and slow:
+            again = ({end: [owner] * n_blocks} for end, owner in slow[-len(self._members) :])
+            self.sweep(AGAIN, size, again, emit, _ROUND_SECONDS)
 
     def _halves(self, n_blocks: int) -> Iterator[_Group]:
         """Yield the pairs of each round in one direction, then in the other, in random order."""
@@ -288,10 +303,11 @@ class _Exchange:
     def sweep(
         self, channel: str, size: int, groups: Iterable[_Group], emit: Emitter,
         enough_s: float = math.inf,
-    ) -> None:  # fmt: skip
+    ) -> dict[tuple[_Member, _Member], float]:  # fmt: skip
         """Measure the fetches of each group, one group after another.
 
-        A receiver begins no other fetch `enough_s` after its first one began.
+        A receiver begins no other fetch `enough_s` after its first one began. Return the median
+        duration of each receiver and owner.
         """
         cpu_seconds = 0.0
         receivers: dict[_Member, None] = {}
@@ -305,13 +321,18 @@ class _Exchange:
                 self._verify([*group])
                 receivers |= dict.fromkeys(group)
             spans = [*self._emit_fetches(channel, size, [*receivers], keep)]
-            seconds = sum(stop_s - start_s for start_s, stop_s in spans)
-            keep(
-                records.sample(
-                    self._launch, self._iteration, channel, size, min(spans)[0],
-                    seconds / len(spans), cpu_seconds / len(spans),
-                )
-            )  # fmt: skip
+            mean_s = statistics.fmean(stop_s - start_s for start_s, stop_s, *_ in spans)
+            if channel in FETCHES:
+                keep(
+                    records.sample(
+                        self._launch, self._iteration, channel, size, min(spans)[0], mean_s,
+                        cpu_seconds / len(spans),
+                    )
+                )  # fmt: skip
+        seconds = defaultdict(list)
+        for start_s, stop_s, receiver, owner in spans:
+            seconds[receiver, owner].append(stop_s - start_s)
+        return {pair: statistics.median(each) for pair, each in seconds.items()}
 
     def together(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, all at once."""
@@ -327,7 +348,7 @@ class _Exchange:
             keep(
                 records.sample(
                     self._launch, self._iteration, TOGETHER, size * self._n_pairs, began_at_s,
-                    max(stop_s for _, stop_s in spans) - began_at_s, cpu_seconds,
+                    max(stop_s for _, stop_s, *_ in spans) - began_at_s, cpu_seconds,
                 )
             )  # fmt: skip
 
@@ -377,8 +398,9 @@ class _Exchange:
 
     def _emit_fetches(
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
-    ) -> Iterator[tuple[float, float]]:
-        """Emit the fetches of the `receivers`, and yield the start and the end of each."""
+    ) -> Iterator[tuple[float, float, _Member, _Member]]:
+        """Emit the fetches of the `receivers`, and yield each: start, end, receiver and owner."""
+        by_number = {member.number: member for member in self._members}
         answers = traffic.ask(
             self._cluster, [member.address for member in receivers], traffic.CHUNK, take
         )
@@ -393,11 +415,12 @@ class _Exchange:
             emit(
                 Batch.from_columns(
                     TransferRecord, **self._common, dst=receiver.name, nbytes=size,
-                    src=[self._members[owner].name for owner in fetches["owner"]],
+                    src=[by_number[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,
                 )
             )  # fmt: skip
-            yield from zip(start_s, stop_s, strict=True)
+            for start, stop, owner in zip(start_s, stop_s, fetches["owner"], strict=True):
+                yield start, stop, receiver, by_number[owner]
 
 
 class Fetcher(WorkerPlugin):  # type: ignore[misc]
