@@ -78,7 +78,7 @@ def test_rates_are_a_share_of_what_is_expected(recorded):
     assert report.classes["share"].tolist() == pytest.approx([0.625], rel=1e-3)
     assert report.outcome == "faulty"
     assert "transfers of all pairs (rounds) take 2.0 times as long as expected" in lines(report)
-    assert "62%" in lines(report)
+    assert "63%" in lines(report)
     document = json.loads(report.document())
     assert (document["outcome"], len(document["links"])) == ("faulty", 12)
 

@@ -89,21 +89,22 @@ def test_over_ssh_one_worker_of_each_host_takes_part(tmp_path):
     pytest.importorskip("asyncssh")
     with namespaces.laid_out(layout(4, host=2)) as there:
         prefixes = [["ip", "netns", "exec", name] for name in there.names]
-        hosts = ",".join((there.addresses[0], *there.addresses))
+        # Two workers on each host.
+        hosts = ",".join((there.addresses[0], *sorted(2 * there.addresses)))
         with (
             processes.command_line(tmp_path, prefixes[0]) as line,
             sshd.server(tmp_path / "sshd", there.addresses, prefixes) as server,
         ):
             ended = line.start(
-                "links", "--hosts", hosts, "--workers", "8", "--start-timeout", "200", "--sizes",
+                "links", "--hosts", hosts, "--start-timeout", "200", "--sizes",
                 f"1,64KiB,{BLOCK}", "--format", "json", *server.arguments,
             ).finish()  # fmt: skip
     assert ended.status == 3, ended.said
     document = json.loads(ended.stdout)
     assert {(row["src"], row["dst"]) for row in document["links"]} == set(
-        itertools.permutations("0123", 2)
+        itertools.permutations("0246", 2)
     )
-    assert {row["cause"] for row in document["slow_pairs"]} == {"from and to worker 2"}
+    assert {row["cause"] for row in document["slow_pairs"]} == {"from and to worker 4"}
 
 
 def iteration_s(document):
