@@ -80,7 +80,7 @@ class LinkReport:
             channel: pairs.astype(dict.fromkeys(key, "str")).set_index(key)["q50_Bps"]
             for channel, pairs in self.run.pairs.groupby("channel", observed=True)
         }
-        if len(rates) < 2:
+        if ALONE not in rates or ROUNDS not in rates:
             return self.run.pairs["q50_Bps"].iloc[:0]
         return (rates[ROUNDS] / rates[ALONE]).dropna()
 

@@ -126,10 +126,10 @@ def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
     again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
     rows = table.join(alone.rename("alone"), ["case_id", "link"])
     rows = rows.join(again.rename("again"), ["case_id", "src", "dst"])
-    limit = rows["link"].map(run.manifest.expected_Bps).astype(float).fillna(rows["alone"])
-    slower = (limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])).groupby(
-        [rows[name] for name in (*_GROUP, "cause")]
-    )
+    expected = rows["link"].map(run.manifest.expected_Bps).astype(float)
+    limit = rows["alone"].mask(np.isclose(rows["typical_Bps"], expected), expected)
+    slower = limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])
+    slower = slower.groupby([rows[name] for name in (*_GROUP, "cause")])
     is_slow: pd.Series[bool] = ~(slower.transform("median") < MIN_SLOWDOWN)
     return is_slow
 
