@@ -143,7 +143,6 @@ class LinkReport:
                 **({"of ex-\npected": shares} if self.run.manifest.expected_Bps else {}),
                 "in rounds": quantities(format_bandwidth, table["typical_Bps"]),
                 "slowest": quantities(format_bandwidth, table["slowest_Bps"]),
-                "fastest": quantities(format_bandwidth, table["fastest_Bps"]),
                 "latency": quantities(format_seconds, table["latency_s"]),
                 "longest": quantities(format_seconds, table["longest_s"]),
             },
