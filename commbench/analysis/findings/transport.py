@@ -59,7 +59,7 @@ def _odd_ways(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="another transport than expected",
-    limit="any connection of the last iteration",
+    limit="any connection of the last iteration, or one unlike most of its class of links",
     find=find,
     needs_profile=False,
     is_of_links=True,
