@@ -34,8 +34,8 @@ class LinkReport:
     @cached_property
     def faults(self) -> list[Any]:
         """The findings about links, the slowest first."""
-        of_links = {name for name, rule in findings.rules().items() if rule.is_of_links}
-        return [each for each in self.run.findings if each.rule in of_links]
+        names = {name for name, rule in findings.rules().items() if rule.concerns_links}
+        return [each for each in self.run.findings if each.rule in names]
 
     @cached_property
     def links(self) -> pd.DataFrame:

@@ -24,7 +24,7 @@ values with the usual noise. docs/measurements.md gives the error rates with the
 
 Where the run has an expected rate of a class of links (``Manifest.expected_Bps``), a pair is slow,
 too, if it takes ``MIN_SLOWDOWN`` times as long as expected, and a worker if most of its pairs do.
-If most pairs do, that is one cause of all, and only outliers have causes of their own.
+If most pairs do, that is one cause, and only outliers are named besides.
 
 Sources: J. W. Tukey, Exploratory Data Analysis, Addison-Wesley 1977, chapter 11; B. Rosner,
 Percentage Points for a Generalized ESD Many-Outlier Procedure, Technometrics 25 (1983) 165-172,

@@ -43,7 +43,7 @@ class Rule:
     find: Callable[[CaseRecords], Iterable[Finding]]
     needs_profile: bool = True
     """Whether it needs ``CaseRecords.has_profile``."""
-    is_of_links: bool = False
+    concerns_links: bool = False
     """Whether its findings are faults of links, which ``commbench links`` names."""
 
 

@@ -97,5 +97,5 @@ RULE = Rule(
     limit="1.5 times the usual time per byte, among at least 4 pairs",
     find=find,
     needs_profile=False,
-    is_of_links=True,
+    concerns_links=True,
 )

@@ -62,5 +62,5 @@ RULE = Rule(
     limit="any connection of the last iteration, or one unlike most of its class of links",
     find=find,
     needs_profile=False,
-    is_of_links=True,
+    concerns_links=True,
 )

@@ -225,7 +225,7 @@ _Group = Mapping[_Member, Sequence[_Member]]
 def _one_per_host(launch: Launch, cluster: RunningCluster, members: list[_Member]) -> list[_Member]:
     """Return the first of `members` on each host; all if they are on one host."""
     places = conditions.worker_places(launch, cluster)
-    hosts = {place.worker: place.host_id for place in places}
+    hosts = {location.worker: location.host_id for location in places}
     first = {hosts[member.name]: member for member in reversed(members)}
     if len(first) == 1:
         return members
