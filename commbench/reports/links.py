@@ -16,7 +16,7 @@ from commbench.reports import json, terminal
 from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
 from commbench.stats.links import hosts, link_classes
-from commbench.stats.stragglers import MIN_PAIRS, MIN_TRANSFERS
+from commbench.stats.stragglers import MIN_PAIRS, MIN_TRANSFERS, quickest_round_trips
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,10 +49,11 @@ class LinkReport:
         ``n`` links; in rounds, the median ``typical_Bps`` of the medians of those that are no
         outliers, and the ``slowest_Bps`` and ``fastest_Bps`` of all; ``alone_Bps``, the median of
         those that were measured alone, the ``expected_Bps`` and its ``share``; ``latency_s`` and
-        ``longest_s``: the median and the maximum over the links of half the median round trip of
-        an empty request.
+        ``longest_s``: the median and the maximum over the links of half the round trip of an
+        empty request, the median over iterations of the quickest one.
         """
-        trips = self.run.round_trips[self.run.round_trips["iteration"] >= 0]
+        trips = quickest_round_trips(self.run)
+        trips = trips[trips["iteration"] >= 0]
         trips = trips.assign(link=link_classes(trips, self.run).astype("str"))
         key = ["backend", "link"]
         medians = trips.groupby([*key, "src", "dst"], observed=True)["seconds"].median() / 2
@@ -147,7 +148,7 @@ class LinkReport:
                 "longest": quantities(format_seconds, table["longest_s"]),
             },
             "Rates: medians of fetches of one pair at a time, and in rounds: all hosts at once, in "
-            "pairs. Latency: half of the round trip of an empty request, in rounds.",
+            "pairs. Latency: half of the quickest round trip of an empty request.",
             {"class"},
         )
 

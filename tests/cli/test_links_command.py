@@ -37,7 +37,11 @@ def measured(recorded, slow=(), n=3, late=(), again=(), **given):
                 builders.transfer(case, 0, 0.8 * seconds, src=src, dst=dst, channel="alone")
             )
         trip_s = 6e-3 if pair in late else 2e-3
-        records += [builders.round_trip(case, trip_s, src=src, dst=dst)] * 3
+        records += [
+            builders.round_trip(case, trip_s * factor, src=src, dst=dst, iteration=i)
+            for i in range(3)
+            for factor in (3.0, 1.0, 2.0)
+        ]
     records += [
         builders.transfer(case, start, stop, src=src, dst=dst, channel="again")
         for src, dst, start, stop in again
@@ -70,7 +74,7 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
 def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
     report = measured(recorded, late=[("2", "3"), ("3", "2")])
     assert report.outcome == "faulty"
-    assert "empty requests between 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
+    assert "round trips between 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
 
 
 def test_rates_are_a_share_of_what_is_expected(recorded):

@@ -61,8 +61,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     for cause, rows in case.rows(case.run.slow_latencies).groupby("cause", sort=False):
         first = rows.iloc[0]
         yield Finding(
-            statement=f"empty requests {cause} take {first.factor:.1f} times as long as ordinary "
-            f"ones ({format_seconds(first.typical_s * first.factor)} against "
+            statement=f"round trips {cause} take {first.factor:.1f} times as long as ordinary ones "
+            f"({format_seconds(first.typical_s * first.factor)} against "
             f"{format_seconds(first.typical_s)})",
             evidence=f"round_trips of {len(rows)} pairs against the others'",
             remedy=_REMEDIES[str(first.kind)],
