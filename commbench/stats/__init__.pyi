@@ -28,6 +28,6 @@ __all__ = [
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
     "published_comparisons", "quickest_round_trips", "ratios", "reproduced", "shown_sizes",
-    "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided", "worker_profiles",
-    "worker_times",
+    "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided",
+    "worker_profiles", "worker_times",
 ]  # fmt: skip
