@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import processes
@@ -66,13 +66,13 @@ class NamespaceLauncher(Launcher):
 class Layout:
     """Hosts, numbered from 0, switches, which follow them, and the rates of the links in B/s.
 
-    A link of rate 0 lets pass what the machine can do. If the links are `one_way`, a rate applies
-    from the first node to the second only.
+    A link of rate 0 lets pass what the machine can do. `back` has the rates from the second node to
+    the first, where they differ.
     """
 
     n_hosts: int
     links: Mapping[tuple[int, int], float]
-    one_way: bool = False
+    back: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     @property
     def nodes(self) -> range:
@@ -97,7 +97,8 @@ class Layout:
         return min(filter(None, rates), default=float("inf"))
 
     def _rate(self, link: tuple[int, int]) -> float:
-        return self.links.get(link) or self.links.get(link[::-1]) or 0.0
+        there = self.links.get(link[::-1], 0.0)
+        return self.links[link] if link in self.links else self.back.get(link[::-1], there)
 
     def _next_to(self, node: int) -> list[int]:
         return [b if a == node else a for a, b in self.links if node in (a, b)]
@@ -112,7 +113,8 @@ def mesh(
     """Return hosts with a link for every pair, some of which have a rate."""
     pairs = itertools.combinations(range(number), 2)
     links = [pair[::-1] if pair[::-1] in rates_Bps else pair for pair in pairs]
-    return Layout(number, {link: rates_Bps.get(link, 0.0) for link in links}, one_way)
+    rates = {link: rates_Bps.get(link, 0.0) for link in links}
+    return Layout(number, rates, dict.fromkeys(rates, 0.0) if one_way else {})
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) ->
         a, b = names[one], names[other]
         _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
         _make_end(a, f"to{other}", rate)
-        _make_end(b, f"to{one}", 0.0 if layout.one_way else rate)
+        _make_end(b, f"to{one}", layout.back.get((one, other), rate))
     for here in layout.nodes:
         for there in layout.nodes:
             if here != there:

@@ -172,6 +172,7 @@ class Run:
     coverage = cached_property(lambda run: stats.coverage(run))
     shuffles = cached_property(lambda run: stats.shuffles(run))
     slow_pairs = cached_property(lambda run: stats.slow_pairs(run))
+    slow_latencies = cached_property(lambda run: stats.slow_latencies(run))
     worker_profiles = cached_property(lambda run: stats.worker_profiles(run))
     ended_by = cached_property(lambda run: stats.ended_by(run))
     profile_shares = cached_property(lambda run: stats.profile_shares(run.worker_profiles, run))

@@ -481,7 +481,7 @@ def _n_busy_threads(case: Case, layer: str) -> int:
         case "workload":
             # The workers' threads, the scheduler and the client.
             return case.cluster.n_workers * case.cluster.threads_per_worker + 2
-        case "together":
+        case "together" | "rounds":
             return case.cluster.n_workers
         case "memcpy":
             return 1

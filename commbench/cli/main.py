@@ -14,6 +14,7 @@ from commbench.model import registry
 
 _COMMANDS = {
     "run": "run_command:run",
+    "links": "links_command:links",
     "profile": "profile_command:profile",
     "report": "results:report",
     "open": "results:open_",

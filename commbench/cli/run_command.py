@@ -107,25 +107,31 @@ def _workload_command(name: str) -> click.Command:
 
     @click.pass_context
     def callback(ctx: click.Context, /, **given: Any) -> None:
-        from commbench.harness import suite
-
         if given["resume"]:
             ctx.exit(_resume(_explicit(ctx), name))
-        keys = [field.name for field in fields(kind.Params)]
-        params = dict(kind.quick) if given["quick"] else {}
-        params |= {key: given[key] for key in keys if given.get(key) is not None}
-        cases = suite.varied_cases(
-            name,
-            given["backends"] or ("tcp",),
-            params,
-            options.cluster(given),
-            given["vary"],
-            lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
-            **options.replication(given),
-        )
-        ctx.exit(start(suite.make_suite(name.removesuffix(".py"), cases), given))
+        ctx.exit(measure_workload(name, given))
 
     return options.Command(name, options.groups(kind), callback=callback, help=kind.summary)
+
+
+def measure_workload(name: str, given: dict[str, Any]) -> int:
+    """Measure a workload with the options that were `given`; return the exit status."""
+    from commbench.harness import suite
+
+    kind = workloads.load(name)
+    keys = [field.name for field in fields(kind.Params)]
+    params = dict(kind.quick) if given["quick"] else {}
+    params |= {key: given[key] for key in keys if given.get(key) is not None}
+    cases = suite.varied_cases(
+        name,
+        given["backends"] or ("tcp",),
+        params,
+        options.cluster(given),
+        given["vary"],
+        lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
+        **options.replication(given),
+    )
+    return start(suite.make_suite(name.removesuffix(".py"), cases), given)
 
 
 def _suite_command(name: str, path: Path) -> click.Command:
@@ -190,6 +196,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
         racks=suites.read_racks(given["racks"]) if given["racks"] else {},
+        expected_Bps=dict(given.get("expect") or ()),
     )
     store = directory.RunStore.create(given["output"], described)
     return _execute(store, suites.plan(suite, seed), given)

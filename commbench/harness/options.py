@@ -164,7 +164,7 @@ class Command(click.Command):
             if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
                 raise click.UsageError(
                     f"{self.name} runs between two processes of this host, without a cluster: "
-                    f"{error.option_name} is for the other workloads, such as all-to-all",
+                    f"{error.option_name} is for the other workloads, such as links between hosts",
                     ctx,
                 ) from error
             raise
@@ -266,8 +266,8 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
     quick: list[click.Option] = []
     if workload is not None:
         counts = {**{name: getattr(Case, name) for name in _REPLICATION}, **workload.defaults}
-        default = {name: str(count) for name, count in counts.items()}
-        default["timeout"] = units.format_duration(Case.timeout_s)
+        default["timeout"] = units.format_duration(counts.pop("timeout_s", Case.timeout_s))
+        default |= {name: str(count) for name, count in counts.items()}
         quick = [
             click.Option(["--quick"], is_flag=True,
                          help="A look within a minute for up to four backends: a small problem and "
@@ -543,11 +543,12 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
     values["launcher_options"] = dict(values["launcher_options"] or ()) or None
-    values["scheduler"] = _scheduler(given) or None
+    values["scheduler"] = scheduler(given) or None
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _scheduler(given: dict[str, Any]) -> str:
+def scheduler(given: Mapping[str, Any]) -> str:
+    """Return the address or the file of the given scheduler, or ""."""
     address, file = given.get("scheduler_address"), given.get("scheduler_file")
     if address and file:
         raise UsageError("--scheduler-address and --scheduler-file name one scheduler; give one")

@@ -24,6 +24,8 @@ _WORKER_SECONDS = 0.5
 """The CPU time that a worker takes to start and to end."""
 _CALL_SECONDS = 0.05
 """Of the requests to a worker for one size of all-to-all."""
+_ROUND_SECONDS = 0.04
+"""Of a round in one direction: fetches, their verification, and requests to the workers."""
 _MESSAGE_SECONDS, _SECONDS_PER_BYTE = 3e-3, 3e-9
 """Of a fetch between workers and its verification."""
 _SMALL_MESSAGE_SECONDS = 3e-4
@@ -62,6 +64,10 @@ def _messages_seconds(workload: PairWorkload, case: Case) -> float:
 
 def _iteration_seconds(workload: Workload, n_workers: int) -> float:
     n_pairs = n_workers * (n_workers - 1)
+    if isinstance(workload, FetchWorkload) and workload.in_rounds:
+        # Each round in two directions, and one of them pair by pair.
+        n_groups = 2 * (n_workers - 1) + n_workers
+        return n_groups * _ROUND_SECONDS * len(workload.sizes)
     if isinstance(workload, FetchWorkload):
         return sum(
             n_workers * _CALL_SECONDS + 2 * n_pairs * (_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)

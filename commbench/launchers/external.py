@@ -139,6 +139,15 @@ def scheduler_address(scheduler: str) -> str:
     return str(address)
 
 
+def describe(scheduler: str) -> tuple[str, int, int]:
+    """Return the protocol, the number of workers, and the threads of one, of a running cluster."""
+    address = scheduler_address(scheduler)
+    with _connect_client(address) as client:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+    threads = [int(info["nthreads"]) for info in workers.values()]
+    return address.partition("://")[0], len(workers), max(threads, default=1)
+
+
 def _connect_client(address: str) -> Any:
     from distributed import Client
 

@@ -6,7 +6,7 @@ from .derived import (
     Finding,
     Summary,
 )
-from .layers import FETCHES, LAYERS
+from .layers import AGAIN, FETCHES, LAYERS
 from .observed import (
     GPU_MEMORY,
     Activity,
@@ -45,6 +45,7 @@ from .plan import (
 )
 
 __all__ = [
+    "AGAIN",
     "FETCHES",
     "GPU_MEMORY",
     "LAYERS",

@@ -338,7 +338,8 @@ class Manifest:
     """The description of a run, stored as its ``run.json``.
 
     ``stopping`` is None if the number of launches is fixed. ``racks`` has the hosts of each rack,
-    by its name: their names, addresses, or patterns of these (``"node1*"``).
+    by its name: their names, addresses, or patterns of these (``"node1*"``). ``expected_Bps`` has
+    the rate that links of a class should have, by its name.
     """
 
     id: str
@@ -351,6 +352,9 @@ class Manifest:
     command: str = ""
     stopping: Stopping | None = None
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    expected_Bps: Mapping[str, float] = field(  # noqa: N815 - the spelling of the unit
+        default_factory=dict, metadata={"added": "0.1"}
+    )
     schema_version: int = SCHEMA_VERSION
 
     def least_bytes(self, channel: str) -> int:

@@ -20,6 +20,7 @@ _BYTE_UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_PREFIXES = {**_COUNT_UNITS, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SECOND_UNITS: dict[str, int | Fraction] = {
     "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
     "ns": Fraction(1, 10**9), "m": 60, "min": 60, "h": 3600,
@@ -81,6 +82,27 @@ def parse_bytes(text: str) -> int:
     if number.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(number)
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return the bytes per second in `text`, which may be bits per second.
+
+    Raises
+    ------
+    UsageError
+        If the unit is neither B/s nor b/s (bit/s), or the number is not above 0.
+
+    Examples
+    --------
+    >>> parse_bandwidth("100Gb/s"), parse_bandwidth("40 MB/s"), parse_bandwidth("1Gbit/s")
+    (12500000000.0, 40000000.0, 125000000.0)
+    """
+    # The case tells bits from bytes.
+    match = re.fullmatch(r"(.*?)(bit|b|B)/s\s*", text)
+    what, example = "a bandwidth above 0", "100Gb/s (bits) or 12.5GB/s (bytes)"
+    if match is None or not (number := _parse(match[1], _PREFIXES, what, example)):
+        raise UsageError(f"{text!r} is not {what}; write for example {example}")
+    return float(number) / (1 if match[2] == "B" else 8)
 
 
 def parse_share(text: str) -> float:

@@ -49,6 +49,7 @@ def render(run: Run) -> str:
             "min_batch_bytes": manifest.min_batch_bytes,
             "stopping": manifest.stopping and vars(manifest.stopping),
             "racks": dict(manifest.racks),
+            "expected_Bps": dict(manifest.expected_Bps),
             "ended_by": run.ended_by or None,
             "environment": manifest.environment,
         },

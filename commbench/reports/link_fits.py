@@ -20,6 +20,7 @@ _CHANNELS = {
     "alone": "fetches with no other under way (all-to-all, one pair at a time)",
     "gather": "fetches of running computations, concurrent with other fetches and tasks",
     "p2p": "batches of P2P shuffles",
+    "rounds": "fetches in rounds of pairs that share no host (links)",
     "together": "fetches of all pairs at once (all-to-all)",
 }
 """The transfers that a model was fitted to, by channel."""

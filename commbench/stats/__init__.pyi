@@ -17,7 +17,7 @@ from .scaling import scaling
 from .selection import case_labels, counted
 from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
 from .stability import drifts, spreads
-from .stragglers import slow_pairs
+from .stragglers import quickest_round_trips, slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times
 
@@ -28,6 +28,7 @@ __all__ = [
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes", "shuffles",
-    "slow_pairs", "spreads", "summaries", "undecided", "worker_profiles", "worker_times",
+    "published_comparisons", "quickest_round_trips", "ratios", "reproduced", "scaling",
+    "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided",
+    "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from commbench.model import AGAIN
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
@@ -101,6 +102,8 @@ def link_models(run: Run) -> list[LinkModel]:
         In the order of the suite's cases; the classes of a channel precede its pairs.
     """
     log = counted(run.transfers, run)
+    # Some pairs fetch the largest size again.
+    log = log[log["channel"] != AGAIN]
     log = log.assign(seconds=log["stop_s"] - log["start_s"], link=link_classes(log, run))
     log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
     trips = counted(run.round_trips, run)
@@ -108,7 +111,7 @@ def link_models(run: Run) -> list[LinkModel]:
     models = []
     for (case_id, name), channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
         # Requests of other pairs would have to wait for each other.
-        mine = trips[(trips["case_id"] == case_id) & (name == "alone")]
+        mine = trips[(trips["case_id"] == case_id) & (name != "together")]
         for link, group in channel.groupby("link", sort=False, observed=True):
             trip_s = _round_trip_s(mine[mine["link"] == link])
             models.append(_model(group, src="", dst="", round_trip_s=trip_s))

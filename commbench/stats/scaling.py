@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 KNEE = 0.5
 """The least efficiency at which more workers are said to pay."""
 _SAME_WORK = 0.01
-"""Payloads that differ relatively by no more are equal: blocks at the edges can be smaller."""
+"""Work that differs relatively by no more is equal: blocks at the edges can be smaller."""
 
 
 def scaling(run: Run) -> pd.DataFrame:
     """Return the efficiency of each case whose number of workers is varied.
 
     The efficiency of n workers is the work per second and worker relative to that of the fewest, m:
-    ``(W_n / (n T_n)) / (W_m / (m T_m))``, where T is the time of an iteration and W its payload, or
-    1 for workloads without one. With equal payloads it is that of strong scaling, the speedup over
-    n / m (G. M. Amdahl, AFIPS 1967); with payloads in proportion to the workers that of weak
-    scaling, ``T_m / T_n`` (J. L. Gustafson, Commun. ACM 31 (1988)).
+    ``(W_n / (n T_n)) / (W_m / (m T_m))``, where T is the time of an iteration and W its operations
+    if the workload counts them, else its payload. With equal work it is that of strong scaling, the
+    speedup over n / m (G. M. Amdahl, AFIPS 1967); with work in proportion to the workers that of
+    weak scaling, ``T_m / T_n`` (J. L. Gustafson, Commun. ACM 31 (1988)).
 
     Returns
     -------
@@ -46,30 +47,30 @@ def scaling(run: Run) -> pd.DataFrame:
             series.setdefault(key, []).append(side)
     rows: list[tuple[str | int | float, ...]] = []
     for (_, name), every in series.items():
-        first, *more = sorted(every, key=_n_workers)
-        kind = _kind([first, *more])
-        rows.append((first.case.id, name, kind, _n_workers(first), first.median_s, 1.0, 1.0, 1.0))
+        first, *more = sorted(every, key=lambda side: side.case.cluster.n_workers)
+        works = [_work(run, side) for side in (first, *more)]
+        workers = [side.case.cluster.n_workers for side in (first, *more)]
+        kind = _kind(works, workers)
+        rows.append((first.case.id, name, kind, workers[0], first.median_s, 1.0, 1.0, 1.0))
         paired = all(side.blocks == first.blocks for side in more)
         pairs = [(first, side) for side in more]
-        for side, c in zip(more, compare_pairs(pairs, MIN_EFFECT, paired=paired), strict=True):
-            work = _work(side) / _work(first) * _n_workers(first) / _n_workers(side)
-            shares = [work / ratio for ratio in (c.ratio, c.ci_high, c.ci_low)]
-            rows.append((side.case.id, name, kind, _n_workers(side), side.median_s, *shares))
+        compared = compare_pairs(pairs, MIN_EFFECT, paired=paired)
+        for side, n, work, c in zip(more, workers[1:], works[1:], compared, strict=True):
+            speed = work / works[0] * workers[0] / n
+            shares = [speed / ratio for ratio in (c.ratio, c.ci_high, c.ci_low)]
+            rows.append((side.case.id, name, kind, n, side.median_s, *shares))
     return pd.DataFrame(rows, columns=columns)
 
 
-def _n_workers(side: Side) -> int:
-    return side.case.cluster.n_workers
+def _work(run: Run, side: Side) -> int:
+    counted = run.samples["n_operations"][run.samples["case_id"] == side.case.id]
+    return int(counted.max()) or side.payload_bytes or 1
 
 
-def _work(side: Side) -> int:
-    return side.payload_bytes or 1
-
-
-def _kind(every: list[Side]) -> str:
+def _kind(works: Sequence[float], workers: Sequence[int]) -> str:
     for kind, amounts in (
-        ("strong", [_work(side) for side in every]),
-        ("weak", [_work(side) / _n_workers(side) for side in every]),
+        ("strong", works),
+        ("weak", [work / n for work, n in zip(works, workers, strict=True)]),
     ):
         if max(amounts) <= min(amounts) * (1 + _SAME_WORK):
             return kind

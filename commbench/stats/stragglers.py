@@ -22,6 +22,10 @@ if half of them are slow, that is typical. Four or five values are a poor estima
 and may agree well by chance. The spread is therefore moderated as in Smyth's t, by two further
 values with the usual noise. docs/measurements.md gives the error rates with these constants.
 
+Where the run has an expected rate of a class of links (``Manifest.expected_Bps``), a pair is slow,
+too, if it takes ``MIN_SLOWDOWN`` times as long as expected, and a worker if most of its pairs do.
+If most pairs do, that is one cause, and only outliers are named besides.
+
 Sources: J. W. Tukey, Exploratory Data Analysis, Addison-Wesley 1977, chapter 11; B. Rosner,
 Percentage Points for a Generalized ESD Many-Outlier Procedure, Technometrics 25 (1983) 165-172,
 one-sided; G. K. Smyth, Linear Models and Empirical Bayes Methods for Assessing Differential
@@ -32,12 +36,14 @@ Expression in Microarray Experiments, Statistical Applications in Genetics and M
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import scipy
 
+from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import counting
@@ -65,6 +71,7 @@ _MOST = 0.75
 _N_POLISHES = 10
 _MEDIAN_ERROR = 1.2533
 """The ratio of the median's standard error to that of the mean for normal values: sqrt(π / 2)."""
+ALONE, _, ROUNDS = FETCHES
 _GROUP = ["case_id", "channel", "link"]
 _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q50_Bps"]
 _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
@@ -74,15 +81,19 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
-    of link, but not those whose P2P batches overlap.
+    of link, or with the rate that the run expects of that class, but not those whose P2P batches
+    overlap. Where rounds have measured all pairs, those that were measured alone, too, must be slow
+    there, too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone.
+    Others had to share something in the round.
 
     Returns
     -------
     DataFrame
         The case's and pair's names, ``link``, the pair's ``q50_Bps``, the ``typical_Bps`` of the
-        pairs that are not slow, ``n_pairs`` compared, and ``slowdown`` = typical_Bps / q50_Bps.
-        ``kind`` is ``"worker"``, ``"sender"`` or ``"receiver"`` if all of a worker's pairs, or all
-        in one direction, are slow, ``"link"`` for both directions between two workers, and
+        pairs that are not slow, or the expected rate, ``n_pairs`` compared, and ``slowdown`` =
+        typical_Bps / q50_Bps. ``kind`` is ``"all"`` if most pairs are slower than expected,
+        ``"worker"``, ``"sender"`` or ``"receiver"`` if all of a worker's pairs, or all in one
+        direction, are slow, ``"link"`` for both directions between two workers, and
         ``"direction"`` for one; ``cause`` names it in words, with the host if all workers of that
         host are slow. ``factor`` is the median slowdown of the pairs with this cause, and ``low``
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
@@ -91,16 +102,75 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
     # Batches that overlap share a link, so that the median of single ones is not its bandwidth.
     known = known[(known["channel"] != "p2p") | (known["concurrency"] < _MAX_CONCURRENCY)]
+    complete = known["case_id"][known["channel"] == ROUNDS]
+    known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
     tables = [
         table
-        for _, group in known.groupby(_GROUP, sort=False, observed=True)
-        if len(group) >= MIN_PAIRS and len(table := _slow_in_group(group[_NAMES], run))
+        for (_, _, link), group in known.groupby(_GROUP, sort=False, observed=True)
+        if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
+        if len(table := _slow_in_group(group[_NAMES], run))
     ]
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
     table = pd.concat(tables, ignore_index=True).astype(dict.fromkeys(_NAMES[:-1], "str"))
+    table = table[_is_slow_again(table, run)]
     table = table.sort_values(["factor", "cause", "slowdown"], ascending=[False, True, False])
     return in_suite_order(table, run, ["channel"])
+
+
+def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
+    """Return which rows of `table` have a cause that is slow alone, too, or is not known alone."""
+    names = [*_GROUP, "src", "dst", "q50_Bps"]
+    rates = run.pairs[names].astype(dict.fromkeys(names[:-1], "str"))
+    alone = rates[rates["channel"] == ALONE].groupby(["case_id", "link"])["q50_Bps"].median()
+    again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
+    rows = table.join(alone.rename("alone"), ["case_id", "link"])
+    rows = rows.join(again.rename("again"), ["case_id", "src", "dst"])
+    expected = rows["link"].map(run.manifest.expected_Bps).astype(float)
+    limit = rows["alone"].mask(np.isclose(rows["typical_Bps"], expected), expected)
+    slower = limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])
+    slower = slower.groupby([rows[name] for name in (*_GROUP, "cause")])
+    is_slow: pd.Series[bool] = ~(slower.transform("median") < MIN_SLOWDOWN)
+    return is_slow
+
+
+def quickest_round_trips(run: Run) -> pd.DataFrame:
+    """Return ``run.round_trips`` with the quickest one of each iteration and two workers.
+
+    It counts for both directions: messages go both ways in each, and what else the ends do can only
+    delay them.
+    """
+    trips = run.round_trips.astype({"src": "str", "dst": "str"})
+    ends = np.sort(trips[["src", "dst"]].to_numpy(dtype=object), axis=1).T
+    iteration = [trips[name] for name in ("case_id", "launch", "iteration")]
+    quickest = trips.groupby([*iteration, *ends], observed=True)["seconds"].transform("min")
+    trips = trips.assign(seconds=quickest)
+    return trips.drop_duplicates(["case_id", "launch", "iteration", "src", "dst"])
+
+
+def slow_latencies(run: Run) -> pd.DataFrame:
+    """Return the ``slow_pairs`` of empty requests between hosts, by ``quickest_round_trips``.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``slow_pairs``, with ``q50_s`` and ``typical_s``, in seconds, for rates. All
+        requests are compared with each other, not with an expectation.
+    """
+    complete = run.pairs["case_id"][run.pairs["channel"] == ROUNDS]
+    if complete.empty or run.round_trips.empty:
+        return pd.DataFrame(columns=[*_NAMES[:-1], "q50_s", "typical_s", *_ADDED[1:]])
+    trips = quickest_round_trips(run)
+    trips = trips[trips["case_id"].isin(complete)]
+    # The time per byte of a transfer of one byte is its time.
+    ones = trips.assign(
+        channel=ROUNDS, nbytes=1, start_s=0.0, stop_s=trips["seconds"], queue_s=np.nan,
+        handling_s=np.nan,
+    )  # fmt: skip
+    manifest = replace(run.manifest, min_transfer_bytes=1, expected_Bps={})
+    table = slow_pairs(run.replace(manifest, transfers=ones))
+    times = {f"{name}_s": 1 / table.pop(f"{name}_Bps").astype(float) for name in ("q50", "typical")}
+    return table.assign(**times)
 
 
 def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -108,23 +178,41 @@ def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
     src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
     logs = -np.log(group["q50_Bps"].to_numpy())
-    sends, receives, rest = slow_parts(src, dst, logs)
-    slow = sends[src] | receives[dst] | outliers(rest)
-    if not slow.any():
+    sends = receives = np.zeros(len(workers), dtype=bool)
+    rest, slow = logs - np.median(logs), np.zeros(len(logs), dtype=bool)
+    if len(group) >= MIN_PAIRS:
+        sends, receives, rest = slow_parts(src, dst, logs)
+        slow = sends[src] | receives[dst] | outliers(rest)
+    typical, common, limit = np.median(logs[~slow]), np.zeros_like(slow), None
+    if expected_Bps := run.manifest.expected_Bps.get(str(group["link"].iloc[0])):  # noqa: N806
+        expected = -np.log(expected_Bps)
+        below = logs - expected >= np.log(MIN_SLOWDOWN)
+        if 2 * below[~slow].sum() > (~slow).sum():
+            common = ~slow
+        else:
+            limit, rest, slow = expected, logs - expected, slow | below
+            sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
+    if not (slow | common).any():
         return group.iloc[:0]
-    typical = np.median(logs[~slow])
-    by_launch = _slowdowns_by_launch(group, run, slow)
-    tables = []
+    by_launch = _logs_by_launch(group, run, slow)
     hosts = _host_names(group, run, workers)
-    for kind, cause, members in _causes(sends, receives, src, dst, slow, rest, workers, hosts):
+    causes = [
+        (*cause, limit) for cause in _causes(sends, receives, src, dst, slow, rest, workers, hosts)
+    ]
+    if common.any():
+        causes.append(("all", f"of all {'other ' * bool(causes)}pairs", common, expected))
+    tables = []
+    for kind, cause, members, limit in causes:
         effects = by_launch[by_launch["pair"].isin(np.flatnonzero(members))]
-        effects = effects.groupby("launch")["slowdown"].median().sort_values().to_numpy()
-        factor = np.exp(np.median(effects if len(effects) else logs[members] - typical))
+        slower = effects["value"] - (effects["typical"] if limit is None else limit)
+        effects = slower.groupby(effects["launch"]).median().sort_values().to_numpy()
+        reference = typical if limit is None else limit
+        factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
         k, level = median_interval(len(effects))
         low, high = np.exp(effects[[k - 1, -k]]) if level else (np.nan, np.nan)
         if factor < MIN_SLOWDOWN or low <= 1:
             continue
-        typical_Bps = np.exp(-typical)  # noqa: N806 - the spelling of the unit
+        typical_Bps = np.exp(-reference)  # noqa: N806 - the spelling of the unit
         table = group[members].assign(
             typical_Bps=typical_Bps, n_pairs=len(group),
             slowdown=typical_Bps / group["q50_Bps"][members], kind=kind, cause=cause,
@@ -174,6 +262,13 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
         receives = (both | outliers(receiver)) & _is_real(receiver, dst, rest, noise)
         fitted = typical + (sends * sender)[src] + (receives * receiver)[dst]
     return sends, receives, logs - fitted
+
+
+def _mostly(slow: _Array, worker: _Array, n_workers: int) -> _Array:
+    """Return the workers with two pairs or more, most of which are slow; shape (n_workers,)."""
+    n_pairs, n_slow = (np.bincount(worker, each, n_workers) for each in (None, slow))
+    is_slow: _Array = n_slow >= np.maximum(2, _MOST * n_pairs)
+    return is_slow
 
 
 def _polished(
@@ -229,8 +324,8 @@ def outliers(values: _Array) -> _Array:
     return is_outlier
 
 
-def _slowdowns_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
-    """Return the logarithm of each pair's slowdown in each launch, against its ordinary pairs."""
+def _logs_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
+    """Return the logarithm of each pair's time per byte in each launch, and its ordinary pairs'."""
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log = run.transfers[counting(run)]
     log = log[(log["case_id"] == case_id) & (log["channel"] == channel)]
@@ -242,7 +337,7 @@ def _slowdowns_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.Data
         known.astype({"src": "str", "dst": "str"}), on=["src", "dst"]
     )
     ordinary = medians["value"].mask(medians["slow"]).groupby(medians["launch"])
-    return medians.assign(slowdown=medians["value"] - ordinary.transform("median"))
+    return medians.assign(typical=ordinary.transform("median"))
 
 
 def _causes(
@@ -280,10 +375,11 @@ def _causes(
         members[pair] = True
         # A way back with half of the slowdown may be slow, too, and have missed the test by chance.
         if back is None or rest[back] < rest[pair] / 2:
-            yield "direction", f"from {workers[i]} to {workers[j]}", members
+            yield "direction", "from {} to {}".format(*_ends(i, j, workers, hosts)), members
         elif not left[back] or i < j:
             members[back] = left[back]
-            yield "link", f"between {workers[min(i, j)]} and {workers[max(i, j)]}", members
+            ends = _ends(min(i, j), max(i, j), workers, hosts)
+            yield "link", "between {} and {}".format(*ends), members
 
 
 def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
@@ -296,6 +392,13 @@ def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tup
         where = f" on {host}" if host and len(set(hosts)) > 1 else ""
         for i in np.flatnonzero(flags & members):
             yield f"worker {workers[i]}{where}", np.arange(len(flags)) == i
+
+
+def _ends(i: int, j: int, workers: pd.Index[str], hosts: _Array) -> Iterator[str]:
+    """Yield the names of two workers, with their hosts if these differ."""
+    for end in (i, j):
+        is_apart = hosts[i] != hosts[j] and hosts[end]
+        yield f"{workers[end]} on {hosts[end]}" if is_apart else workers[end]
 
 
 def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> _Array:

@@ -5,7 +5,12 @@ of random bytes, which is in its owner's memory like the result of a task. Alone
 at a time, which shows the bandwidth of its link. Together, all ``W * (W - 1)`` ordered pairs of W
 workers fetch at once, which shows what they share.
 
-Payload of a sample: alone, one block; together, the blocks of all pairs.
+``links`` asks the same of whole clusters: one worker of each host takes part, or each worker if
+there is one host. A round has pairs that share no host, all of which fetch at once, in one
+direction and then in the other. ``n - 1`` rounds (n for odd numbers of hosts) have every pair, so
+that the time grows as the number of hosts. The pairs of one round fetch one at a time, too.
+
+Payload of a sample: alone and in rounds, one block; together, the blocks of all pairs.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ class AllToAll(FetchWorkload):
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
         if context.n_workers < 2:
-            raise UsageError("all-to-all: one worker has no other to fetch from; --workers 2")
+            raise UsageError(f"{self.name}: one worker has no other to fetch from; --workers 2")
         self._validate_sizes()
 
     def block(self, owner: int, size: int) -> Any:
@@ -63,10 +68,29 @@ class AllToAll(FetchWorkload):
         received = getattr(fetched, "shape", None), str(getattr(fetched, "dtype", ""))
         if type(fetched) is not type(expected) or received != ((size,), "uint8"):
             raise VerificationError(
-                f"all-to-all: a block of worker {owner} should be {size} B, and came as "
+                f"{self.name}: a block of worker {owner} should be {size} B, and came as "
                 f"{type(fetched).__name__} of shape {received[0]}"
             )
         if n_wrong := int((fetched != expected).sum()):
             raise VerificationError(
-                f"all-to-all: {n_wrong} of the {size} B of a block of worker {owner} arrived wrong"
+                f"{self.name}: {n_wrong} of the {size} B of a block of worker {owner} arrived wrong"
             )
+
+
+class Links(AllToAll):
+    """Blocks of few sizes between every ordered pair of hosts, in rounds."""
+
+    name = "links"
+    summary = "every ordered pair of hosts, in rounds; `commbench links` judges it"
+    defaults: ClassVar[Mapping[str, int]] = {"launches": 1, "timeout_s": 1800}
+    quick: ClassVar[Mapping[str, Any]] = {"sizes": (1, 64 * _KIB, 2 * _MIB)}
+    in_rounds = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Params:
+        """The options of ``commbench links``."""
+
+        sizes: tuple[int, ...] = field(
+            default=(1, 64 * _KIB, 8 * _MIB),
+            metadata={"help": "sizes of the blocks, for example 1,64KiB,8MiB", "unit": "bytes"},
+        )

@@ -51,7 +51,7 @@ class Workload(ABC):
     """What it stresses, under which ``commbench list`` shows it: ``"messages"``, ``"all pairs"``,
     ``"arrays"``, ``"frames"``, ``"one to many"``, ``"scheduler"``, ``"memory"`` or another."""
     defaults: ClassVar[Mapping[str, int]] = {}
-    """Defaults of launches, iterations and warm-ups that differ from those of ``Case``."""
+    """Defaults of launches, iterations, warm-ups and ``timeout_s`` that differ from ``Case``."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
@@ -219,6 +219,9 @@ class FetchWorkload(SizedWorkload):
     all at once, in the way in which workers fetch the input of a task. Fetched blocks are not kept,
     so every fetch transfers data, and ``verify`` sees all of it, outside the timing.
     """
+
+    in_rounds: ClassVar[bool] = False
+    """Whether one worker of each host takes part, in rounds of pairs that share no host."""
 
     @abstractmethod
     def block(self, owner: int, size: int) -> Any:

@@ -124,6 +124,32 @@ def test_a_transport_that_was_not_asked_for_is_found_without_a_profile():
     assert finding.trials == ({"backend": "ucx:shm+thread-future"},)
 
 
+def connections(case, *odd, way="tcp/eth1"):
+    pairs = [(str(i), str(j)) for i in range(4) for j in range(4) if i != j]
+    return [
+        builders.transport(
+            case, way if f"{src}{dst}" in odd else "tcp/ib0", src=src, dst=dst, launch=launch
+        )
+        for src, dst in pairs for launch in range(2)
+    ]  # fmt: skip
+
+
+def test_a_sender_with_another_nic_than_most_is_named():
+    case = case_of(n_workers=4)
+    finding = found(case, connections(case, "10", "12", "13"))["transport"]
+    assert finding.statement == (
+        "worker 1 (3 connections) went over tcp/eth1, and 9 of 12 connections of the class "
+        "unknown over tcp/ib0"
+    )
+    assert "1→3" in finding.evidence
+
+
+@pytest.mark.parametrize("odd", [(), ("01", "10", "23", "32"), ("01", "02", "03", "10", "12")])
+def test_no_way_is_odd_where_it_is_that_of_all_or_of_many(odd):
+    case = case_of(n_workers=4)
+    assert found(case, connections(case, *odd)) == {}
+
+
 def test_compression_costs_its_time_less_that_of_the_saved_bytes():
     spent = [("get-data", "compress", 2.0), ("gather-dep", "decompress", 1.0)]
     records = [*iterations(CASE, activities=spent), *fetches(CASE, 2.0, 200_000_000)]

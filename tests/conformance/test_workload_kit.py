@@ -162,6 +162,7 @@ SMALL = {
     "map-overlap": {"size": 60, "chunk": 20},
     "matmul": {"size": 60, "chunk": 20},
     "all-to-all": {"sizes": (1, 5000)},
+    "links": {"sizes": (1, 5000)},
     "pingpong": {"sizes": (1, 5000)},
     "broadcast": {"size": 5000},
     "scatter": {"size": 5000},

@@ -259,3 +259,64 @@ HALF = cluster(3) | dict.fromkeys(itertools.islice(cluster(3), 3), 6e6)
 def test_no_pair_is_slow(bandwidths, recorded):
     case = builders.case(n_workers=4)
     assert slow(recorded, case, fetches(case, bandwidths)).empty
+
+
+EXPECTED = 500e6
+
+
+def expected(recorded, bandwidths, channels=("gather",)):
+    """Return the slow pairs of workers whose links should have `EXPECTED`."""
+    n_workers = len({worker for pair in bandwidths for worker in pair})
+    case = builders.case(n_workers=n_workers)
+    records = [address(case, str(worker)) for worker in range(n_workers)]
+    for channel in channels:
+        records += fetches(case, bandwidths, channel=channel)
+    return recorded([case], records, expected_Bps={"same host": EXPECTED}).slow_pairs
+
+
+def even(n_workers, rate):
+    return dict.fromkeys(itertools.permutations(map(str, range(n_workers)), 2), rate)
+
+
+@pytest.mark.parametrize("share", [0.7, 1.0, 3.0])
+def test_pairs_above_two_thirds_of_what_is_expected_are_not_slow(share, recorded):
+    assert expected(recorded, even(5, share * EXPECTED)).empty
+
+
+def test_against_an_expectation_two_pairs_are_enough(recorded):
+    rates = {("0", "1"): EXPECTED, ("1", "0"): EXPECTED / 4}
+    table = expected(recorded, rates)
+    assert named(table) == {("direction", "from 1 to 0")}
+    assert table[["typical_Bps", "factor"]].iloc[0].tolist() == pytest.approx(
+        [EXPECTED, 4], rel=1e-3
+    )
+
+
+def test_a_slow_worker_among_expected_links_is_one_cause(recorded):
+    rates = even(5, EXPECTED) | dict.fromkeys(pairs_of("2", 5), EXPECTED / 2)
+    table = expected(recorded, rates | {("0", "1"): EXPECTED / 3})
+    assert named(table) == {("worker", "from and to worker 2"), ("direction", "from 0 to 1")}
+
+
+def test_that_all_links_are_slower_than_expected_hides_no_outlier(recorded):
+    rates = even(5, EXPECTED / 5) | {("0", "1"): EXPECTED / 50}
+    table = expected(recorded, rates)
+    assert named(table) == {("all", "of all other pairs"), ("direction", "from 0 to 1")}
+    factors = table.groupby("kind")[["factor", "typical_Bps"]].first()
+    assert factors.loc["all"].tolist() == pytest.approx([5, EXPECTED], rel=1e-3)
+    assert factors.loc["direction"].tolist() == pytest.approx([10, EXPECTED / 5], rel=1e-3)
+    assert named(expected(recorded, even(2, EXPECTED / 5))) == {("all", "of all pairs")}
+
+
+def test_pairs_of_rounds_are_compared_and_not_the_few_alone(recorded):
+    slow_one = cluster(4, [("0", "1"), ("1", "0")], noise=0.05)
+    both = expected(recorded, slow_one, ("rounds", "alone"))
+    assert {*both["channel"]} == {"rounds"}
+    assert named(both) == {("link", "between 0 and 1")}
+
+
+def test_workers_at_the_ends_of_a_link_have_their_hosts(recorded):
+    case = builders.case(n_workers=4)
+    places = [place(case, str(n), host=f"node{n}", host_id=f"boot {n}") for n in range(4)]
+    table = slow(recorded, case, places, fetches(case, cluster(4, [("0", "1")], noise=0.05)))
+    assert named(table) == {("direction", "from 0 on node0 to 1 on node1")}

@@ -43,6 +43,8 @@ class Rule:
     find: Callable[[CaseRecords], Iterable[Finding]]
     needs_profile: bool = True
     """Whether it needs ``CaseRecords.has_profile``."""
+    concerns_links: bool = False
+    """Whether its findings are faults of links, which ``commbench links`` names."""
 
 
 def rules() -> dict[str, Rule]:

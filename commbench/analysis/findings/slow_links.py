@@ -9,9 +9,10 @@ import pandas as pd
 
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import FETCHES, Effect, Finding
-from commbench.model.units import format_bandwidth
+from commbench.model.units import format_bandwidth, format_seconds
 
 _REMEDIES = {
+    "all": "check what all links have in common, and whether this backend can do what is expected",
     "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
     "sender": "only what it sends is slow: check limits of its egress, and its NIC and cable",
     "receiver": "only what it receives is slow: check what else arrives there, its NIC and cable",
@@ -30,6 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     At ordinary speed, a transfer would end earlier by a share of its duration.
     """
     slow = case.rows(case.run.slow_pairs)
+    expected = dict.fromkeys(case.run.manifest.expected_Bps, "expected")
     for channel, on_channel in slow.groupby("channel", sort=False):
         causes = [*on_channel.groupby("cause", sort=False)]
         how = FETCHES.get(str(channel), str(channel))
@@ -39,7 +41,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             interval = f" ({first.low:.1f} to {first.high:.1f})" if first.level >= 0 else ""
             yield Finding(
                 statement=f"transfers {cause}{on_way} take {first.factor:.1f}{interval} times as "
-                f"long as ordinary ones ({format_bandwidth(first.typical_Bps / first.factor)} "
+                f"long as {expected.get(first.link, 'ordinary ones')} "
+                f"({format_bandwidth(first.typical_Bps / first.factor)} "
                 f"against {format_bandwidth(first.typical_Bps)})",
                 evidence=f"pairs: q50_Bps of {len(rows)} pairs against the others'",
                 effect=_effect(case, str(channel), rows),
@@ -56,6 +59,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 remedy="check what these links have in common",
                 doubt=_DOUBT,
             )
+    for cause, rows in case.rows(case.run.slow_latencies).groupby("cause", sort=False):
+        first = rows.iloc[0]
+        yield Finding(
+            statement=f"round trips {cause} take {first.factor:.1f} times as long as ordinary ones "
+            f"({format_seconds(first.typical_s * first.factor)} against "
+            f"{format_seconds(first.typical_s)})",
+            evidence=f"round_trips of {len(rows)} pairs against the others'",
+            remedy=_REMEDIES[str(first.kind)],
+            doubt=_DOUBT,
+        )
 
 
 def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
@@ -85,4 +98,5 @@ RULE = Rule(
     limit="1.5 times the usual time per byte, among at least 4 pairs",
     find=find,
     needs_profile=False,
+    concerns_links=True,
 )

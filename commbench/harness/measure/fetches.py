@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,19 +34,23 @@ from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu
-from commbench.model import Launch, LogCount, RoundTrip, TransferRecord
+from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
 from commbench.workloads.device import wait_finished
 
-ALONE, TOGETHER = "alone", "together"
+ALONE, TOGETHER, ROUNDS = FETCHES
 SENDER, FETCHER = "0", "1"
 _LEAD_SECONDS = 0.05
 """The delay of the common start after the request, in seconds."""
 _BUSY_SECONDS = 0.15
 """The time that Dask waits before it asks a busy sender again."""
 _N_KEYS = 2
+_ROUND_BYTES, _ROUND_BLOCKS, _ROUND_SECONDS = 32 << 20, 20, 0.1
+"""What is enough for a pair in a round: bytes, blocks, or time."""
+_SUSPICIOUS = 1.3
+"""The time over that of the median pair of a sweep from which a pair fetches again alone."""
 
 _Fetched = tuple[int, float, float]
 """The number of a fetch, its start in seconds since the epoch, and its duration."""
@@ -166,6 +173,8 @@ def measure_fetches(
         members = [
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)
         ]
+        if workload.in_rounds:
+            members = _one_per_host(launch, cluster, members)
         emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         blocks = [
             client.submit(
@@ -183,9 +192,12 @@ def measure_fetches(
             counters = traffic.network_counters()
             exchange = _Exchange(launch, iteration, cluster, members, order)
             for size in workload.sizes:
-                exchange.alone(size, emit)
-                exchange.together(size, emit)
-            exchange.echo(emit)
+                if workload.in_rounds:
+                    exchange.in_rounds(size, emit, judged=size == max(workload.sizes))
+                else:
+                    exchange.sweep(ALONE, size, exchange.one_by_one(), emit)
+                    exchange.together(size, emit)
+            exchange.echo(workload.in_rounds, emit)
             with emit.region() as keep:
                 for record in chain(
                     exchange.counts(),
@@ -206,6 +218,41 @@ class _Member(NamedTuple):
     address: str
 
 
+_Group = Mapping[_Member, Sequence[_Member]]
+"""Receivers that fetch at once, and the owners of the blocks that each fetches in turn."""
+
+
+def _one_per_host(launch: Launch, cluster: RunningCluster, members: list[_Member]) -> list[_Member]:
+    """Return the first of `members` on each host; all if they are on one host."""
+    places = conditions.worker_places(launch, cluster)
+    hosts = {location.worker: location.host_id for location in places}
+    first = {hosts[member.name]: member for member in reversed(members)}
+    if len(first) == 1:
+        return members
+    return [member for member in members if member in first.values()]
+
+
+def rounds(n: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield pairs of n players, none of which shares a player, until each has met each other.
+
+    By the circle method of tournaments: n - 1 rounds, or n, in each of which one rests, if n is
+    odd. Source: E. Lucas, Récréations mathématiques, volume 2 (1883), sixth recreation.
+
+    Examples
+    --------
+    >>> [*rounds(4)]
+    [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
+    >>> [*rounds(3)]
+    [[(1, 2)], [(0, 2)], [(0, 1)]]
+    """
+    ring = [*range(n + n % 2)]
+    for _ in ring[1:]:
+        half = len(ring) // 2
+        pairs = zip(ring[:half], ring[: half - 1 : -1], strict=True)
+        yield [pair for pair in pairs if max(pair) < n]
+        ring.insert(1, ring.pop())
+
+
 class _Exchange:
     """The fetches of one iteration."""
 
@@ -221,26 +268,71 @@ class _Exchange:
         self._n_fetched = dict.fromkeys(members, 0)
         self._n_busy = dict.fromkeys(members, 0)
 
-    def alone(self, size: int, emit: Emitter) -> None:
-        """Measure a fetch of one block by each pair, one pair after another."""
+    def one_by_one(self) -> Iterator[_Group]:
+        """Yield each worker, in random order, with all others."""
+        for receiver in self._shuffled(self._members):
+            others = [member for member in self._members if member != receiver]
+            yield {receiver: self._shuffled(others)}
+
+    def in_rounds(self, size: int, emit: Emitter, *, judged: bool) -> None:
+        """Measure the pairs of each round at once, and those of the first round alone.
+
+        If the size is `judged`, the slowest pairs, at most as many as there are members, fetch
+        again alone, which tells a slow link from one that had to share with other pairs.
+        """
+        n_blocks = max(1, min(_ROUND_BLOCKS, _ROUND_BYTES // size))
+        halves = [*self._halves(n_blocks)]
+        seconds = self.sweep(ROUNDS, size, halves, emit, _ROUND_SECONDS)
+        pairs = ({end: owners} for half in halves[:2] for end, owners in half.items())
+        self.sweep(ALONE, size, pairs, emit, _ROUND_SECONDS)
+        limit_s = _SUSPICIOUS * statistics.median(seconds.values())
+        slow = [
+            pair for pair in sorted(seconds, key=seconds.__getitem__) if seconds[pair] > limit_s
+        ]
+        if judged and slow:
+            again = ({end: [owner] * n_blocks} for end, owner in slow[-len(self._members) :])
+            self.sweep(AGAIN, size, again, emit, _ROUND_SECONDS)
+
+    def _halves(self, n_blocks: int) -> Iterator[_Group]:
+        """Yield the pairs of each round in one direction, then in the other, in random order."""
+        members = self._shuffled(self._members)
+        for pairs in rounds(len(members)):
+            yield {members[one]: [members[other]] * n_blocks for one, other in pairs}
+            yield {members[other]: [members[one]] * n_blocks for one, other in pairs}
+
+    def sweep(
+        self, channel: str, size: int, groups: Iterable[_Group], emit: Emitter,
+        enough_s: float = math.inf,
+    ) -> dict[tuple[_Member, _Member], float]:  # fmt: skip
+        """Measure the fetches of each group, one group after another.
+
+        A receiver begins no other fetch `enough_s` after its first one began. Return the median
+        duration of each receiver and owner.
+        """
         cpu_seconds = 0.0
-        spans: list[tuple[float, float]] = []
+        receivers: dict[_Member, None] = {}
         with emit.region() as keep:
-            for receiver in self._shuffled(self._members):
-                others = [member for member in self._members if member != receiver]
-                owners = self._shuffled(others)
+            for group in groups:
                 cpu_began = self._cluster.cpu_seconds()
-                self._run([receiver], in_turn, owners, size)
+                owners = {receiver.address: them for receiver, them in group.items()}
+                begin_at_s = time.time() + _LEAD_SECONDS * (len(group) > 1)
+                self._run([*group], in_turn, owners, size, begin_at_s, self._offsets, enough_s)
                 cpu_seconds += self._cluster.cpu_seconds() - cpu_began
-                self._verify([receiver])
-                spans += self._emit_fetches(ALONE, size, [receiver], keep)
-            seconds = sum(stop_s - start_s for start_s, stop_s in spans)
-            keep(
-                records.sample(
-                    self._launch, self._iteration, ALONE, size, min(spans)[0],
-                    seconds / self._n_pairs, cpu_seconds / self._n_pairs,
-                )
-            )  # fmt: skip
+                self._verify([*group])
+                receivers |= dict.fromkeys(group)
+            spans = [*self._emit_fetches(channel, size, [*receivers], keep)]
+            mean_s = statistics.fmean(stop_s - start_s for start_s, stop_s, *_ in spans)
+            if channel in FETCHES:
+                keep(
+                    records.sample(
+                        self._launch, self._iteration, channel, size, min(spans)[0], mean_s,
+                        cpu_seconds / len(spans),
+                    )
+                )  # fmt: skip
+        seconds = defaultdict(list)
+        for start_s, stop_s, receiver, owner in spans:
+            seconds[receiver, owner].append(stop_s - start_s)
+        return {pair: statistics.median(each) for pair, each in seconds.items()}
 
     def together(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, all at once."""
@@ -256,21 +348,25 @@ class _Exchange:
             keep(
                 records.sample(
                     self._launch, self._iteration, TOGETHER, size * self._n_pairs, began_at_s,
-                    max(stop_s for _, stop_s in spans) - began_at_s, cpu_seconds,
+                    max(stop_s for _, stop_s, *_ in spans) - began_at_s, cpu_seconds,
                 )
             )  # fmt: skip
 
-    def echo(self, emit: Emit) -> None:
-        """Measure an empty request of each pair, one pair after another."""
-        for receiver in self._shuffled(self._members):
-            others = [member for member in self._members if member != receiver]
-            answers = self._run([receiver], echo, [other.address for other in others])
-            emit(
-                Batch.from_columns(
-                    RoundTrip, **self._common, src=[other.name for other in others],
-                    dst=receiver.name, seconds=answers[receiver.address],
-                )
-            )  # fmt: skip
+    def echo(self, in_rounds: bool, emit: Emit) -> None:
+        """Measure empty requests of each pair, one pair after another or in rounds."""
+        for group in self._halves(_ROUND_BLOCKS) if in_rounds else self.one_by_one():
+            asked = {
+                receiver.address: [owner.address for owner in owners]
+                for receiver, owners in group.items()
+            }
+            answers = self._run([*group], echo, asked)
+            for receiver, owners in group.items():
+                emit(
+                    Batch.from_columns(
+                        RoundTrip, **self._common, src=[owner.name for owner in owners],
+                        dst=receiver.name, seconds=answers[receiver.address],
+                    )
+                )  # fmt: skip
 
     def counts(self) -> Iterator[LogCount]:
         """Yield the number of fetches of each worker, by outcome."""
@@ -302,8 +398,9 @@ class _Exchange:
 
     def _emit_fetches(
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
-    ) -> Iterator[tuple[float, float]]:
-        """Emit the fetches of the `receivers`, and yield the start and the end of each."""
+    ) -> Iterator[tuple[float, float, _Member, _Member]]:
+        """Emit the fetches of the `receivers`, and yield each: start, end, receiver and owner."""
+        by_number = {member.number: member for member in self._members}
         answers = traffic.ask(
             self._cluster, [member.address for member in receivers], traffic.CHUNK, take
         )
@@ -318,11 +415,12 @@ class _Exchange:
             emit(
                 Batch.from_columns(
                     TransferRecord, **self._common, dst=receiver.name, nbytes=size,
-                    src=[self._members[owner].name for owner in fetches["owner"]],
+                    src=[by_number[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,
                 )
             )  # fmt: skip
-            yield from zip(start_s, stop_s, strict=True)
+            for start, stop, owner in zip(start_s, stop_s, fetches["owner"], strict=True):
+                yield start, stop, receiver, by_number[owner]
 
 
 class Fetcher(WorkerPlugin):  # type: ignore[misc]
@@ -358,11 +456,23 @@ def key(owner: int, size: int) -> str:
     return f"commbench-block-{owner}-{size}"
 
 
-async def in_turn(owners: Sequence[_Member], size: int, dask_worker: Any) -> None:
-    """Fetch a block of each of `owners`, one after another; runs on a worker."""
+async def in_turn(
+    owners: Mapping[str, Sequence[_Member]], size: int, begin_at_s: float,
+    offsets: dict[str, float], enough_s: float, dask_worker: Any,
+) -> None:  # fmt: skip
+    """Fetch a block of each of this worker's `owners`, one after another; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    for owner in owners:
+    await _until(begin_at_s, offsets, dask_worker)
+    began = time.perf_counter()
+    for owner in owners[dask_worker.address]:
         await fetcher.fetch(owner, size)
+        if time.perf_counter() - began >= enough_s:
+            break
+
+
+async def _until(begin_at_s: float, offsets: dict[str, float], dask_worker: Any) -> None:
+    """Wait for the common start; `offsets` are the seconds by which clocks are ahead."""
+    await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
 
 
 async def at_once(
@@ -377,14 +487,17 @@ async def at_once(
     index = [owner.address for owner in owners].index(dask_worker.address)
     # Each worker starts with the next one, so that not all ask the same sender first.
     others = (*owners[index + 1 :], *owners[:index])
-    await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
+    await _until(begin_at_s, offsets, dask_worker)
     await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
 
 
-async def echo(addresses: Sequence[str], dask_worker: Any) -> list[float]:
-    """Return the seconds until each of the workers answers an empty request; runs on a worker."""
+async def echo(asked: Mapping[str, Sequence[str]], dask_worker: Any) -> list[float]:
+    """Return the seconds until each worker that it asks has answered; runs on a worker.
+
+    `asked` has the addresses to which each worker sends an empty request.
+    """
     seconds = []
-    for address in addresses:
+    for address in asked[dask_worker.address]:
         rpc = dask_worker.rpc(address)
         began = time.perf_counter()
         await rpc.echo(data=None)

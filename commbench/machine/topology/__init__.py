@@ -10,6 +10,7 @@ from __future__ import annotations
 from commbench.machine.topology.discovery import this_host
 from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, parse, read_host
 from commbench.machine.topology.workers import (
+    LINK_CLASSES,
     UNKNOWN,
     auto,
     find_rack,
@@ -22,6 +23,7 @@ from commbench.machine.topology.workers import (
 )
 
 __all__ = [
+    "LINK_CLASSES",
     "UNKNOWN",
     "Gpu",
     "Host",

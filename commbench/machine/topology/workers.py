@@ -42,10 +42,11 @@ from commbench.machine.topology.hosts import Gpu, Host, apart
 from commbench.model import Placement, WorkerPlace
 
 UNKNOWN = "unknown"
-_ORDER = (
+LINK_CLASSES = (
     "same process", "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA",
     "same socket", "cross-socket", "same host", "same rack", "network", UNKNOWN,
 )  # fmt: skip
+"""The classes from the nearest to the farthest; those of NVLinks have their number, as NV2."""
 
 
 def worker_location(
@@ -213,8 +214,8 @@ def rank(link: str) -> tuple[int, int]:
     ['NV2', 'NV1', 'PIX', 'SYS', 'network']
     """
     bonded = re.fullmatch(r"NV([0-9]+)", link)
-    name = "NV" if bonded else link
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), -int(bonded[1] if bonded else 0)
+    name, known = "NV" if bonded else link, LINK_CLASSES
+    return (known.index(name) if name in known else len(known)), -int(bonded[1] if bonded else 0)
 
 
 def auto(

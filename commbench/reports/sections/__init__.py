@@ -22,6 +22,8 @@ CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
     "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
     "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
+    "rounds": (", in rounds", "The largest blocks of links, in rounds of pairs that share no host"),
+    "again": (", again alone", "Those that were slow in rounds, with nothing else under way"),
     "p2p": (", by P2P", "From the senders' logs of batches of shards"),
 }
 """Per channel: the end of titles, and the source of the numbers."""

@@ -253,6 +253,8 @@ _FETCH_TIMES = {
     "weigh as much as their time does",
     "together": "Time: from the first fetch's start to the last one's end, and of it the median "
     "over launches of each launch's median; bandwidth: the blocks of all pairs / time",
+    "rounds": "Time: mean over the pairs of one fetch while pairs of other hosts fetch, and of it "
+    "the median over launches of each launch's median; bandwidth: block / time",
 }
 """The meaning of the numbers of all-to-all's fetches, by layer."""
 

@@ -1,0 +1,103 @@
+"""``commbench links``: does every link of a cluster do what it should."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import click
+
+from commbench.cli import run_command
+from commbench.errors import UnknownNameError, UsageError
+from commbench.harness import options
+from commbench.machine.topology import LINK_CLASSES, UNKNOWN, rank
+from commbench.model import ClusterSpec, units
+from commbench.workloads.all_to_all import Links
+
+SLOW = 3
+"""The exit status of a link that is slow, or goes another way than the others."""
+_N_WORKERS = 4
+
+
+def _expectation(text: str) -> tuple[str, float]:
+    link, rate = options.key_and_value(text)
+    if rank(link) >= rank(UNKNOWN):
+        raise UnknownNameError("class of link", link, LINK_CLASSES)
+    return link, units.parse_bandwidth(rate)
+
+
+def _groups() -> dict[str, list[click.Option]]:
+    """Return the options of the workload, of which some follow from others."""
+    groups = options.groups(Links)
+    by_name = {option.name: option for option in groups["Cluster"]}
+    for name, default in (
+        ("workers", f"one per host of --hosts; all of the scheduler's; else {_N_WORKERS}"),
+        ("threads", "1; the scheduler's"),
+        ("launcher", "ssh with --hosts; external with a scheduler; else local"),
+    ):
+        option = by_name[name]
+        option.default, option.show_default = None, default
+    judgement = [
+        click.Option(
+            ["--expect"], type=options.Parsed("CLASS=RATE", _expectation), multiple=True,
+            help="What links of a class should have, in bits or bytes: network=100Gb/s, "
+            "'same host=5GB/s'; may be repeated.  [default: what is typical of the class]",
+        ),
+        click.Option(
+            ["--format", "form"], type=click.Choice(["terminal", "json"]), default="terminal",
+            show_default=True, help="json has every link.",
+        ),
+    ]  # fmt: skip
+    return {"Judgement": judgement, **groups}
+
+
+@click.pass_context
+def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
+    """Say whether every link between hosts does what it should, and which do not.
+
+    Exit status 0: all links are fine; 3: a link is slow, or goes another way than the others; 1: a
+    launch failed, or links could not be judged.
+    """
+    from commbench.reports.links import FAULTY, FINE, LinkReport
+
+    if given["resume"]:
+        raise UsageError(f"commbench run --resume {given['resume']} goes on with the run")
+    _complete(given)
+    call = ctx.obj = run_command.Call(sys.argv[1:], threading.Event())
+    status = run_command.measure_workload(Links.name, given)
+    if status or call.run is None:
+        if call.run is not None:
+            click.echo("\n".join([*call.run.failures["message"], str(call.run.path)]), err=True)
+        ctx.exit(status)
+    report = LinkReport(call.run)
+    if not given["quiet"]:
+        click.echo(report.document() if form == "json" else report.text(), nl=False)
+    click.echo(call.run.path, err=form == "json")
+    ctx.exit({FINE: 0, FAULTY: SLOW}.get(report.outcome, 1))
+
+
+def _complete(given: dict[str, Any]) -> None:
+    """Set the options that follow from others."""
+    scheduler = options.scheduler(given)
+    workers, threads, launcher = _N_WORKERS, 1, ClusterSpec.launcher
+    if given["hosts"]:
+        workers, launcher = max(1, len(given["hosts"]) - 1), "ssh"
+    elif scheduler:
+        from commbench.launchers import external
+
+        launcher = external.ExternalLauncher.name
+        protocol, *counts = external.describe(scheduler)
+        given["backends"] = given["backends"] or (protocol,)
+        workers, threads = counts
+        if not (workers or given["workers"]):
+            raise UsageError(
+                f"{scheduler} has no workers yet; start them, or say for how many to wait: "
+                "--workers 16"
+            )
+    for name, value in (("workers", workers), ("threads", threads), ("launcher", launcher)):
+        if given[name] is None:
+            given[name] = value
+
+
+links = options.Command("links", _groups(), callback=_links, help=_links.__doc__)

@@ -1,0 +1,178 @@
+"""The output of ``commbench links``: whether every link of a cluster does what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from commbench.analysis import findings, warnings
+from commbench.analysis.run import Run
+from commbench.model import FETCHES
+from commbench.model.units import format_bandwidth, format_message_size, format_seconds
+from commbench.reports import findings as sentences
+from commbench.reports import json, terminal
+from commbench.reports.sections import Table, heading, plural, quantities
+from commbench.reports.sections.pair_tables import opening
+from commbench.stats.links import hosts, link_classes
+from commbench.stats.stragglers import MIN_PAIRS, MIN_TRANSFERS, quickest_round_trips
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE, _, ROUNDS = FETCHES
+FINE, UNJUDGED, FAULTY = "fine", "not judged", "faulty"
+
+
+class LinkReport:
+    """What a run of the workload ``links`` says about the links between hosts, or workers."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @cached_property
+    def faults(self) -> list[Any]:
+        """The findings about links, the slowest first."""
+        names = {name for name, rule in findings.rules().items() if rule.concerns_links}
+        return [each for each in self.run.findings if each.rule in names]
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """The rows of ``run.pairs`` of rounds."""
+        return self.run.pairs[self.run.pairs["channel"] == ROUNDS]
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """A row per backend and class of links.
+
+        ``n`` links; in rounds, the median ``typical_Bps`` of the medians of those that are no
+        outliers, and the ``slowest_Bps`` and ``fastest_Bps`` of all; ``alone_Bps``, the median of
+        those that were measured alone, the ``expected_Bps`` and its ``share``; ``latency_s`` and
+        ``longest_s``: the median and the maximum over the links of half the round trip of an
+        empty request, the median over iterations of the quickest one.
+        """
+        trips = quickest_round_trips(self.run)
+        trips = trips[trips["iteration"] >= 0]
+        trips = trips.assign(link=link_classes(trips, self.run).astype("str"))
+        key = ["backend", "link"]
+        medians = trips.groupby([*key, "src", "dst"], observed=True)["seconds"].median() / 2
+        latency = medians.groupby(level=key).agg(latency_s="median", longest_s="max")
+        links = self.links.astype(dict.fromkeys([*key, "src", "dst"], "str"))
+        slow = self.run.slow_pairs.query("kind != 'all'")[[*key, "src", "dst"]].assign(slow=True)
+        links = links.merge(slow, "left", [*key, "src", "dst"])
+        ordinary = links["q50_Bps"].where(links["slow"].isna())
+        rates = links.assign(ordinary=ordinary).groupby(key, sort=False)
+        table = rates.agg(
+            n=("q50_Bps", "size"), typical_Bps=("ordinary", "median"),
+            slowest_Bps=("q50_Bps", "min"), fastest_Bps=("q50_Bps", "max"),
+        )  # fmt: skip
+        pairs = self.run.pairs[self.run.pairs["channel"] == ALONE]
+        alone = pairs.astype(dict.fromkeys(key, "str")).groupby(key)["q50_Bps"].median()
+        table = table.join(latency).join(alone.rename("alone_Bps")).reset_index()
+        expected_Bps = table["link"].map(self.run.manifest.expected_Bps).astype(float)  # noqa: N806
+        return table.assign(expected_Bps=expected_Bps, share=table["alone_Bps"] / expected_Bps)
+
+    @cached_property
+    def company(self) -> pd.Series[float]:
+        """The rate in rounds as a share of that alone, of each pair with both."""
+        key = ["case_id", "src", "dst"]
+        rates = {
+            channel: pairs.astype(dict.fromkeys(key, "str")).set_index(key)["q50_Bps"]
+            for channel, pairs in self.run.pairs.groupby("channel", observed=True)
+        }
+        if ALONE not in rates or ROUNDS not in rates:
+            return self.run.pairs["q50_Bps"].iloc[:0]
+        return (rates[ROUNDS] / rates[ALONE]).dropna()
+
+    @cached_property
+    def not_judged(self) -> list[str]:
+        """Why links could not be judged, a sentence per class."""
+        if self.links.empty:
+            return ["No link has a rate: every block was smaller than --min-transfer."]
+        texts = []
+        for (name, link), rows in self.links.groupby(["backend", "link"], observed=True):
+            what = f"{plural(len(rows), 'link')} of the class {link} over {name}"
+            if rows["n"].min() < MIN_TRANSFERS:
+                texts.append(f"{what}: under {MIN_TRANSFERS} transfers; take more --iterations.")
+            elif len(rows) < MIN_PAIRS and link not in self.run.manifest.expected_Bps:
+                texts.append(
+                    f"{what}: too few to know which is slow; say what they should have: "
+                    f"--expect '{link}=100Gb/s'."
+                )
+        return texts
+
+    @property
+    def outcome(self) -> str:
+        """``faulty``, ``not judged`` or ``fine``."""
+        return FAULTY if self.faults else UNJUDGED if self.not_judged else FINE
+
+    def _lines(self) -> Iterator[str]:
+        n_hosts = len({*self.links["src"].astype("str"), *self.links["dst"].astype("str")})
+        ends = "hosts" if len(hosts(self.run)) > 1 else "workers of one host"
+        n_links = len(self.links[["src", "dst"]].drop_duplicates())
+        every = f"{n_links} links between {n_hosts} {ends}"
+        variants = {case.id: f"{case.variant}: " for case in self.run.suite.cases}
+        variants = variants if len(variants) > 1 else {}
+        match self.outcome:
+            case "fine":
+                yield f"All {every} are fine."
+            case "faulty":
+                yield f"{plural(len(self.faults), 'fault')} in the {every}:"
+        for each in self.faults:
+            yield variants.get(each.case_id, "") + sentences.sentence(self.run, [each])
+        yield from (f"Not judged: {text}" for text in self.not_judged)
+
+    def _company(self) -> Iterator[str]:
+        if len(share := self.company):
+            yield (
+                f"While all others exchange, too, a link has {share.median():.0%} of its rate "
+                f"alone (median of {plural(len(share), 'link')}, least {share.min():.0%})."
+            )
+
+    def _table(self) -> Table:
+        table = self.classes
+        (size,) = {max(case.params["sizes"]) for case in self.run.suite.cases}
+        shares = [f"{share:.0%}" if share == share else "—" for share in table["share"]]
+        return Table.from_columns(
+            f"Links, by blocks of {format_message_size(size)}",
+            {
+                "backend": table["backend"],
+                "class": table["link"],
+                "links": quantities(str, table["n"]),
+                "alone": quantities(format_bandwidth, table["alone_Bps"]),
+                **({"of ex-\npected": shares} if self.run.manifest.expected_Bps else {}),
+                "in rounds": quantities(format_bandwidth, table["typical_Bps"]),
+                "slowest": quantities(format_bandwidth, table["slowest_Bps"]),
+                "latency": quantities(format_seconds, table["latency_s"]),
+                "longest": quantities(format_seconds, table["longest_s"]),
+            },
+            "Rates: medians of fetches of one pair at a time, and in rounds: all hosts at once, in "
+            "pairs. Latency: half of the quickest round trip of an empty request.",
+            {"class"},
+        )
+
+    def text(self) -> str:
+        """Return the conclusion and its numbers for a terminal."""
+        disturbed = [text for text in self.run.warnings if isinstance(text, warnings.Disturbance)]
+        more = [*self._company(), *map(str, opening(self.run))]
+        more += [f"! {each.statement}" for each in disturbed]
+        parts: list[str | Table] = ["\n".join(self._lines()), self._table(), "\n".join(more)]
+        return terminal.page(heading(self.run), [], parts)
+
+    def document(self) -> str:
+        """Return the conclusion and its numbers as JSON, in base units."""
+        share = self.company
+        return json.dumps(
+            {
+                "run": str(self.run.path),
+                "outcome": self.outcome,
+                "faults": [asdict(each) for each in self.faults],
+                "not_judged": self.not_judged,
+                "slow_pairs": self.run.slow_pairs.to_dict("records"),
+                "slow_latencies": self.run.slow_latencies.to_dict("records"),
+                "classes": self.classes.to_dict("records"),
+                "share_in_company": share.median(),
+                "links": self.links.to_dict("records"),
+            }
+        )

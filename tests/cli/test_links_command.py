@@ -1,0 +1,146 @@
+"""What ``commbench links`` says of a cluster, and its exit status."""
+
+import itertools
+import json
+
+import builders
+import dask_clusters
+import processes
+import pytest
+from distributed import Client
+
+from commbench.harness.measure.fetches import rounds
+from commbench.reports.links import LinkReport
+
+HOSTS = 4
+RATE = 100e6
+
+
+def measured(recorded, slow=(), n=3, late=(), again=(), **given):
+    """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
+
+    The `late` ones answer a request after three times as long as the others.
+    """
+    case = builders.case(workload="links", n_workers=HOSTS, params={"sizes": [1, 8_000_000]})
+    records = [builders.sample(case, 0.08, layer="rounds", payload_bytes=8_000_000)]
+    for host in range(HOSTS):
+        records.append(builders.place(case, str(host), host=f"n{host}", host_id=f"boot {host}"))
+    for number, pair in enumerate(itertools.permutations(map(str, range(HOSTS)), 2)):
+        src, dst = pair
+        seconds = 8e6 / RATE * (5 if pair in slow else 1)
+        records += [
+            builders.transfer(case, 9 * i, 9 * i + seconds, src=src, dst=dst, channel="rounds")
+            for i in range(n)
+        ]
+        if number % 3 == 0:
+            records.append(
+                builders.transfer(case, 0, 0.8 * seconds, src=src, dst=dst, channel="alone")
+            )
+        trip_s = 6e-3 if pair in late else 2e-3
+        records += [
+            builders.round_trip(case, trip_s * factor, src=src, dst=dst, iteration=i)
+            for i in range(3)
+            for factor in (3.0, 1.0, 2.0)
+        ]
+    records += [
+        builders.transfer(case, start, stop, src=src, dst=dst, channel="again")
+        for src, dst, start, stop in again
+    ]
+    return LinkReport(recorded([case], records, **given))
+
+
+def lines(report):
+    return " ".join(report.text().split())
+
+
+def test_fine_links_are_all_that_the_first_sentence_is_about(recorded):
+    report = measured(recorded)
+    assert report.outcome == "fine"
+    assert report.text().splitlines()[2] == "All 12 links between 4 hosts are fine."
+    assert "a link has 80% of its rate alone" in lines(report)
+    (row,) = report.classes.to_dict("records")
+    assert (row["link"], row["n"], row["latency_s"]) == ("network", 12, 1e-3)
+    assert row["typical_Bps"] == pytest.approx(RATE)
+
+
+def test_a_slow_link_is_named_first_with_its_hosts(recorded):
+    report = measured(recorded, [("0", "1"), ("1", "0")])
+    assert report.outcome == "faulty"
+    first, second = report.text().splitlines()[2:4]
+    assert first == "1 fault in the 12 links between 4 hosts:"
+    assert second.startswith("transfers between 0 on n0 and 1 on n1, in rounds, take 5.0 times")
+
+
+def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
+    report = measured(recorded, late=[("2", "3"), ("3", "2")])
+    assert report.outcome == "faulty"
+    assert "round trips between 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
+
+
+def test_rates_are_a_share_of_what_is_expected(recorded):
+    report = measured(recorded, expected_Bps={"network": 2 * RATE})
+    assert report.classes["share"].tolist() == pytest.approx([0.625], rel=1e-3)
+    assert report.outcome == "faulty"
+    assert "transfers of all pairs, in rounds, take 2.0 times as long as expected" in lines(report)
+    assert "63%" in lines(report)
+    document = json.loads(report.document())
+    assert (document["outcome"], len(document["links"])) == ("faulty", 12)
+
+
+def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(recorded):
+    pair = ("0", "1")
+    for seconds, outcome in ((0.064, "fine"), (0.4, "faulty")):
+        again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
+        report = measured(recorded, [pair], again=again)
+        assert report.outcome == outcome
+
+
+def test_links_with_too_few_transfers_are_not_fine(recorded):
+    report = measured(recorded, n=2)
+    assert report.outcome == "not judged"
+    assert "under 3 transfers; take more --iterations" in lines(report)
+    assert "are fine" not in lines(report)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 12, 64])
+def test_rounds_have_every_pair_once_and_no_host_twice(n):
+    played = [*rounds(n)]
+    assert len(played) == n - 1 + n % 2
+    pairs = [frozenset(pair) for pairs in played for pair in pairs]
+    assert sorted(map(sorted, pairs)) == [[*p] for p in itertools.combinations(range(n), 2)]
+    for pairs in played:
+        assert len({*itertools.chain(*pairs)}) == 2 * len(pairs) == n - n % 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--expect", "netwrok=1GB/s"], "did you mean 'network'"),
+        (["--expect", "network=1GB"], "100Gb/s (bits) or 12.5GB/s (bytes)"),
+        (["--expect", "network=0Gb/s"], "is not a bandwidth above 0"),
+        (["--workers", "1"], "links: one worker has no other to fetch from"),
+    ],
+)
+def test_wrong_usage_is_explained(arguments, message):
+    assert message in processes.usage_error(processes.invoke("links", *arguments))
+
+
+def test_a_running_cluster_needs_its_address_and_what_to_expect_of_two_workers(tmp_path):
+    (tmp_path / "dask").mkdir()
+    few = ("--sizes", "1,64KiB,2MiB", "--output", tmp_path / "results", "--format", "json")
+    rates = [f"--expect={name}=1kB/s" for name in ("same NUMA", "cross-socket", "same host")]
+    with dask_clusters.started(tmp_path / "dask") as cluster:
+        with Client(cluster.address, set_as_default=False) as client:
+            client.wait_for_workers(2)
+        where = ("--scheduler-file", cluster.file)
+        fine = processes.invoke("links", *where, *few, *rates, figures=())
+        open_ = processes.invoke("links", *where, *few, "--iterations", 1, figures=())
+    assert fine.exit_code == 0, fine.output
+    document = json.loads(fine.stdout)
+    assert document["outcome"] == "fine"
+    assert len(document["links"]) == 2
+    assert open_.exit_code == 1, open_.output
+    assert json.loads(open_.stdout)["outcome"] == "not judged"
+    report = processes.invoke("report", document["run"])
+    assert report.exit_code == 0, report.output
+    assert "links, in rounds" in report.stdout
