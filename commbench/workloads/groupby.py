@@ -58,7 +58,7 @@ class GroupBy(ClusterWorkload):
         """The options of ``commbench run groupby``."""
 
         rows: int = field(default=200_000, metadata={"help": "rows of a partition"})
-        partitions: int = field(default=50, metadata={"help": "partitions of the frame"})
+        partitions: int = field(default=25, metadata={"help": "partitions of the frame"})
         unique_ratio: float = field(
             default=0.01, metadata={"help": "groups over rows, above 0, at most 1"}
         )
