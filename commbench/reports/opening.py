@@ -16,7 +16,7 @@ from commbench.errors import ResultsError
 from commbench.model import FETCHES, LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import Table, guarded, plural, scaling_table, sections
+from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
 from commbench.reports.sections.differences import resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
@@ -51,7 +51,9 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
                 ["No launch ended well: there is nothing to report.", *map(str, failures)]
             )
         return
-    if len(sentences) > _MAX_VERDICTS:
+    if wins := wins_table.verdict(run):
+        sentences = [wins]
+    elif len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.
@@ -132,7 +134,7 @@ def _verdicts(run: Run) -> Iterator[str]:
             compared = {
                 (c.baseline_id, c.candidate_id): c
                 for c in run.comparisons
-                if (c.layer, c.payload_bytes) == (layer, size)
+                if (c.layer, c.payload_bytes) == (layer, size) and c.baseline_id in names
             }
             if compared and all(
                 c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()

@@ -12,6 +12,7 @@ import pytest
 from processes import draw_only, invoke, usage_error
 
 from commbench.harness import runner
+from commbench.harness.cases import make_workload
 from commbench.harness.suite import read_suite
 from commbench.machine import environment
 from commbench.model import published, registry
@@ -51,6 +52,13 @@ def test_every_published_figure_has_a_suite():
     assert list(SUITES) == published.names()
     for figure in SUITES:
         assert suite(figure).reproduces == figure
+
+
+@pytest.mark.parametrize("name", registry.suites())
+def test_every_case_of_a_suite_has_parameters_that_its_workload_takes(name):
+    suite = read_suite(FOLDER / f"{name}.toml")
+    assert suite.name == name
+    assert [make_workload(case).name for case in suite.cases]
 
 
 @pytest.mark.parametrize("figure", SUITES)

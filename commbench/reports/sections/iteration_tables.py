@@ -259,25 +259,21 @@ def _task_table(run: Run) -> Table:
 
 def profile_opening(run: Run) -> Iterator[Table]:
     """Yield a table per workload of where a task thread's time went, titled by the difference."""
-    shares = run.profile_shares[run.profile_shares["compute"].notna()]
-    if not 0 < len(shares) <= _MAX_OPENING:
+    parts_s = _parts(run)
+    if not 0 < len(parts_s) <= _MAX_OPENING:
         return
     costs = run.costs.set_index("case_id")
-    # The little time on a core between tasks has no column.
-    shares = shares.assign(compute=shares["compute"] + shares["other_cpu"]).set_index("case_id")
     # The regions of a user's code are rows of one table.
     names = costs["workload" if run.is_user_code else "backend"]
-    tasks = shares.index.map({} if run.is_user_code else run.case_labels).fillna("")
-    for _, rows in shares[[*_DOING]].groupby(tasks, sort=False):
-        # Medians of the parts would not add up to the median of the times.
-        parts_s = rows.mul(costs["median_s"][rows.index], axis=0)
+    tasks = parts_s.index.map({} if run.is_user_code else run.case_labels).fillna("")
+    for _, rows in parts_s.groupby(tasks, sort=False):
+        why = _cause(rows, costs["backend"], run.comparisons)
         yield Table.from_columns(
-            _difference(parts_s, costs["backend"], run.comparisons)
-            or "Where the time of a task thread goes",
+            f"Why {why}" if why else "Where the time of a task thread goes",
             {
                 "parts of the median, ms": names[rows.index],
                 **{
-                    _TASKS[name].replace("\n", " "): map(number, 1000 * parts_s[name])
+                    _TASKS[name].replace("\n", " "): map(number, 1000 * rows[name])
                     for name in _DOING
                 },
                 "idle cores": map(number, costs["idle_cores"][rows.index]),
@@ -285,7 +281,26 @@ def profile_opening(run: Run) -> Iterator[Table]:
         )
 
 
-def _difference(
+def causes(run: Run) -> dict[str, str]:
+    """Return why a backend is slower than another, by the label of the task."""
+    parts_s, names = _parts(run), run.costs.set_index("case_id")["backend"]
+    tasks = parts_s.groupby(parts_s.index.map(run.case_labels), sort=False)
+    return {str(task): _cause(rows, names, run.comparisons) for task, rows in tasks}
+
+
+def _parts(run: Run) -> pd.DataFrame:
+    """Return the parts of the median that the opening shows, in seconds, by case id.
+
+    Medians of the parts would not add up to the median of the times.
+    """
+    shares = run.profile_shares[run.profile_shares["compute"].notna()]
+    # The little time on a core between tasks has no column.
+    shares = shares.assign(compute=shares["compute"] + shares["other_cpu"]).set_index("case_id")
+    medians = run.costs.set_index("case_id")["median_s"]
+    return shares[[*_DOING]].mul(medians[medians.index.isin(shares.index)], axis=0)
+
+
+def _cause(
     parts_s: pd.DataFrame, backends: Mapping[str, str], comparisons: Sequence[Comparison]
 ) -> str:
     """Return what threads do for longer over the slowest backend than over the first good one.
@@ -319,7 +334,7 @@ def _difference(
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]
     slow, fast = backends[slow_id], backends[fast_id]
-    return f"Why {slow} is slower than {fast}: threads {' and '.join(named)}" if named else ""
+    return f"{slow} is slower than {fast}: threads {' and '.join(named)}" if named else ""
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,101 @@
+"""The table of a run with several tasks: which backend is the fastest, by how much, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commbench.analysis.run import Run
+from commbench.model import FETCHES, Comparison
+from commbench.reports.sections import Section, Table, plural
+from commbench.reports.sections.differences import message_size, slowdowns
+from commbench.reports.sections.iteration_tables import causes
+from commbench.stats.comparison import MIN_LAUNCHES
+
+_LEAST_TASKS = 3
+
+
+class _Row(NamedTuple):
+    """A task, the fastest backends, the times of the slower ones, and the reason."""
+
+    task: str
+    fastest: str
+    others: str
+    why: str
+
+
+def tables(run: Run) -> Iterator[Table]:
+    """Yield the table, if several backends did at least three different tasks."""
+    if rows := _rows(run):
+        yield Table(
+            "Where each backend wins",
+            ("task", "fastest", "the others take", "why"),
+            tuple(rows),
+            "Multiples of the time of the fastest, if the difference is significant.",
+            text_columns=frozenset(_Row._fields) | {"the others take"},
+        )
+
+
+def verdict(run: Run) -> str:
+    """Return how many tasks each backend wins, or an empty string if there is no table."""
+    wins = Counter(row.fastest for row in _rows(run))
+    undecided = wins.pop("", 0)
+    parts = [f"{name} is the fastest in {n}" for name, n in wins.most_common()]
+    parts += [f"no difference is shown in {undecided}"] * bool(undecided)
+    return f"Of {plural(wins.total() + undecided, 'task')}: {', '.join(parts)}." if parts else ""
+
+
+def _rows(run: Run) -> list[_Row]:
+    tasks = _tasks(run)
+    if len({run.case_labels[group[0].baseline_id] for group in tasks.values()}) < _LEAST_TASKS:
+        return []
+    why = causes(run)
+    return [_row(what, group, why.get(what, "")) for what, group in tasks.items()]
+
+
+def _tasks(run: Run) -> dict[str, list[Comparison]]:
+    """Return the comparisons by task; of messages those of the smallest and the largest size."""
+    twins = {case.id for case in run.suite.cases if case.original}
+    by_size: dict[tuple[str, str], dict[int, list[Comparison]]] = {}
+    for c in run.comparisons:
+        if c.layer != "memcpy" and not {c.baseline_id, c.candidate_id} & twins:
+            key = run.case_labels[c.baseline_id], c.layer
+            by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
+    tasks = {}
+    for (label, layer), sizes in by_size.items():
+        for size in sorted({min(sizes), max(sizes)}):
+            what = label
+            if layer != "workload":
+                how = FETCHES.get(layer, f"{layer} layer")
+                what += f", {how}, {message_size(run, sizes[size][0])}"
+            tasks[what] = sizes[size]
+    return tasks
+
+
+def _row(what: str, group: list[Comparison], why: str) -> _Row:
+    names = {c.baseline_id: c.baseline for c in group}
+    names |= {c.candidate_id: c.candidate for c in group}
+    ratios = slowdowns(group)
+    beaten = [case for case in names if any(slow == case for _, slow in ratios)]
+    best = [case for case in names if beaten and all((case, slow) in ratios for slow in beaten)]
+    if any(c.verdict == "unequal" for c in group):
+        return _Row(what, "", "moved other bytes", "")
+    if not best:
+        few = max(c.n_launches for c in group) < MIN_LAUNCHES
+        return _Row(what, "", "too few launches" if few else "no difference shown", "")
+    fastest = " or ".join(names[case] for case in best)
+    others = ", ".join(f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten)
+    return _Row(what, fastest, others, why)
+
+
+SECTION = Section(
+    title="Where each backend wins",
+    position=15,
+    tables=tables,
+    opening=tables,
+    to_read="The fastest backend is slower than no other, and all that are slower than any are "
+    "slower than it; there may be several.",
+    not_to_conclude="That the backend with the most wins is the best for you: look at the tasks "
+    "that yours resemble. Where no difference is shown, there may be one that this run can't see.",
+)

@@ -1,0 +1,54 @@
+"""Where each backend wins, of runs with known times."""
+
+import builders
+import pytest
+from shown import titled
+
+from commbench.reports.opening import opening, verdicts
+from commbench.reports.sections import Table
+
+SPREAD = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
+TIMES = {"merge": (1.0, 2.0), "svd": (3.0, 1.5), "shuffle": (1.0, 1.0)}
+
+
+@pytest.fixture
+def run(recorded):
+    """Return a run of these tasks over tcp and mpi."""
+
+    def build(tasks, spread=SPREAD):
+        cases, records = [], []
+        for workload, times in tasks.items():
+            for backend, seconds in zip(("tcp", "mpi"), times, strict=True):
+                case = builders.case(backend, workload)
+                cases.append(case)
+                shares = spread[:: 1 if backend == "tcp" else -1]
+                records += builders.launches(case, [seconds * share for share in shares])
+        return recorded(cases, records)
+
+    return build
+
+
+def test_each_task_has_its_fastest_backend_and_the_ratios_of_the_others(run):
+    measured = run(TIMES)
+    assert [row[:3] for row in titled(measured, "Where each backend wins").rows] == [
+        ("merge", "tcp", "mpi 2.00×"), ("svd", "mpi", "tcp 2.00×"),
+        ("shuffle", "", "no difference shown"),
+    ]  # fmt: skip
+    first, *parts = opening(measured)
+    assert first.startswith(
+        "Of 3 tasks: tcp is the fastest in 1, mpi is the fastest in 1, no difference is shown in 1."
+    )
+    assert "Where each backend wins" in [each.title for each in parts if isinstance(each, Table)]
+
+
+def test_few_launches_win_nothing(run):
+    measured = run(TIMES, spread=(0.99, 1.0, 1.01))
+    assert {row[1:3] for row in titled(measured, "Where each backend wins").rows} == {
+        ("", "too few launches")
+    }
+
+
+def test_two_tasks_have_sentences_instead(run):
+    measured = run({name: TIMES[name] for name in ("merge", "svd")})
+    assert [sentence.partition(":")[0] for sentence in verdicts(measured)] == ["merge", "svd"]
+    assert "wins" not in " ".join(map(str, opening(measured)))
