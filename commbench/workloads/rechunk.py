@@ -50,7 +50,7 @@ class Rechunk(ClusterWorkload):
     name = "rechunk"
     summary = "an array gets other chunks, in one of four patterns"
     stresses = "arrays"
-    quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 26, "chunk_size": 1 << 22}
+    quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 25, "chunk_size": 1 << 21}
     preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)

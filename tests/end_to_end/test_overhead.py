@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 import commbench
 from commbench import backends, stats
-from commbench.harness import runner, suite
+from commbench.harness import p2p, pinning, runner, suite, transfers
+from commbench.harness.cases import make_workload
+from commbench.harness.measure import plugins
+from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec, Sample
 
 BLOCKS = 100
@@ -64,6 +67,7 @@ def test_the_harness_adds_less_than_5_percent_to_a_message(size, count, tmp_path
 
 
 BARE_MERGE = Path(__file__).parents[1] / "bare" / "merge.py"
+N_SCHEDULER_BLOCKS = 20
 CLUSTERS = 31
 """How many, because iterations scatter: half the interval of 11 clusters was 5 %."""
 
@@ -146,3 +150,42 @@ def test_profiling_user_code_costs_little(build, most, tmp_path):
             f"({level:.1%} interval {low:.3f} … {high:.3f})"
         )
         assert high <= most
+
+
+def sleeping_tasks(cluster, work, observed):
+    """Return the scheduler's CPU time of an iteration of tasks that sleep."""
+    client, (_, pid, *_) = cluster.client, cluster.pids
+    clock = psutil.Process(pid)
+    graph = work.build()
+    meters = (transfers.TransferLog(), p2p.BatchLog(), pinning.Pinning()) if observed else ()
+    with plugins.installed(cluster, *meters):
+        if observed:
+            client.run_on_scheduler(pinning.activate, True)
+        before = sum(clock.cpu_times()[:2])
+        result = work.compute(client, graph)
+        wait(result)
+        spent = sum(clock.cpu_times()[:2]) - before
+        if observed:
+            client.run_on_scheduler(pinning.activate, False)
+    work.verify(client, result)
+    return spent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_measuring_64_workers_costs_the_scheduler_less_than_2_percent(tmp_path):
+    spec = ClusterSpec(n_workers=64, launcher_options={"processes": "4"})
+    params = {"steps": 10, "task_s": 0.05}
+    (case,) = suite.cases_for("patterns", ["tcp"], params, spec)
+    work = make_workload(case)
+    with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
+        work.prepare(cluster.client)
+        ratios = []
+        for number in range(N_SCHEDULER_BLOCKS):
+            order = (True, False) if number % 2 else (False, True)
+            spent = {observed: sleeping_tasks(cluster, work, observed) for observed in order}
+            ratios.append(spent[True] / spent[False])
+    ratio, (k, level) = statistics.median(ratios), stats.median_interval(len(ratios))
+    low, high = sorted(ratios)[k - 1], sorted(ratios)[-k]
+    print(f"with / without = {ratio:.3f} ({level:.1%} interval {low:.3f} … {high:.3f})")
+    assert ratio <= 1.02
