@@ -31,7 +31,7 @@ BAD = {
     "unknown key of a case's cluster": (
         MERGE + MERGE + "[case.cluster]\nn_worker = 1", "'n_worker'", ".case[1].cluster",
     ),
-    "unknown parameter": (MERGE + "params = {row = 3}", "case[0]", "'row'", "known: build_partitions"),
+    "unknown parameter": (MERGE + "params = {row = 3}", "case[0]", "'row'", "known: build_"),
     "word for an integer": (MERGE + 'launches = "few"', "'few' is not a number", ".launches"),
     "unit of a size for a count": (MERGE + 'params = {rows = "8MiB"}', "not a number", "rows"),
     "size for a duration": ('timeout_s = "8MiB"\n' + MERGE, "not a duration", ".timeout_s"),
