@@ -41,8 +41,8 @@ def verdict(run: Run) -> str:
     """Return how many tasks each backend wins, or an empty string if there is no table."""
     wins = Counter(row.fastest for row in _rows(run))
     undecided = wins.pop("", 0)
-    parts = [f"{name} is the fastest in {n}" for name, n in wins.most_common()]
-    parts += [f"no difference is shown in {undecided}"] * bool(undecided)
+    parts = [f"{name} won {n}" for name, n in wins.most_common()]
+    parts += [f"{undecided} had no winner"] * bool(undecided)
     return f"Of {plural(wins.total() + undecided, 'task')}: {', '.join(parts)}." if parts else ""
 
 
@@ -82,8 +82,10 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
     if any(c.verdict == "unequal" for c in group):
         return _Row(what, "", "moved other bytes", "")
     if not best:
-        few = max(c.n_launches for c in group) < MIN_LAUNCHES
-        return _Row(what, "", "too few launches" if few else "no difference shown", "")
+        if max(c.n_launches for c in group) < MIN_LAUNCHES:
+            return _Row(what, "", "too few launches", "")
+        same = all(c.verdict == "same" for c in group)
+        return _Row(what, "", "all are the same" if same else "no difference shown", "")
     fastest = " or ".join(names[case] for case in best)
     others = ", ".join(f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten)
     return _Row(what, fastest, others, why)
