@@ -187,7 +187,7 @@ def _stopped(run: Run) -> Iterator[str]:
     if n_open := len(stats.undecided(run)):
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before {n_open} of {len(run.comparisons)} "
-            f"comparisons were decided for differences of {rule.detect:.2g}; repeat with a longer "
+            f"comparisons were decided for differences of {rule.detect:.0%}; repeat with a longer "
             "--budget or a larger --detect"
         )
     for case_id, rows in stats.imprecise(run).groupby("case_id", sort=False):
@@ -200,8 +200,8 @@ def _stopped(run: Run) -> Iterator[str]:
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
             f"{run.case_names[case_id]}{at * bool(sizes)} was known "
-            f"within ±{rule.detect:.2g} of itself: it is known within "
-            + (f"±{widest:.2g}" if widest < 1 else "no such range")
+            f"within ±{rule.detect:.0%}: "
+            + (f"it is known within ±{widest:.0%}" if widest < 1 else "one launch has no interval")
         )
 
 

@@ -145,6 +145,8 @@ def _doubled(text: str) -> Iterator[str]:
         yield text
         return
     count, most = units.parse_count(first, least=1), units.parse_count(last, least=1)
+    if count >= most:
+        raise UsageError(f"the range {text} has to rise, as 1..8, which is 1, 2, 4 and 8")
     while count < most:
         yield str(count)
         count *= 2

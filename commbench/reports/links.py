@@ -116,7 +116,8 @@ class LinkReport:
         variants = variants if len(variants) > 1 else {}
         match self.outcome:
             case "fine":
-                yield f"All {every} are fine."
+                backends = dict.fromkeys(case.variant for case in self.run.suite.cases)
+                yield f"All {every} are fine over {' and '.join(backends)}."
             case "faulty":
                 yield f"{plural(len(self.faults), 'fault')} in the {every}:"
         for each in self.faults:
@@ -145,7 +146,7 @@ class LinkReport:
                 "in rounds": quantities(format_bandwidth, table["typical_Bps"]),
                 "slowest": quantities(format_bandwidth, table["slowest_Bps"]),
                 "latency": quantities(format_seconds, table["latency_s"]),
-                "longest": quantities(format_seconds, table["longest_s"]),
+                "longest\nlatency": quantities(format_seconds, table["longest_s"]),
             },
             "Rates: medians of fetches of one pair at a time, and in rounds: all hosts at once, in "
             "pairs. Latency: half of the quickest round trip of an empty request.",

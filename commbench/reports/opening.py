@@ -5,6 +5,7 @@ Each section contributes its ``opening``. All tables follow on request.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
@@ -17,7 +18,7 @@ from commbench.model import FETCHES, LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
 from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
-from commbench.reports.sections.differences import resolution, slowdowns
+from commbench.reports.sections.differences import design_for_verdict, resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.comparison import MIN_LAUNCHES
@@ -129,7 +130,8 @@ def _verdicts(run: Run) -> Iterator[str]:
                 if run.is_user_code:
                     yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
                     continue
-                yield f"{what}: {row.backend} takes {format_seconds(row.median_s)}."
+                seconds = format_seconds(row.median_s)
+                yield f"{what}: {row.backend} takes {seconds}{_each(run, row)}."
                 continue
             compared = {
                 (c.baseline_id, c.candidate_id): c
@@ -139,10 +141,21 @@ def _verdicts(run: Run) -> Iterator[str]:
             if compared and all(
                 c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()
             ):
+                if scaled >= names.keys():
+                    continue
                 n_launches = plural(max(c.n_launches for c in compared.values()), "launch")
                 yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
                 continue
             yield f"{what}: {_sentence(names, compared, doubtful)}."
+
+
+def _each(run: Run, row: Any) -> str:
+    """Return the time of an operation, if the workload counts several that are not bytes."""
+    counts = run.samples[run.samples["case_id"] == row.case_id].iloc[0]
+    if counts.n_operations < 2 or counts.operations == "bytes":
+        return ""
+    each = format_seconds(row.median_s / counts.n_operations)
+    return f" for {counts.n_operations} {counts.operations}, {each} for each"
 
 
 def _waits(run: Run, row: Any) -> str:
@@ -270,6 +283,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "measure the rest", f"commbench run --resume {path}"
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
+    elif again and run.comparisons and all(math.isinf(c.detectable) for c in run.comparisons):
+        quick = " --quick" * bool(rule and rule.quick)
+        yield "have a verdict", f"{again}{quick} {design_for_verdict(run)[1]}"
     elif rule and rule.quick and again:
         yield "measure the full size", again
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):

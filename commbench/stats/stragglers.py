@@ -375,11 +375,11 @@ def _causes(
         members[pair] = True
         # A way back with half of the slowdown may be slow, too, and have missed the test by chance.
         if back is None or rest[back] < rest[pair] / 2:
-            yield "direction", "from {} to {}".format(*_ends(i, j, workers, hosts)), members
+            yield "direction", "from worker {} to {}".format(*_ends(i, j, workers, hosts)), members
         elif not left[back] or i < j:
             members[back] = left[back]
             ends = _ends(min(i, j), max(i, j), workers, hosts)
-            yield "link", "between {} and {}".format(*ends), members
+            yield "link", "between workers {} and {}".format(*ends), members
 
 
 def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:

@@ -265,7 +265,7 @@ def test_long_turns_of_a_loop_block_it():
         for each in iterations(CASE)
     ]
     finding = found(CASE, blocked)["blocked-loop"]
-    assert finding.statement.startswith("the event loop of 1 is blocked 40% of the time")
+    assert finding.statement.startswith("the event loop of worker 1 is blocked 40% of the time")
     assert finding.effect.high == pytest.approx(0.4)
 
 
@@ -277,7 +277,7 @@ def test_a_slow_link_costs_what_its_transfers_last_too_long():
         seconds = 4.0 if (src, dst) == ("2", "1") else 0.4
         records += fetches(case, seconds, 4_000_000, 4, src=src, dst=dst)
     finding = found(case, records)["slow-links"]
-    assert "from 2 to 1 take 10.0" in finding.statement
+    assert "from worker 2 to 1 take 10.0" in finding.statement
     # Four transfers of 1 s would take 0.1 s each.
     assert finding.effect.high == pytest.approx(0.36, abs=0.01)
 

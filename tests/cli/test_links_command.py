@@ -56,7 +56,7 @@ def lines(report):
 def test_fine_links_are_all_that_the_first_sentence_is_about(recorded):
     report = measured(recorded)
     assert report.outcome == "fine"
-    assert report.text().splitlines()[2] == "All 12 links between 4 hosts are fine."
+    assert report.text().splitlines()[2] == "All 12 links between 4 hosts are fine over tcp."
     assert "a link has 80% of its rate alone" in lines(report)
     (row,) = report.classes.to_dict("records")
     assert (row["link"], row["n"], row["latency_s"]) == ("network", 12, 1e-3)
@@ -68,13 +68,15 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
     assert report.outcome == "faulty"
     first, second = report.text().splitlines()[2:4]
     assert first == "1 fault in the 12 links between 4 hosts:"
-    assert second.startswith("transfers between 0 on n0 and 1 on n1, in rounds, take 5.0 times")
+    assert second.startswith(
+        "transfers between workers 0 on n0 and 1 on n1, in rounds, take 5.0 times"
+    )
 
 
 def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
     report = measured(recorded, late=[("2", "3"), ("3", "2")])
     assert report.outcome == "faulty"
-    assert "round trips between 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
+    assert "round trips between workers 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
 
 
 def test_rates_are_a_share_of_what_is_expected(recorded):

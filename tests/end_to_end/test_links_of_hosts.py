@@ -31,7 +31,7 @@ CASES = {
     "4 hosts, a slow one": (layout(4, host=2), {"from and to worker 2"}),
     "12 hosts, slow: one, a cable, and a direction": pytest.param((
         layout(12, host=7, cable=(1, 5), direction=(3, 9)),
-        {"from and to worker 7", "between 1 and 5", "from 3 to 9"},
+        {"from and to worker 7", "between workers 1 and 5", "from worker 3 to 9"},
     ), marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
 }  # fmt: skip
 

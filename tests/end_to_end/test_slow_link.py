@@ -51,7 +51,7 @@ def test_only_the_slow_pair_is_named_as_slow(measured):
     assert named == SLOW
     texts = [finding["statement"] for finding in report["findings"]]
     (text,) = (text for text in texts if "one pair at a time, take" in text)
-    assert text.startswith("transfers between 0 and 1, one pair at a time, take")
+    assert text.startswith("transfers between workers 0 and 1, one pair at a time, take")
 
 
 # Other load on the machine makes transfers less predictable.

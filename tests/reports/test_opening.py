@@ -138,21 +138,21 @@ def differing(parts, verdict="slower"):
         {part: parts.get(part, (0.1, 0.1)) for part in iteration_tables._DOING}, index=["a", "b"]
     )
     comparison = SimpleNamespace(baseline_id="a", candidate_id="b", ratio=2.0, verdict=verdict)
-    return iteration_tables._difference(medians, {"a": "A", "b": "B"}, [comparison])
+    return iteration_tables._cause(medians, {"a": "A", "b": "B"}, [comparison])
 
 
 @pytest.mark.parametrize(
     ("parts", "title"),
     [
-        ({"queue": (0.1, 0.5)}, "Why B is slower than A: threads wait for a core 400 ms longer"),
+        ({"queue": (0.1, 0.5)}, "B is slower than A: threads wait for a core 400 ms longer"),
         (
             {"queue": (0.1, 0.5), "data": (0.1, 0.45), "idle": (0.1, 0.7)},
-            "Why B is slower than A: threads wait for a core 400 ms longer and wait for data 350 ms"
+            "B is slower than A: threads wait for a core 400 ms longer and wait for data 350 ms"
             " longer",
         ),
         (
             {"queue": (0.1, 0.2), "idle": (0.1, 0.5)},
-            "Why B is slower than A: threads have no task 400 ms longer",
+            "B is slower than A: threads have no task 400 ms longer",
         ),
         ({"compute": (0.5, 0.1)}, ""),
     ],
@@ -167,8 +167,8 @@ def test_the_difference_is_that_to_the_backend_of_the_ratios():
         SimpleNamespace(baseline_id=fast, candidate_id="c", ratio=ratio, verdict="slower")
         for fast, ratio in (("b", 3.0), ("a", 2.0))
     ]
-    title = iteration_tables._difference(parts_s, {"a": "A", "b": "B", "c": "C"}, compared)
-    assert title.startswith("Why C is slower than A: ")
+    title = iteration_tables._cause(parts_s, {"a": "A", "b": "B", "c": "C"}, compared)
+    assert title.startswith("C is slower than A: ")
 
 
 def test_an_open_comparison_has_no_why():

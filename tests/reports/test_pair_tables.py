@@ -15,7 +15,7 @@ PAIRS = list(itertools.permutations("012", 2))
 
 
 def measured(slow=1.0):
-    """Return 100 MB/s alone and half of it together, divided by `slow` from 2 to 0."""
+    """Return 100 MB/s alone and half of it together, divided by `slow` from worker 2 to 0."""
     records = [end(CASE, launch=launch) for launch in range(6)]
     for launch, size in itertools.product(range(6), (MIB, 16 * MIB)):
         for channel, factor in (("alone", 1), ("together", 2)):
@@ -84,7 +84,7 @@ def test_slow_pairs_come_before_the_pair_tables(slow):
     assert titles(slow)[i + 1].startswith("Bandwidth per pair of workers, one at a time")
     (alone, together) = titled(slow, "Slow pairs").rows
     assert alone == (
-        "tcp", "from 2 to 0", "one pair at a time", "unknown", "1", "0.0125", "0.1", "8.0",
+        "tcp", "from worker 2 to 0", "one pair at a time", "unknown", "1", "0.0125", "0.1", "8.0",
         "8.0…8.0 (97%)",
     )  # fmt: skip
     assert together[2:8] == ("all pairs at once", "unknown", "1", "0.00625", "0.05", "8.0")
@@ -93,13 +93,15 @@ def test_slow_pairs_come_before_the_pair_tables(slow):
 def test_a_slow_pair_is_a_finding(slow):
     alone, together = slow.findings
     assert alone.statement == (
-        "transfers from 2 to 0, one pair at a time, take 8.0 (8.0 to 8.0) times as long as "
+        "transfers from worker 2 to 0, one pair at a time, take 8.0 (8.0 to 8.0) times as long as "
         "ordinary ones (12.5 MB/s against 100 MB/s)"
     )
     assert alone.remedy == (
         "its ends are fast with others, and so is the way back: check routes and shaping"
     )
-    assert together.statement.startswith("transfers from 2 to 0, all pairs at once, take 8.0")
+    assert together.statement.startswith(
+        "transfers from worker 2 to 0, all pairs at once, take 8.0"
+    )
 
 
 def test_no_table_and_no_finding_without_slow_pairs(even):

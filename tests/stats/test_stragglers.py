@@ -51,7 +51,7 @@ def test_a_slow_link_is_named_in_both_directions(n_workers, recorded):
     case = builders.case(n_workers=n_workers)
     bandwidths = cluster(n_workers, [("0", "1"), ("1", "0")], noise=0.05)
     table = slow(recorded, case, fetches(case, bandwidths))
-    assert named(table) == {("link", "between 0 and 1")}
+    assert named(table) == {("link", "between workers 0 and 1")}
     assert {(row.src, row.dst) for row in table.itertuples()} == {("0", "1"), ("1", "0")}
     row = table.iloc[0]
     ordinary = [value for pair, value in bandwidths.items() if set(pair) != {"0", "1"}]
@@ -114,14 +114,14 @@ def test_a_slow_worker_that_only_receives_is_named(recorded):
 def test_a_slow_direction_of_a_link_is_no_slow_link(recorded):
     case = builders.case(n_workers=4)
     table = slow(recorded, case, fetches(case, cluster(4, [("3", "1")])))
-    assert named(table) == {("direction", "from 3 to 1")}
+    assert named(table) == {("direction", "from worker 3 to 1")}
 
 
 def test_a_slow_worker_and_a_slow_link_are_both_named(recorded):
     case = builders.case(n_workers=8)
     slow_ones = [*pairs_of("5", 8), ("0", "1"), ("1", "0")]
     table = slow(recorded, case, fetches(case, cluster(8, slow_ones)))
-    assert named(table) == {("worker", "from and to worker 5"), ("link", "between 0 and 1")}
+    assert named(table) == {("worker", "from and to worker 5"), ("link", "between workers 0 and 1")}
     assert len(table) == len(slow_ones)
 
 
@@ -286,7 +286,7 @@ def test_pairs_above_two_thirds_of_what_is_expected_are_not_slow(share, recorded
 def test_against_an_expectation_two_pairs_are_enough(recorded):
     rates = {("0", "1"): EXPECTED, ("1", "0"): EXPECTED / 4}
     table = expected(recorded, rates)
-    assert named(table) == {("direction", "from 1 to 0")}
+    assert named(table) == {("direction", "from worker 1 to 0")}
     assert table[["typical_Bps", "factor"]].iloc[0].tolist() == pytest.approx(
         [EXPECTED, 4], rel=1e-3
     )
@@ -295,13 +295,13 @@ def test_against_an_expectation_two_pairs_are_enough(recorded):
 def test_a_slow_worker_among_expected_links_is_one_cause(recorded):
     rates = even(5, EXPECTED) | dict.fromkeys(pairs_of("2", 5), EXPECTED / 2)
     table = expected(recorded, rates | {("0", "1"): EXPECTED / 3})
-    assert named(table) == {("worker", "from and to worker 2"), ("direction", "from 0 to 1")}
+    assert named(table) == {("worker", "from and to worker 2"), ("direction", "from worker 0 to 1")}
 
 
 def test_that_all_links_are_slower_than_expected_hides_no_outlier(recorded):
     rates = even(5, EXPECTED / 5) | {("0", "1"): EXPECTED / 50}
     table = expected(recorded, rates)
-    assert named(table) == {("all", "of all other pairs"), ("direction", "from 0 to 1")}
+    assert named(table) == {("all", "of all other pairs"), ("direction", "from worker 0 to 1")}
     factors = table.groupby("kind")[["factor", "typical_Bps"]].first()
     assert factors.loc["all"].tolist() == pytest.approx([5, EXPECTED], rel=1e-3)
     assert factors.loc["direction"].tolist() == pytest.approx([10, EXPECTED / 5], rel=1e-3)
@@ -312,11 +312,11 @@ def test_pairs_of_rounds_are_compared_and_not_the_few_alone(recorded):
     slow_one = cluster(4, [("0", "1"), ("1", "0")], noise=0.05)
     both = expected(recorded, slow_one, ("rounds", "alone"))
     assert {*both["channel"]} == {"rounds"}
-    assert named(both) == {("link", "between 0 and 1")}
+    assert named(both) == {("link", "between workers 0 and 1")}
 
 
 def test_workers_at_the_ends_of_a_link_have_their_hosts(recorded):
     case = builders.case(n_workers=4)
     places = [place(case, str(n), host=f"node{n}", host_id=f"boot {n}") for n in range(4)]
     table = slow(recorded, case, places, fetches(case, cluster(4, [("0", "1")], noise=0.05)))
-    assert named(table) == {("direction", "from 0 on node0 to 1 on node1")}
+    assert named(table) == {("direction", "from worker 0 on node0 to 1 on node1")}

@@ -16,7 +16,7 @@ from commbench import stats
 N_TRANSFERS = 18
 COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n"]
 PARTS = {
-    "between 0 and 1": lambda src, dst: {src, dst} == {"0", "1"},
+    "between workers 0 and 1": lambda src, dst: {src, dst} == {"0", "1"},
     "from worker 0": lambda *pair: pair[0] == "0",
     "from and to worker 0": lambda src, dst: "0" in (src, dst),
 }

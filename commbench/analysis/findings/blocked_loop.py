@@ -27,8 +27,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if worst.empty:
         return
     who = shares.groupby(loops["worker"]).mean().idxmax()
+    whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     yield Finding(
-        statement=f"the event loop of {who} is blocked {worst.median():.0%} of the time by calls "
+        statement=f"the event loop of {whose} is blocked {worst.median():.0%} of the time by calls "
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
         effect=case.effect(worst, shares.groupby(keys).mean()),

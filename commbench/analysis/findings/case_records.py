@@ -151,6 +151,13 @@ class CaseRecords:
             return math.nan
         return cores.usable(known.get("cpu") or {}) or math.nan
 
+    @property
+    def others(self) -> float:
+        """The share of the cores that other programs used, the median over launches; or nan."""
+        use = self.rows(self.run.core_use)
+        others_s = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
+        return float((others_s / (use["n_cores"] * use["seconds"])).median())
+
     @cached_property
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
@@ -213,8 +220,11 @@ class CaseRecords:
 
 
 def _estimate(shares: pd.Series[float]) -> tuple[float, float, float]:
-    """Return the median of the launches, of iterations if there is one launch, and its interval."""
-    launches = shares.groupby(level="launch").mean()
+    """Return the median of the launches, of iterations if there is one launch, and its interval.
+
+    What happens in few iterations does not change the median time, either.
+    """
+    launches = shares.groupby(level="launch").median()
     values = (launches if len(launches) > 1 else shares).dropna().clip(0.0, 1.0)
     low, high, _ = launches_interval(values.tolist())
     return float(values.median()), low, high

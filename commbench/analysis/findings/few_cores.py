@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
+from commbench.machine import cores
 from commbench.model import Finding
 
 
@@ -16,11 +17,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     cluster = case.case.cluster
     n_threads = cluster.n_workers * cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
+    remedy = "use more cores, or fewer workers and threads"
+    if case.others > cores.MAX_OTHERS:
+        where += f" with other programs, which use {case.others:.0%} of them"
+        remedy = "end the other programs and measure again"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
         effect=case.effect(waits),
-        remedy="use more cores, or fewer workers and threads",
+        remedy=remedy,
         doubt="other programs on these cores: commbench report -v lists them",
     )
 

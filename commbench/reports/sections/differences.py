@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, Comparison
 from commbench.model.units import format_message_size
-from commbench.reports.sections import CHANNELS, Quantity, Section, Table, by_size, number, plural
+from commbench.reports.sections import (
+    CHANNELS,
+    Quantity,
+    Section,
+    Table,
+    by_size,
+    number,
+    plural,
+    variants_title,
+)
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
 
@@ -58,21 +67,34 @@ def _resolution(run: Run) -> str:
         return "This run can't tell any backends apart: the clock is too coarse for their times."
     by_resolution = sorted(known, key=lambda comparison: comparison.detectable)
     least, most = by_resolution[0], by_resolution[-1]
+    what = "backends" if variants_title(run) == "backend" else "settings"
     if math.isinf(least.detectable):
-        together = Counter(
-            (run.case_labels[c.baseline_id], c.layer, c.payload_bytes) for c in known
-        )
-        n_launches = least_launches(max(together.values()))
-        remedy = "a longer --budget" if run.manifest.stopping else f"--launches {n_launches}"
+        n_launches, design = design_for_verdict(run)
         return (
-            f"This run can't tell any backends apart: it has {plural(least.n_launches, 'launch')} "
-            "per case, "
-            f"and needs {n_launches} ({remedy})."
+            f"This run can't tell any {what} apart: it has {plural(least.n_launches, 'launch')} "
+            f"per case, and needs {n_launches} ({design})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
     ratios = f"{most.detectable:.3g}×" * alike
     ratios = ratios or f"{_missed(run, least)} or even {_missed(run, most)}"
     return f"This run can miss differences below {ratios}."
+
+
+def design_for_verdict(run: Run) -> tuple[int, str]:
+    """Return the least launches of each case that allow a verdict, and the option for them.
+
+    If the run had a budget, that is the time that as many of its launches would take.
+    """
+    together = Counter(
+        (run.case_labels[c.baseline_id], c.layer, c.payload_bytes)
+        for c in run.comparisons
+        if min(c.baseline_s, c.candidate_s) > 0
+    )
+    n_launches = least_launches(max(together.values(), default=1))
+    if not run.manifest.stopping:
+        return n_launches, f"--launches {n_launches}"
+    block_s = run.ends.groupby("case_id")["seconds"].median().sum()
+    return n_launches, f"--budget {math.ceil(n_launches * block_s / 60)}m"
 
 
 def _missed(run: Run, c: Comparison) -> str:

@@ -271,12 +271,12 @@ def profile_opening(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             f"Why {why}" if why else "Where the time of a task thread goes",
             {
-                "parts of the median, ms": names[rows.index],
+                "ms of the median": names[rows.index],
                 **{
                     _TASKS[name].replace("\n", " "): map(number, 1000 * rows[name])
                     for name in _DOING
                 },
-                "idle cores": map(number, costs["idle_cores"][rows.index]),
+                "cores if idle": map(number, costs["idle_cores"][rows.index]),
             },
         )
 
