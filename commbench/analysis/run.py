@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from commbench import model, stats, workloads
-from commbench.errors import ResultsError
+from commbench.errors import CommbenchError, ResultsError
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -166,7 +166,6 @@ class Run:
     summaries = cached_property(lambda run: stats.summaries(run))
     costs = cached_property(lambda run: stats.costs(run))
     comparisons = cached_property(lambda run: stats.comparisons(run))
-    scaling = cached_property(lambda run: stats.scaling(run))
     pair_bandwidths = cached_property(lambda run: stats.pair_bandwidths(run))
     link_bandwidths = cached_property(lambda run: stats.link_bandwidths(run))
     coverage = cached_property(lambda run: stats.coverage(run))
@@ -177,6 +176,13 @@ class Run:
     ended_by = cached_property(lambda run: stats.ended_by(run))
     profile_shares = cached_property(lambda run: stats.profile_shares(run.worker_profiles, run))
     pairs = cached_property(lambda run: run.pair_bandwidths.table)
+
+    @cached_property
+    def scaling(self) -> pd.DataFrame:
+        """The efficiency of cases whose number of workers is varied: ``stats.scaling``."""
+        table = stats.scaling(self)
+        alone = [case.id for case in self.suite.cases if not _scales(case)]
+        return table[~table["case_id"].isin(alone)]
 
     @cached_property
     def case_names(self) -> dict[str, str]:
@@ -255,6 +261,13 @@ def load(run: str | Path) -> Run:
     """
     path = Path(run)
     return Run(path, directory.read_manifest(path))
+
+
+def _scales(case: Case) -> bool:
+    # Runs may have workloads of plug-ins that are not installed.
+    with suppress(CommbenchError):
+        return bool(workloads.load(case.workload).scales)
+    return True
 
 
 def _case_kind(case: Case, layer: str) -> str:

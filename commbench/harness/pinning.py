@@ -76,6 +76,10 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
         from distributed.shuffle._core import barrier_key
 
         plugin = choose.__self__
+        if scheduler.plugins.get(self.name) is not self:
+            # A launch that was killed has left this method.
+            vars(plugin).pop("_calculate_worker_for", None)
+            return choose(spec)
         counter = plugin._shift_counter
         workers = [worker.address for worker in _by_name(scheduler)]
         try:

@@ -79,8 +79,8 @@ class LocalCluster(RunningCluster):
         n_processes = int(spec.launcher_options.get(_PROCESSES, spec.n_workers))
         # Each worker compares its limit with the memory of its process.
         limit = memory_limit(spec, equal_share(min(n_processes, spec.n_workers)))
-        if n_processes < spec.n_workers:
-            self._n_shared = n_processes
+        if _PROCESSES in spec.launcher_options:
+            self._n_shared = min(n_processes, spec.n_workers)
             self._start_shared(contact, spec, protocol, preload, limit)
         else:
             self._start_workers(contact, spec, protocol, preload, limit)

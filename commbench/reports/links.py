@@ -74,7 +74,7 @@ class LinkReport:
         return table.assign(expected_Bps=expected_Bps, share=table["alone_Bps"] / expected_Bps)
 
     @cached_property
-    def company(self) -> pd.Series[float]:
+    def congestion(self) -> pd.Series[float]:
         """The rate in rounds as a share of that alone, of each pair with both."""
         key = ["case_id", "src", "dst"]
         rates = {
@@ -124,8 +124,8 @@ class LinkReport:
             yield variants.get(each.case_id, "") + sentences.sentence(self.run, [each])
         yield from (f"Not judged: {text}" for text in self.not_judged)
 
-    def _company(self) -> Iterator[str]:
-        if len(share := self.company):
+    def _congestion(self) -> Iterator[str]:
+        if len(share := self.congestion):
             yield (
                 f"While all others exchange, too, a link has {share.median():.0%} of its rate "
                 f"alone (median of {plural(len(share), 'link')}, least {share.min():.0%})."
@@ -156,14 +156,14 @@ class LinkReport:
     def text(self) -> str:
         """Return the conclusion and its numbers for a terminal."""
         disturbed = [text for text in self.run.warnings if isinstance(text, warnings.Disturbance)]
-        more = [*self._company(), *map(str, opening(self.run))]
+        more = [*self._congestion(), *map(str, opening(self.run))]
         more += [f"! {each.statement}" for each in disturbed]
         parts: list[str | Table] = ["\n".join(self._lines()), self._table(), "\n".join(more)]
         return terminal.page(heading(self.run), [], parts)
 
     def document(self) -> str:
         """Return the conclusion and its numbers as JSON, in base units."""
-        share = self.company
+        share = self.congestion
         return json.dumps(
             {
                 "run": str(self.run.path),
@@ -173,7 +173,7 @@ class LinkReport:
                 "slow_pairs": self.run.slow_pairs.to_dict("records"),
                 "slow_latencies": self.run.slow_latencies.to_dict("records"),
                 "classes": self.classes.to_dict("records"),
-                "share_in_company": share.median(),
+                "share_in_rounds": share.median(),
                 "links": self.links.to_dict("records"),
             }
         )

@@ -18,7 +18,7 @@ from commbench.model import FETCHES, LAYERS, Comparison
 from commbench.model.units import format_message_size, format_seconds
 from commbench.reports import findings
 from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
-from commbench.reports.sections.differences import design_for_verdict, resolution, slowdowns
+from commbench.reports.sections.differences import design_for_verdict, ranked, resolution, slowdowns
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.comparison import MIN_LAUNCHES
@@ -53,7 +53,7 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
             )
         return
     if wins := wins_table.verdict(run):
-        sentences = [wins]
+        sentences = [*scaling_table.verdicts(run), wins]
     elif len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
@@ -110,7 +110,7 @@ def _verdicts(run: Run) -> Iterator[str]:
     doubtful = set(run.pair_transports["case_id"][wrong].astype("str"))
     tasks = table["case_id"].map(run.case_labels)
     yield from scaling_table.verdicts(run)
-    scaled = {*run.scaling["case_id"]}
+    scaled = {case_id for _, points in scaling_table.series(run) for case_id in points["case_id"]}
     for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
         n_cases = rows["case_id"].nunique()
         sizes = rows.groupby("payload_bytes")["case_id"].nunique()
@@ -189,12 +189,7 @@ def _sentence(
     """
     ratios = slowdowns(compared.values())
     unequal = any(c.verdict == "unequal" for c in compared.values())
-    beaten = {slow for _, slow in ratios}
-    use = [
-        case
-        for case in names
-        if case not in beaten and all((case, slow) in ratios for slow in beaten)
-    ]
+    use, beaten, open_ = ranked(names, ratios)
     if unequal or (beaten and not use):
         parts = ["not all moved the same bytes"] * unequal + [
             f"{names[slow]} takes {ratio:.2f}× as long as {names[fast]}"
@@ -218,7 +213,7 @@ def _sentence(
     text += ", ".join(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
-    left = [names[case] for case in names if case not in beaten and case not in use]
+    left = [names[case] for case in open_]
     return f"{text} as long as {names[base]}" + f"; not distinguished: {_listed(left)}" * bool(left)
 
 

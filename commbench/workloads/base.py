@@ -60,6 +60,8 @@ class Workload(ABC):
     """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
+    scales: ClassVar[bool] = True
+    """Whether more workers share its work, so that they have an efficiency."""
     tool: ClassVar[str] = ""
     """The ``tool`` of its samples, if results can't be verified."""
 

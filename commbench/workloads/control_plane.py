@@ -35,6 +35,7 @@ class ControlPlane(ClusterWorkload):
     name = "control-plane"
     summary = "round trips to workers and scheduler, and new connections to workers"
     stresses = "scheduler"
+    scales = False
     quick: ClassVar[Mapping[str, Any]] = {"count": 50}
     task_placement = "dask"
 

@@ -97,6 +97,11 @@ class Rechunk(ClusterWorkload):
         """Create x on the workers."""
         before, after, factor, factor_after = _PATTERNS[self.params.pattern]
         self.chunks = self._chunks(after, factor_after)
+        if self.chunks == self._chunks(before, factor):
+            raise UsageError(
+                f"rechunk: an array of {self.payload_bytes} B has the same chunks before and "
+                "after; make it larger, or the chunks smaller"
+            )
         lazy = uniform_array(
             self.context.device, self.context.seed, self.shape, self._chunks(before, factor)
         )

@@ -38,6 +38,7 @@ class Straggler(ClusterWorkload):
     name = "straggler"
     summary = "workers fetch from one whose event loop is blocked most of the time"
     stresses = "one to many"
+    scales = False
     quick: ClassVar[Mapping[str, Any]] = {"steps": 10, "block_s": 0.1, "period_s": 0.15}
 
     @dataclass(frozen=True, kw_only=True)

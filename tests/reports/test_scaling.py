@@ -56,15 +56,22 @@ def test_each_backend_has_a_series_relative_to_its_fewest_workers(scaled):
 def test_the_verdict_names_the_most_workers_that_pay(scaled):
     sentence, *_ = verdicts(scaled(*(("tcp", n, 8 / min(n, 4), 9) for n in (1, 2, 4, 8, 16))))
     assert sentence == (
-        "merge over tcp: at most 8 workers for this work. Each of 16 does 25% of the work of a "
+        "merge over tcp: at most 8 workers for this work. Of 16, each does 25% of the work of a "
         "single one."
     )
 
 
 def test_an_efficiency_that_could_be_above_half_is_not_called_below(scaled):
     points = (("tcp", 2, 8.0, 9), ("tcp", 4, 8.05, 9))
-    assert "scales to 4 workers and perhaps more" in verdicts(scaled(*points))[0]
+    assert verdicts(scaled(*points))[0] == (
+        "merge over tcp scales to at least 2 workers: of 4, each does 50% of the work of each of 2."
+    )
     assert "probably at most 2 workers" in verdicts(scaled(*points, spread=(1.0,)))[0]
+
+
+def test_no_number_of_workers_behind_the_first_that_does_not_pay_is_advised(scaled):
+    points = (("tcp", 1, 8.0, 9), ("tcp", 2, 9.0, 9), ("tcp", 4, 4.0, 9))
+    assert "at most 1 worker for this work. Of 2, each does 44%" in verdicts(scaled(*points))[0]
 
 
 def test_other_settings_are_no_scaling(recorded):

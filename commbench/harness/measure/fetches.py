@@ -168,7 +168,8 @@ def measure_fetches(
         If a fetched block is wrong.
     """
     client, case = cluster.client, launch.case
-    with plugins.installed(cluster, wire.WireMeter(), Fetcher(workload)):
+    meters = [] if cluster.shares_processes else [wire.WireMeter()]
+    with plugins.installed(cluster, *meters, Fetcher(workload)):
         names = sorted((len(name), name, address) for address, name in cluster.names.items())
         members = [
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)
@@ -205,8 +206,9 @@ def measure_fetches(
                     traffic.network_bytes(launch, iteration, counters),
                 ):
                     keep(record)
-        for link in traffic.links(launch, backend, cluster):
-            emit(link)
+        if not cluster.shares_processes:
+            for link in traffic.links(launch, backend, cluster):
+                emit(link)
         del blocks
 
 

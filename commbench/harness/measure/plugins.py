@@ -106,8 +106,7 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
             # A worker that leaves is no error; the scheduler has asked all others.
             with contextlib.suppress(OSError):
                 client.register_plugin(plugin)
-        # Open connections would not be counted, because their handshake had no names.
-        client.run(_close_idle)
+        client.run(_renew_idle)
         yield
     except BaseException:
         with contextlib.suppress(Exception):
@@ -147,8 +146,21 @@ async def uninstall(dask_scheduler: Any) -> None:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
 
 
-def _close_idle(dask_worker: Any) -> None:
-    dask_worker.rpc.collect()
+async def _renew_idle(dask_worker: Any) -> None:
+    """Replace the idle connections of a worker; runs on it.
+
+    Open ones would not be counted, because their handshakes had no names, and closed ones would
+    have to be made while the clock runs.
+    """
+    pool = dask_worker.rpc
+    n_idle = {address: len(comms) for address, comms in pool.available.items()}
+    pool.collect()
+    for address, n in n_idle.items():
+        connecting = (pool.connect(address) for _ in range(n))
+        for comm in await asyncio.gather(*connecting, return_exceptions=True):
+            # A peer may have left.
+            if not isinstance(comm, BaseException):
+                pool.reuse(address, comm)
 
 
 class TurnCounter:

@@ -30,8 +30,8 @@ def plot(run: Run) -> Figure | None:
     figure, (part,) = style.new_figure(
         [_HEIGHT_IN],
         "Efficiency of more workers",
-        "Work per second and worker, relative to the fewest workers. Line = ratio of the launches' "
-        "medians" + "; bar = 95 % confidence interval" * bool(table["ci_low"].lt(1).any())
+        "Work per second and worker, relative to the fewest workers. From ratios as in "
+        "comparisons" + "; bar = 95 % confidence interval" * bool(table["ci_low"].lt(1).any())
         + f". Below the dashed line, {KNEE:.0%}, half of each worker is lost.",
     )  # fmt: skip
     tasks = {task for (task, _), _ in groups}

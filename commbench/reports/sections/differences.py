@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, Comparison
@@ -143,6 +143,24 @@ def slowdowns(comparisons: Iterable[Comparison]) -> dict[tuple[str, str], float]
         elif c.verdict == "faster":
             ratios[c.candidate_id, c.baseline_id] = 1 / c.ratio
     return ratios
+
+
+def ranked(
+    cases: Iterable[str], ratios: Mapping[tuple[str, str], float]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the fastest of the `cases`, the slower ones, and those that are not distinguished.
+
+    The fastest are slower than no other, and each slower case is slower than all of them.
+    """
+    cases = list(cases)
+    beaten = {slow for _, slow in ratios}
+    best = [
+        case
+        for case in cases
+        if case not in beaten and all((case, slow) in ratios for slow in beaten)
+    ]
+    left = [case for case in cases if case not in beaten and case not in best]
+    return best, [case for case in cases if case in beaten], left
 
 
 def ratio(comparison: Comparison) -> str:

@@ -55,7 +55,7 @@ def tables(run: Run) -> Iterator[Table]:
                 variants_title(run): with_tuning(group.backend),
                 **({} if is_bytes else {f"time per {name.removesuffix('s')}": seconds}),
                 title: quantities(form, group.n_operations / group.median_s),
-                "its interval": [_rates(row, form) for row in group.itertuples()],
+                "interval of\nthe rate": [_rates(row, form) for row in group.itertuples()],
             },
         )
     yield from _efficiencies(run, rows.set_index("case_id"))

@@ -26,7 +26,7 @@ _WAITS = {
 
 def tables(run: Run) -> Iterator[Table]:
     """Yield a table for each series of cases that differ in their number of workers."""
-    for title, rows in _series(run):
+    for title, rows in series(run):
         shares = _shares(run, rows)
         yield Table.from_columns(
             f"Scaling of {title}: {_WORK[rows['kind'].iloc[0]]}",
@@ -43,41 +43,49 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def verdicts(run: Run) -> Iterator[str]:
-    """Yield up to how many workers each series scales, and what the threads of more do."""
-    for title, rows in _series(run):
-        # Of at least six launches the whole interval has to be below.
+    """Yield up to how many workers each series scales, and what the threads of more do.
+
+    With an interval, all of it has to be above or below the limit.
+    """
+    for title, rows in series(run):
+        pays = rows["ci_low"].fillna(rows["efficiency"]) >= KNEE
         below = rows["ci_high"].fillna(rows["efficiency"]) < KNEE
         sure = "" if rows["ci_high"].notna().all() else "probably "
         n_first = rows["n_workers"].iloc[0]
-        first = "a single one" if n_first == 1 else f"each of {n_first}"
+        end = int(below.argmax()) if below.any() else len(rows)
+        before = rows.iloc[:end]
+        most = before["n_workers"][pays.iloc[:end]].max()
+        shown = rows.iloc[min(end, len(rows) - 1)]
+        does = f"each does {shown.efficiency:.0%} of the work of " + (
+            "a single one" if n_first == 1 else f"each of {n_first}"
+        )
         if not below.any():
-            last = rows.iloc[-1]
+            least, more = ("", " and perhaps more") if pays.all() else ("at least ", "")
             yield (
-                f"{title} {sure}scales to {last.n_workers} workers and perhaps more: each does "
-                f"{last.efficiency:.0%} of the work of {first} in the same time."
+                f"{title} {sure}scales to {least}{plural(int(most), 'worker')}{more}: of "
+                f"{shown.n_workers}, {does}."
             )
             continue
-        n_below = rows["n_workers"][below].iloc[0]
         shares = _shares(run, rows)[list(_WAITS)]
-        more = (shares[below].iloc[0] - shares.iloc[0]).dropna()
+        longer = (shares.iloc[end] - shares.iloc[0]).dropna()
         why = ""
-        if len(more) and more.max() > 0:
-            share = shares[more.idxmax()][below].iloc[0]
-            why = f", and threads {_WAITS[more.idxmax()]} for {share:.0%} of the time"
-        most = plural(rows["n_workers"][~below].max(), "worker")
+        if len(longer) and longer.max() > 0:
+            part = longer.idxmax()
+            why = f", and threads {_WAITS[part]} for {shares[part].iloc[end]:.0%} of the time"
+        limit = int(before["n_workers"].max())
         yield (
-            f"{title}: {sure}at most {most} for this work. "
-            f"Each of {n_below} does {rows['efficiency'][below].iloc[0]:.0%} of the work of "
-            f"{first}{why}."
+            f"{title}: {sure}at most {plural(limit, 'worker')} for this work. Of "
+            f"{shown.n_workers}, {does}{why}."
         )
 
 
-def _series(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+def series(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the rows of ``run.scaling`` of each series with several of them."""
     table = run.scaling
     tasks = table["case_id"].map(run.case_labels)
-    for (task, series), rows in table.groupby([tasks, "series"], sort=False):
+    for (task, name), rows in table.groupby([tasks, "series"], sort=False):
         if len(rows) > 1:
-            yield f"{task} over {series}", rows
+            yield f"{task} over {name}", rows
 
 
 def _shares(run: Run, rows: pd.DataFrame) -> pd.DataFrame:

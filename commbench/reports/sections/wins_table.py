@@ -9,7 +9,7 @@ from typing import NamedTuple
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, Comparison
 from commbench.reports.sections import Section, Table, plural
-from commbench.reports.sections.differences import message_size, slowdowns
+from commbench.reports.sections.differences import message_size, ranked, slowdowns
 from commbench.reports.sections.iteration_tables import causes
 from commbench.stats.comparison import MIN_LAUNCHES
 
@@ -57,9 +57,11 @@ def _rows(run: Run) -> list[_Row]:
 def _tasks(run: Run) -> dict[str, list[Comparison]]:
     """Return the comparisons by task; of messages those of the smallest and the largest size."""
     twins = {case.id for case in run.suite.cases if case.original}
+    n_workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
     by_size: dict[tuple[str, str], dict[int, list[Comparison]]] = {}
     for c in run.comparisons:
-        if c.layer != "memcpy" and not {c.baseline_id, c.candidate_id} & twins:
+        same_size = n_workers[c.baseline_id] == n_workers[c.candidate_id]
+        if same_size and c.layer != "memcpy" and not {c.baseline_id, c.candidate_id} & twins:
             key = run.case_labels[c.baseline_id], c.layer
             by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
     tasks = {}
@@ -77,18 +79,24 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
     names = {c.baseline_id: c.baseline for c in group}
     names |= {c.candidate_id: c.candidate for c in group}
     ratios = slowdowns(group)
-    beaten = [case for case in names if any(slow == case for _, slow in ratios)]
-    best = [case for case in names if beaten and all((case, slow) in ratios for slow in beaten)]
+    best, beaten, left = ranked(names, ratios)
     if any(c.verdict == "unequal" for c in group):
         return _Row(what, "", "moved other bytes", "")
-    if not best:
+    if not beaten:
         if max(c.n_launches for c in group) < MIN_LAUNCHES:
             return _Row(what, "", "too few launches", "")
         same = all(c.verdict == "same" for c in group)
         return _Row(what, "", "all are the same" if same else "no difference shown", "")
-    fastest = " or ".join(names[case] for case in best)
-    others = ", ".join(f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten)
-    return _Row(what, fastest, others, why)
+    if not best:
+        pairs = (
+            f"{names[slow]} {ratio:.2f}× {names[fast]}" for (fast, slow), ratio in ratios.items()
+        )
+        return _Row(what, "", ", ".join(pairs), why)
+    others = [f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten]
+    others += [f"{names[case]} not distinguished" for case in left]
+    # With others that may be as fast there is no winner.
+    fastest = "" if left else " or ".join(names[case] for case in best)
+    return _Row(what, fastest, ", ".join(others), why)
 
 
 SECTION = Section(
