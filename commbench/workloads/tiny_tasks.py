@@ -62,6 +62,7 @@ class TinyTasks(ClusterWorkload):
                 f"tiny-tasks: tasks is {params.tasks}; it must be at least 1, or 0 for a default"
             )
         self._n_tasks = params.tasks or _N_TASKS[params.mode]
+        self._n_built = 0
 
     @property
     def payload_bytes(self) -> int:
@@ -84,8 +85,9 @@ class TinyTasks(ClusterWorkload):
         """Do nothing: the numbers are arguments of the tasks."""
 
     def build(self) -> Any:
-        """Return the keys of the tasks."""
-        return [f"tiny-{number}" for number in range(self._n_tasks)]
+        """Return the keys of the tasks: new ones, as the scheduler may still know the last."""
+        self._n_built += 1
+        return [f"tiny-{self._n_built}-{number}" for number in range(self._n_tasks)]
 
     def compute(self, client: Any, graph: Any) -> Any:
         """Run the tasks; return all futures, the first that has finished, or the results."""
