@@ -66,7 +66,7 @@ SQUARES = [(60, 20), (50, 20), (41, 20), (20, 20), (1, 1)]
 SUMS = itertools.product(SQUARES, ["persist", "sum"])
 GROUPS = [("tasks", 1), ("tasks", 3), ("p2p", 3)]
 PATTERNS = [
-    ("tiles-to-rows", 20_000, 2_000), ("swap-axes", 20_000, 2_000), ("swap-axes", 8, 8),
+    ("tiles-to-rows", 20_000, 2_000), ("swap-axes", 20_000, 2_000), ("swap-axes", 32, 16),
     ("adjacent-groups", 4_000_000, 320_000), ("heal-oversplit", 20_000, 200),
 ]  # fmt: skip
 
@@ -92,6 +92,11 @@ PATTERNS = [
 def test_a_right_result_passes(client, kind, params):
     work = workload(kind, **params)
     work.verify(client, run(client, work))
+
+
+def test_chunks_that_stay_as_they_are_are_refused(client):
+    with pytest.raises(UsageError, match="an array of 8 B has the same chunks before and after"):
+        workload(Rechunk, pattern="swap-axes", size=8, chunk_size=8).prepare(client)
 
 
 @pytest.mark.parametrize(
