@@ -1,6 +1,7 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
 from .comparison import MIN_EFFECT, MIN_LAUNCHES, MIN_SESSIONS, between, comparisons, least_launches
+from .efficiency import scaling
 from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
@@ -13,7 +14,6 @@ from .published import (
     ratios,
     reproduced,
 )
-from .scaling import scaling
 from .selection import case_labels, counted
 from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
 from .stability import drifts, spreads

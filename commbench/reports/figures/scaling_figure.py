@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from commbench.reports.figures import style
-from commbench.stats.scaling import KNEE
+from commbench.stats.efficiency import KNEE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

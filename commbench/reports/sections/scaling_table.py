@@ -10,7 +10,7 @@ import pandas as pd
 from commbench.analysis.run import Run
 from commbench.model.units import format_seconds
 from commbench.reports.sections import Section, Table, percent, plural, quantities
-from commbench.stats.scaling import KNEE
+from commbench.stats.efficiency import KNEE
 
 _WORK = {
     "strong": "strong scaling, the same work for all",
