@@ -281,7 +281,7 @@ def undisturbed(run: Run) -> tuple[Run, list[str]]:
     than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay if too few for a verdict
     would be left.
     """
-    use, ends = _core_use(run), run.ends.astype({"ok": bool})
+    use, ends = core_use(run), run.ends.astype({"ok": bool})
     above = (use["others"] > cores.MAX_OTHERS) | (use["stolen"] > MAX_STOLEN)
     disturbed = {*zip(use["case_id"][above], use["launch"][above], strict=True)}
     keys = pd.Series([*zip(ends["case_id"], ends["launch"], strict=True)], ends.index, object)
@@ -296,7 +296,7 @@ def undisturbed(run: Run) -> tuple[Run, list[str]]:
 
 
 def _other_load(run: Run) -> Iterator[Disturbance]:
-    use = _core_use(run)
+    use = core_use(run)
     if text := _disturbed(use, "others", cores.MAX_OTHERS, run):
         yield Disturbance(
             f"other processes used the cores in {text}",
@@ -313,7 +313,7 @@ def _other_load(run: Run) -> Iterator[Disturbance]:
 
 
 def _stolen_time(run: Run) -> Iterator[Disturbance]:
-    if text := _disturbed(_core_use(run), "stolen", MAX_STOLEN, run):
+    if text := _disturbed(core_use(run), "stolen", MAX_STOLEN, run):
         yield Disturbance(
             f"the hypervisor gave the cores to other machines in {text}",
             ": no process here shows that; compare only what was measured in turns, or take a "
@@ -321,7 +321,7 @@ def _stolen_time(run: Run) -> Iterator[Disturbance]:
         )
 
 
-def _core_use(run: Run) -> pd.DataFrame:
+def core_use(run: Run) -> pd.DataFrame:
     """Return the shares of the cores' time that others and the hypervisor used, by launch."""
     use = run.core_use[(run.core_use["seconds"] > 0) & (run.core_use["n_cores"] > 0)]
     total_s = use["n_cores"] * use["seconds"]

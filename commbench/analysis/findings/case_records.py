@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commbench.analysis.warnings import core_use
 from commbench.backends import parse
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError
@@ -154,9 +155,7 @@ class CaseRecords:
     @property
     def others(self) -> float:
         """The share of the cores that other programs used, the median over launches; or nan."""
-        use = self.rows(self.run.core_use)
-        others_s = use["busy_cpu_seconds"] - use["own_cpu_seconds"]
-        return float((others_s / (use["n_cores"] * use["seconds"])).median())
+        return float(self.rows(core_use(self.run))["others"].median())
 
     @cached_property
     def polling(self) -> list[str]:

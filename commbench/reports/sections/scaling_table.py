@@ -54,12 +54,12 @@ def verdicts(run: Run) -> Iterator[str]:
         n_first = rows["n_workers"].iloc[0]
         end = int(below.argmax()) if below.any() else len(rows)
         before = rows.iloc[:end]
-        most = before["n_workers"][pays.iloc[:end]].max()
         shown = rows.iloc[min(end, len(rows) - 1)]
         does = f"each does {shown.efficiency:.0%} of the work of " + (
             "a single one" if n_first == 1 else f"each of {n_first}"
         )
         if not below.any():
+            most = rows["n_workers"][pays].max()
             least, more = ("", " and perhaps more") if pays.all() else ("at least ", "")
             yield (
                 f"{title} {sure}scales to {least}{plural(int(most), 'worker')}{more}: of "
