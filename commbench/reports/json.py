@@ -9,15 +9,14 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, LAYERS
 from commbench.reports.opening import verdicts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CHUNK = 10_000
 """The rows to convert to Python objects at a time."""
@@ -97,8 +96,6 @@ def _parts(report: dict[str, Any]) -> Iterator[str]:
 
 def _text(section: Any) -> Iterator[str]:
     """Yield the parts of the JSON text of a section of the report."""
-    import pandas as pd
-
     if not isinstance(section, pd.DataFrame):
         yield dumps(section).rstrip().replace("\n", "\n ")
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench.analysis import findings, warnings
 from commbench.analysis.run import Run
@@ -17,9 +19,6 @@ from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
 from commbench.stats.links import hosts, link_classes
 from commbench.stats.stragglers import MIN_PAIRS, MIN_TRANSFERS, quickest_round_trips
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ALONE, _, ROUNDS = FETCHES
 FINE, UNJUDGED, FAULTY = "fine", "not judged", "faulty"

@@ -8,15 +8,13 @@ second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import LAYERS, Case
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LATENCY = ("Latency Test", "# Size          Latency (us)")
 _BANDWIDTH = "# Size      Bandwidth (MB/s)"

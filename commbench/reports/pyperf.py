@@ -12,7 +12,9 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
@@ -25,9 +27,6 @@ from commbench.stats.selection import (
     in_suite_order,
     measured,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _METADATA = {
     "hostname": ("host", "name"),

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
+from commbench.model import Case
 from commbench.stats.selection import measured
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from commbench.model import Case
 
 _RECEIVES, _SENDS = 1_000_000, 2_000_000
 """The first track of fetches that a worker receives, and sends; threads come before them."""

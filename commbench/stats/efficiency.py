@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from commbench.stats.comparison import MIN_EFFECT, Side, compare_pairs, sides
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
 KNEE = 0.5
@@ -34,8 +34,6 @@ def scaling(run: Run) -> pd.DataFrame:
     "mixed"), n_workers, median_s, efficiency, and its 95 % interval ci_low and ci_high, which are
     nan with fewer than six launches. Sorted by series and workers.
     """
-    import pandas as pd
-
     columns = ["case_id", "series", "kind", "n_workers", "median_s", "efficiency", "ci_low",
                "ci_high"]  # fmt: skip
     series: dict[tuple[str, str], list[Side]] = {}

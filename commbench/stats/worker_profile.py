@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
+from commbench.stats import grouping
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from commbench.analysis.run import Run
 
     _Array = np.ndarray[Any, Any]
@@ -119,8 +120,6 @@ def worker_times(run: Run) -> pd.DataFrame:
         to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
         ``compute_only_s`` (at least one task and no fetch), ``neither_s``.
     """
-    import pandas as pd
-
     fetches, tasks = _fetches_and_tasks(run)
     # Every worker has a count in every iteration, even one without fetches or tasks.
     samples = measured(run)
@@ -153,8 +152,6 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
 def _task_accounts(
     processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: Run
 ) -> dict[str, pd.Series[float]]:
-    import numpy as np
-
     n, cpu_s, queue_s = threads["n_threads"], threads["cpu_seconds"], threads["wait_seconds"]
     n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
     compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
@@ -178,8 +175,6 @@ def _task_accounts(
 
 def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Return the seconds of all tasks, of any fetch, and of tasks during a fetch, per process."""
-    import pandas as pd
-
     columns = ["in_tasks_s", "fetching_s", "both_s"]
     if processes.empty:
         # A run without a profile may have millions of transfers.
@@ -205,8 +200,6 @@ def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
 def _loop_accounts(
     wall_s: pd.Series[float], loop: pd.DataFrame, offload: pd.DataFrame, metrics: pd.DataFrame
 ) -> dict[str, pd.Series[float]]:
-    import numpy as np
-
     coding = {name: metrics[name].fillna(0.0) for name in _LABELS}
     # Dask serializes large messages in the offload thread, but doesn't record which ones.
     both = coding["serialize_s"] + coding["deserialize_s"]
@@ -228,8 +221,6 @@ def _polling(wall_s: pd.Series[float], loop: pd.DataFrame) -> pd.Series[float]:
     The limit is the time on a core that the idle loop would want in this time: a loop that sleeps
     when idle does not poll, regardless of the turns that messages take.
     """
-    import numpy as np
-
     known = (loop["idle_n_turns"] > 0) & (loop["idle_seconds"] > 0)
     turn_s = loop["idle_cpu_seconds"] / loop["idle_n_turns"]
     demand = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
@@ -240,8 +231,6 @@ def _allocate(
     total_s: pd.Series[float], claims: Mapping[str, pd.Series[float]], rest: str
 ) -> dict[str, pd.Series[float]]:
     """Allocate `total_s` to the claims in their order, and the remainder to `rest`."""
-    import numpy as np
-
     parts = {}
     for name, claim_s in claims.items():
         parts[name] = np.minimum(claim_s.clip(lower=0.0), total_s)
@@ -261,8 +250,6 @@ class Spans:
     """
 
     def __init__(self, table: pd.DataFrame, key: list[str]) -> None:
-        from commbench.stats import grouping
-
         group = table.groupby(key, observed=True, sort=False).ngroup().to_numpy()
         order = grouping.sort_order(group)
         self._spans = table[["start_s", "stop_s"]].to_numpy(dtype=float)[order]
@@ -278,8 +265,6 @@ class Spans:
         ndarray
             Shape (n, 2): spans of positive length within [0, `seconds`].
         """
-        import numpy as np
-
         begin, end = self._bounds.get(key, (0, 0))
         spans = np.clip(self._spans[begin:end] - began_s, 0.0, seconds)
         return np.asarray(spans[spans[:, 1] > spans[:, 0]])
@@ -297,12 +282,9 @@ def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float,
 
     Examples
     --------
-    >>> import numpy as np
     >>> divide(10.0, np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0]]))
     (3.0, 2.0, 4.0, 1.0)
     """
-    import numpy as np
-
     edges = np.unique(np.concatenate([[0.0, seconds], first.ravel(), second.ravel()]))
     lengths = np.diff(edges)
     one, two = _cover(first, edges[:-1]), _cover(second, edges[:-1])
@@ -320,12 +302,9 @@ def overlap_length(first: _Array, second: _Array) -> float:
 
     Examples
     --------
-    >>> import numpy as np
     >>> overlap_length(np.array([[0.0, 4.0], [2.0, 5.0]]), np.array([[3.0, 9.0], [4.0, 6.0]]))
     3.0
     """
-    import numpy as np
-
     if len(first) == 0 or len(second) == 0:
         return 0.0
     edges = np.unique(first.ravel())
@@ -336,7 +315,5 @@ def overlap_length(first: _Array, second: _Array) -> float:
 
 def _cover(spans: _Array, at: _Array) -> _Array:
     """Return whether any of `spans` covers the time just after each of these times."""
-    import numpy as np
-
     begun, ended = (np.searchsorted(np.sort(ends), at, side="right") for ends in spans.T)
     return np.asarray(begun > ended)

@@ -20,6 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
@@ -246,8 +248,6 @@ def _benchmark(name: str, axes: list[list[str]]) -> dict[str, Any]:
 
 
 def _cell(samples: Sequence[float]) -> dict[str, Any]:
-    import numpy as np
-
     low, median, high = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
     cell = {
         "result": median, "stats_q_25": low, "stats_q_75": high, "stats_number": 1,

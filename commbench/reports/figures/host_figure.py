@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from commbench.machine.topology import Host, rank
 from commbench.reports.figures import style
 from commbench.reports.host_tables import LINKS, SHORT
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _COLOURS = {
     "X": "#E4E4E4", "NV": "#117733", "PIX": "#88CCEE", "PXB": "#6699CC", "PHB": "#AAAADD",

@@ -5,24 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from commbench import stats
-from commbench.model import LAYERS
+from commbench.analysis.run import Run
+from commbench.model import LAYERS, Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
 from commbench.reports.sections import median_time, with_tuning
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from commbench.analysis.run import Run
-    from commbench.model import Case
 
 LINE_IN = 0.36
 ASIDE_PT = 53

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import LAYERS
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.reports.figures import style
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from commbench.analysis.run import Run
 
 ROW_IN = 3.1
 SPARSE_FROM_RATIO = 16

@@ -7,24 +7,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
+from commbench.analysis.run import Run
+from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
-    from commbench.analysis.run import Run
-    from commbench.model import Case
 
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
@@ -84,8 +81,6 @@ class Grid:
 
     def cells(self, pairs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return the row and the column of the cell of each of `pairs`."""
-        import pandas as pd
-
         index = pd.Index(self.workers)
         return index.get_indexer(pairs.src) // self.wide, index.get_indexer(pairs.dst) // self.wide
 

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.model import published
-from commbench.model.published import show, show_range
+from commbench.model.published import Value, show, show_range
 from commbench.model.units import format_message_size
 from commbench.reports.figures import style
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
-    from commbench.analysis.run import Run
-    from commbench.model.published import Value
-    from commbench.stats import PublishedComparison
+from commbench.stats import PublishedComparison
 
 LINE_IN = 0.34
 PANEL_IN = 2.5

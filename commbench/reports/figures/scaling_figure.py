@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from commbench.analysis.run import Run
 from commbench.reports.figures import style
 from commbench.stats.efficiency import KNEE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from commbench.analysis.run import Run
 
 _HEIGHT_IN = 3.0
 _ASIDE = 1.03

@@ -10,22 +10,19 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib.style
 import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from commbench.analysis.run import Run
 from commbench.model import Case
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-    from commbench.analysis.run import Run
 
 WIDE_IN, NARROW_IN = 9.0, 4.6
 """The width of figures, 900 px at the 100 dpi for which the font sizes are chosen; on a phone."""

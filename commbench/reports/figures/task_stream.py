@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba_array
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from commbench.analysis.run import Run
+from commbench.model import Case
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
 from commbench.reports.figures.iteration_figures import typical_iteration
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from commbench.analysis.run import Run
-    from commbench.model import Case
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000

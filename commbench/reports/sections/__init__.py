@@ -7,16 +7,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_message_size, format_seconds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),

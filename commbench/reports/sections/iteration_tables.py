@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.model import USER_CODE, Case, ClusterSpec, Comparison
@@ -26,9 +28,6 @@ from commbench.reports.sections import (
     with_tuning,
 )
 from commbench.reports.sections.differences import ratio, slowdowns, verdict_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
@@ -23,9 +25,6 @@ from commbench.reports.sections import (
     quantity,
     warmup,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MAX_SIZES = 7
 """The maximum sizes of messages in the opening, and in a table of layers."""

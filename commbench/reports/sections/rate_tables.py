@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.model.units import format_bandwidth, format_seconds
@@ -26,9 +27,6 @@ from commbench.reports.sections import (
     variants_title,
     with_tuning,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TASK_S = "task_s"
 """The parameter that is the duration of a task."""
