@@ -17,6 +17,7 @@ import pandas as pd
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
+from commbench.reports.sections import natural
 from commbench.stats.selection import measured
 
 _RECEIVES, _SENDS = 1_000_000, 2_000_000
@@ -62,17 +63,13 @@ def _case(run: Run, case: Case, samples: pd.DataFrame, first_process: int) -> It
     )
     # Fetches have records of their senders and sizes, which the bars of the task stream lack.
     tasks = tasks[tasks["action"] != "transfer"]
-    workers = sorted({*tasks["worker"], *fetches["src"], *fetches["dst"]}, key=_by_number)
+    workers = sorted({*tasks["worker"], *fetches["src"], *fetches["dst"]}, key=natural)
     processes = {name: first_process + position for position, name in enumerate(workers)}
     for name, pid in processes.items():
         title = f"{run.case_names[case.id]}, worker {name}"
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
     yield from _tasks(tasks, processes, began_s)
     yield from _fetches(fetches, processes, began_s)
-
-
-def _by_number(name: str) -> tuple[int, str]:
-    return len(name), name
 
 
 def _tasks(tasks: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:

@@ -18,7 +18,7 @@ from commbench.analysis.run import Run
 from commbench.model import LAYERS, Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
-from commbench.reports.sections import median_time, with_tuning
+from commbench.reports.sections import median_time, natural, with_tuning
 
 LINE_IN = 0.36
 ASIDE_PT = 53
@@ -294,4 +294,4 @@ def _draw_bars(
 
 
 def _position(name: str) -> tuple[bool, list[tuple[str, int]]]:
-    return name in SHORT, style.natural(name)
+    return name in SHORT, natural(name)

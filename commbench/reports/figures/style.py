@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from commbench.analysis.run import Run
 from commbench.model import Case
+from commbench.reports.sections import natural
 
 WIDE_IN, NARROW_IN = 9.0, 4.6
 """The width of figures, 900 px at the 100 dpi for which the font sizes are chosen; on a phone."""
@@ -295,11 +295,6 @@ def contrast(colour: Any) -> str:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if luminance > 0.179 else "white"
-
-
-def natural(name: str) -> list[tuple[str, int]]:
-    """Return a sorting key that puts ``worker-10`` after ``worker-9``."""
-    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def entitle(ax: Axes, name: str, note: str, width: float) -> None:

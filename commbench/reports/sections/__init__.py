@@ -264,6 +264,11 @@ def printable(text: str) -> str:
     return re.sub(_FORMATTING, "\N{REPLACEMENT CHARACTER}", text)
 
 
+def natural(name: str) -> list[tuple[str, int]]:
+    """Return a sorting key that puts ``worker-10`` after ``worker-9``."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
 def some(names: Sequence[str], most: int) -> str:
     """Return the first `most` of `names`, and their number if there are more."""
     return ", ".join(names[:most]) + f", … ({len(names)})" * (len(names) > most)

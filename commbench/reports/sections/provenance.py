@@ -8,7 +8,7 @@ from itertools import islice
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import REST, Section, Table, labels, quantities, some
+from commbench.reports.sections import REST, Section, Table, labels, natural, quantities, some
 from commbench.stats.selection import in_suite_order
 
 _MAX_FAILURES = 3
@@ -71,7 +71,7 @@ def _location_tables(run: Run) -> Iterator[Table]:
     places = run.worker_places
     if places.empty:
         return
-    by_name = places.sort_values("worker", key=lambda names: names.map(lambda n: (len(n), n)))
+    by_name = places.sort_values("worker", key=lambda names: names.map(natural))
     alike = ["case_id", "host", "host_id", "cpus", "numa_nodes", "gpu", "gpu_uuid", "nic"]
     groups = in_suite_order(by_name, run, ["case_id"]).groupby(alike, sort=False)
     gpus = bool((places["gpu"] != "").any())

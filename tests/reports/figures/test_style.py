@@ -10,6 +10,7 @@ from drawing import together, workload
 
 from commbench.model import LAYERS, Case
 from commbench.reports.figures import iteration_figures, style
+from commbench.reports.sections import natural
 
 
 def _run(*backends):
@@ -66,7 +67,7 @@ def test_failed_launches_are_counted():
 def test_names_with_numbers_are_sorted_by_number():
     run = together(workload("tcp", n_workers=11, launches=1))
     assert style.workers(run, [run.suite.cases[0].id]) == [str(n) for n in range(11)]
-    assert sorted(["w-10", "w-9", "v"], key=style.natural) == ["v", "w-9", "w-10"]
+    assert sorted(["w-10", "w-9", "v"], key=natural) == ["v", "w-9", "w-10"]
 
 
 @pytest.mark.parametrize(
