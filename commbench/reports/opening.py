@@ -14,11 +14,17 @@ from typing import Any
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
-from commbench.model import FETCHES, LAYERS, Comparison
-from commbench.model.units import format_message_size, format_seconds
+from commbench.model import LAYERS, Comparison
+from commbench.model.units import format_seconds
 from commbench.reports import findings
 from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
-from commbench.reports.sections.differences import design_for_verdict, ranked, resolution, slowdowns
+from commbench.reports.sections.differences import (
+    design_for_verdict,
+    ranked,
+    resolution,
+    slowdowns,
+    subject,
+)
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.comparison import MIN_LAUNCHES
@@ -111,17 +117,13 @@ def _verdicts(run: Run) -> Iterator[str]:
     tasks = table["case_id"].map(run.case_labels)
     yield from scaling_table.verdicts(run)
     scaled = {case_id for _, points in scaling_table.series(run) for case_id in points["case_id"]}
-    for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
+    for (_, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
         n_cases = rows["case_id"].nunique()
         sizes = rows.groupby("payload_bytes")["case_id"].nunique()
         shared = sizes.index[sizes == n_cases] if (sizes == n_cases).any() else sizes.index
         for size in sorted({shared.min(), shared.max()}):
             group = rows[rows["payload_bytes"] == size].sort_values("median_s", kind="stable")
-            what = str(task)
-            if layer != "workload":
-                nbytes = run.message_bytes(group["case_id"].iloc[0], str(layer), size)
-                what += f", {FETCHES.get(str(layer), f'{layer} layer')}"
-                what += f", {format_message_size(nbytes)}"
+            what = subject(run, group["case_id"].iloc[0], str(layer), size)
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()

@@ -16,11 +16,12 @@ from commbench.machine import cores
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_seconds
 from commbench.reports import json, junit, markdown, terminal
-from commbench.reports.sections import Quantity, Table, some, started_at
+from commbench.reports.sections import Table, plural, some, started_at
 from commbench.reports.sections.differences import (
     VERDICT_COLUMNS,
     message_size,
     note,
+    times,
     verdict_cells,
 )
 
@@ -67,7 +68,7 @@ class ComparedRuns:
 
     @property
     def _count(self) -> str:
-        return "1 case" if len(self.comparisons) == 1 else f"{len(self.comparisons)} cases"
+        return plural(len(self.comparisons), "case")
 
     @property
     def headline(self) -> list[str]:
@@ -75,8 +76,8 @@ class ComparedRuns:
         n_launches = min(comparison.n_launches for comparison in self.comparisons)
         least = stats.least_launches(len(self.comparisons))
         remedy = (
-            f"{'1 launch' if n_launches == 1 else f'{n_launches} launches'} can't decide "
-            f"{self._count}, whatever their times; {least} can"
+            f"{plural(n_launches, 'launch')} can't decide {self._count}, whatever their times; "
+            f"{least} can"
             if n_launches < least
             else _found_from(self.with_verdict("inconclusive"))
             + "More --launches can decide, or a quieter machine"
@@ -127,7 +128,7 @@ class ComparedRuns:
             tuple(
                 (
                     self.case(c), form(c.baseline_s), form(c.candidate_s),
-                    *(_usual(c) for _ in days), *verdict_cells(c),
+                    *(times(c.sessions_ratio) for _ in days), *verdict_cells(c),
                 )
                 for c in self.comparisons
             ),
@@ -165,11 +166,6 @@ def _found_from(comparisons: Sequence[Comparison]) -> str:
     """Return the ratio that these cases need to be called slower, as a sentence."""
     ratios = [c.detectable for c in comparisons if math.isfinite(c.detectable)]
     return f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
-
-
-def _usual(comparison: Comparison) -> str:
-    ratio = comparison.sessions_ratio
-    return Quantity("—" if math.isnan(ratio) else f"{ratio:.2f}×", ratio)
 
 
 def _terminal(runs: ComparedRuns) -> str:

@@ -104,6 +104,15 @@ def _missed(run: Run, c: Comparison) -> str:
     return f"{'any' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
 
 
+def subject(run: Run, case_id: str, layer: str, payload_bytes: int) -> str:
+    """Return the label of a task; for messages also their layer and size."""
+    what = run.case_labels[case_id]
+    if layer == "workload":
+        return what
+    size = format_message_size(run.message_bytes(case_id, layer, payload_bytes))
+    return f"{what}, {FETCHES.get(layer, f'{layer} layer')}, {size}"
+
+
 def message_size(run: Run, comparison: Comparison) -> str:
     """Return the size of the compared messages, or of a pair's block of all-to-all."""
     return format_message_size(_message_bytes(run, comparison))
@@ -165,7 +174,7 @@ def ranked(
 
 def ratio(comparison: Comparison) -> str:
     """Return for example ``1.23×, slower``."""
-    return Quantity(f"{_times(comparison)}, {comparison.verdict}", comparison.ratio)
+    return Quantity(f"{times(comparison.ratio)}, {comparison.verdict}", comparison.ratio)
 
 
 VERDICT_COLUMNS = ("time", "95%\ninterval", "p", "finds\nfrom", "same\nwithin", "verdict")
@@ -175,7 +184,7 @@ def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
     """Return the cells of ``VERDICT_COLUMNS``; intervals are sorted by their lower end."""
     c = comparison
     return (
-        _times(c),
+        times(c.ratio),
         _interval(c.ci_low, c.ci_high),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
         Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
@@ -188,9 +197,9 @@ def _interval(low: float, high: float) -> Quantity:
     return Quantity("none" if math.isnan(low) else f"{low:.2f}…{high:.2f}", low)
 
 
-def _times(comparison: Comparison) -> Quantity:
-    text = "—" if math.isnan(comparison.ratio) else f"{comparison.ratio:.2f}×"
-    return Quantity(text, comparison.ratio)
+def times(ratio: float) -> Quantity:
+    """Return a ratio of times, or a dash if it is nan."""
+    return Quantity("—" if math.isnan(ratio) else f"{ratio:.2f}×", ratio)
 
 
 SECTION = Section(

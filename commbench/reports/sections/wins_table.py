@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commbench.analysis.run import Run
-from commbench.model import FETCHES, Comparison
+from commbench.model import Comparison
 from commbench.reports.sections import Section, Table, plural
-from commbench.reports.sections.differences import message_size, ranked, slowdowns
+from commbench.reports.sections.differences import ranked, slowdowns, subject
 from commbench.reports.sections.iteration_tables import causes
 from commbench.stats.comparison import MIN_LAUNCHES
 
@@ -65,13 +65,9 @@ def _tasks(run: Run) -> dict[str, list[Comparison]]:
             key = run.case_labels[c.baseline_id], c.layer
             by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
     tasks = {}
-    for (label, layer), sizes in by_size.items():
+    for (_, layer), sizes in by_size.items():
         for size in sorted({min(sizes), max(sizes)}):
-            what = label
-            if layer != "workload":
-                how = FETCHES.get(layer, f"{layer} layer")
-                what += f", {how}, {message_size(run, sizes[size][0])}"
-            tasks[what] = sizes[size]
+            tasks[subject(run, sizes[size][0].baseline_id, layer, size)] = sizes[size]
     return tasks
 
 
