@@ -135,7 +135,7 @@ def test_a_backend_to_use_whose_bytes_went_another_way_is_marked():
 def differing(parts, verdict="slower"):
     """Return the title for backends A and B whose threads spend these seconds, by part."""
     medians = pd.DataFrame(
-        {part: parts.get(part, (0.1, 0.1)) for part in iteration_tables._DOING}, index=["a", "b"]
+        {part: parts.get(part, (0.1, 0.1)) for part in iteration_tables.DOING}, index=["a", "b"]
     )
     comparison = SimpleNamespace(baseline_id="a", candidate_id="b", ratio=2.0, verdict=verdict)
     return iteration_tables._cause(medians, {"a": "A", "b": "B"}, [comparison])
@@ -162,7 +162,7 @@ def test_the_difference_names_what_threads_do_for_longer(parts, title):
 
 
 def test_the_difference_is_that_to_the_backend_of_the_ratios():
-    parts_s = pd.DataFrame({part: [0.1, 0.1, 0.3] for part in iteration_tables._DOING}, list("abc"))
+    parts_s = pd.DataFrame({part: [0.1, 0.1, 0.3] for part in iteration_tables.DOING}, list("abc"))
     compared = [
         SimpleNamespace(baseline_id=fast, candidate_id="c", ratio=ratio, verdict="slower")
         for fast, ratio in (("b", 3.0), ("a", 2.0))

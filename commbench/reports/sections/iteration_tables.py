@@ -172,23 +172,19 @@ def _interval(row: Any) -> str:
     return Quantity("…".join(range_ends(row.ci_low_s, row.ci_high_s)), row.ci_low_s)
 
 
-_TASKS = {
+TASKS = {
     "compute": "compute", "other_cpu": "other\nCPU", "queue": "no core", "blocked": "blocked",
     "data": "await\ndata", "idle": "idle",
 }  # fmt: skip
+"""The titles of the parts of a task thread's time."""
 _LOOP = {
     "serialize": "seria-\nlize", "deserialize": "dese-\nrialize", "messages": "mes-\nsages",
     "poll": "poll", "loop_queue": "no core", "asleep": "asleep",
 }  # fmt: skip
-
-
-_DOING = {
-    "compute": "compute",
-    "queue": "wait for a core",
-    "blocked": "sleep in tasks",
-    "data": "wait for data",
-    "idle": "have no task",
-}
+DOING = {
+    "compute": "compute", "queue": "wait for a core", "blocked": "sleep in tasks",
+    "data": "wait for data", "idle": "have no task",
+}  # fmt: skip
 """What a thread does in the parts that the opening shows."""
 
 
@@ -203,7 +199,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "Where the time went: task threads of the workers (% of the wall time)",
             {
                 variants_title(run): labels(run, tasks),
-                **{title: map(_percent, tasks[name]) for name, title in _TASKS.items()},
+                **{title: map(_percent, tasks[name]) for name, title in TASKS.items()},
             },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
             "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
@@ -272,8 +268,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
             {
                 "ms of the median": names[rows.index],
                 **{
-                    _TASKS[name].replace("\n", " "): map(number, 1000 * rows[name])
-                    for name in _DOING
+                    TASKS[name].replace("\n", " "): map(number, 1000 * rows[name]) for name in DOING
                 },
                 "cores if idle": map(number, costs["idle_cores"][rows.index]),
             },
@@ -296,7 +291,7 @@ def _parts(run: Run) -> pd.DataFrame:
     # The little time on a core between tasks has no column.
     shares = shares.assign(compute=shares["compute"] + shares["other_cpu"]).set_index("case_id")
     medians = run.costs.set_index("case_id")["median_s"]
-    return shares[[*_DOING]].mul(medians[medians.index.isin(shares.index)], axis=0)
+    return shares[[*DOING]].mul(medians[medians.index.isin(shares.index)], axis=0)
 
 
 def _cause(
@@ -328,7 +323,7 @@ def _cause(
     if causes_s.iloc[0] < more_s["idle"] / 2:
         causes_s = more_s
     named = [
-        f"{_DOING[str(part)]} {format_seconds(seconds)} longer"
+        f"{DOING[str(part)]} {format_seconds(seconds)} longer"
         for part, seconds in causes_s.head(2).items()
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]

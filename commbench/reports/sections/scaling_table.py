@@ -10,6 +10,7 @@ import pandas as pd
 from commbench.analysis.run import Run
 from commbench.model.units import format_seconds
 from commbench.reports.sections import Section, Table, percent, plural, quantities
+from commbench.reports.sections.iteration_tables import DOING, TASKS
 from commbench.stats.efficiency import KNEE
 
 _WORK = {
@@ -17,11 +18,10 @@ _WORK = {
     "weak": "weak scaling, the work grows with the workers",
     "mixed": "the work grows, but not in proportion to the workers",
 }
-_DOING = {"compute": "compute", "data": "await\ndata", "queue": "no core", "idle": "no task"}
-_WAITS = {
-    "data": "await data", "queue": "wait for a core", "idle": "have no task",
-    "blocked": "sleep in tasks",
-}  # fmt: skip
+_PARTS = ("compute", "data", "queue", "idle", "blocked")
+_TITLES = {**TASKS, "idle": "no task"}
+# "Wait for data for 40% of the time" would be hard to read.
+_DOING = {**DOING, "data": "await data"}
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -35,7 +35,7 @@ def tables(run: Run) -> Iterator[Table]:
                 "median": quantities(format_seconds, rows["median_s"]),
                 "efficiency": quantities(percent, rows["efficiency"]),
                 "95 % interval": map(_interval, rows.itertuples()),
-                **{heading: quantities(percent, shares[part]) for part, heading in _DOING.items()},
+                **{_TITLES[part]: quantities(percent, shares[part]) for part in _PARTS[:-1]},
             },
             "Efficiency: work per second and worker, relative to the fewest workers. The other "
             "columns are shares of the time of a task thread.",
@@ -66,12 +66,12 @@ def verdicts(run: Run) -> Iterator[str]:
                 f"{shown.n_workers}, {does}."
             )
             continue
-        shares = _shares(run, rows)[list(_WAITS)]
-        longer = (shares.iloc[end] - shares.iloc[0]).dropna()
+        shares = _shares(run, rows)
+        longer = (shares.iloc[end] - shares.iloc[0]).drop("compute").dropna()
         why = ""
         if len(longer) and longer.max() > 0:
             part = longer.idxmax()
-            why = f", and threads {_WAITS[part]} for {shares[part].iloc[end]:.0%} of the time"
+            why = f", and threads {_DOING[part]} for {shares[part].iloc[end]:.0%} of the time"
         limit = int(before["n_workers"].max())
         yield (
             f"{title}: {sure}at most {plural(limit, 'worker')} for this work. Of "
@@ -92,7 +92,7 @@ def _shares(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the shares of a task thread's time for each row, nan if it wasn't profiled."""
     shares = run.profile_shares
     shares = shares[shares["compute"].notna()].drop_duplicates("case_id").set_index("case_id")
-    return shares[[*_DOING, "blocked"]].reindex(rows["case_id"]).set_axis(rows.index)
+    return shares[[*_PARTS]].reindex(rows["case_id"]).set_axis(rows.index)
 
 
 def _interval(row: Any) -> str:
