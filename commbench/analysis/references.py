@@ -269,13 +269,13 @@ def render_references(run: Run) -> str:
     UsageError
         If the run has no values.
     """
-    cases, summaries = {case.id: case for case in run.suite.cases}, run.summaries
+    summaries = run.summaries
     launches = run.launch_medians[run.launch_medians["median_s"] > 0]
     logarithms = np.log(launches.set_index(GROUP)["median_s"])
     spreads = logarithms.groupby(level=GROUP).std()
     tables = []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
-        case = cases[row.case_id]
+        case = run.cases[row.case_id]
         lines: dict[str, Any] = {
             "system": _system(run), "workload": case.workload, "backend": case.variant,
             "params": {k: v for k, v in case.params.items() if k not in ("sizes", "layers")},

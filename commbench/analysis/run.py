@@ -66,6 +66,11 @@ class Run:
         """The suite of the run."""
         return self.manifest.suite
 
+    @cached_property
+    def cases(self) -> dict[str, Case]:
+        """The cases of the suite, by id."""
+        return {case.id: case for case in self.suite.cases}
+
     def __repr__(self) -> str:
         cases = self.suite.cases
         tasks, backends = (
@@ -120,8 +125,7 @@ class Run:
             frame = tables.frame_from_parts(self.path, kind)
         else:
             frame = tables.frame_from_rows(self._lines[0].pop(kind), kind)
-        cases = {case.id: case for case in self.suite.cases}
-        if others := {*frame["case_id"].unique()} - cases.keys():
+        if others := {*frame["case_id"].unique()} - self.cases.keys():
             foreign = frame["case_id"].isin(others)
             self._foreign[kind] = (
                 f"{foreign.sum()} {kind}s of cases that are not the run's are left out"
@@ -191,7 +195,7 @@ class Run:
 
     def message_bytes(self, case_id: str, layer: str, payload_bytes: float) -> int:
         """Return the size of a message; for all pairs at once, the size of a pair's block."""
-        n = next(case.cluster.n_workers for case in self.suite.cases if case.id == case_id)
+        n = self.cases[case_id].cluster.n_workers
         return int(payload_bytes) // (n * (n - 1) if layer == "together" else 1)
 
     @property

@@ -108,11 +108,10 @@ def disturbances(run: Run) -> list[Disturbance]:
 
 def _unequal_work(run: Run) -> Iterator[str]:
     moved, names = dict[tuple[str, int], dict[str, float]](), run.case_names
-    n_workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
     for c in run.comparisons:
         if c.verdict == "unequal":
             sizes = {c.baseline_id: c.baseline_moved_bytes, c.candidate_id: c.candidate_moved_bytes}
-            task = run.case_labels[c.baseline_id], n_workers[c.baseline_id]
+            task = run.case_labels[c.baseline_id], run.cases[c.baseline_id].cluster.n_workers
             moved.setdefault(task, {}).update(sizes)
     pinned = {case.id for case in run.suite.cases if case.cluster.task_placement == "pinned"}
     for sizes in moved.values():

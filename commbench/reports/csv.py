@@ -9,8 +9,7 @@ from commbench.analysis.run import Run
 
 def render(run: Run) -> str:
     """Return the summaries as comma-separated values with a header, parameters as JSON."""
-    by_id = {case.id: case for case in run.suite.cases}
-    cases = [by_id[case_id] for case_id in run.costs["case_id"]]
+    cases = [run.cases[case_id] for case_id in run.costs["case_id"]]
     table = run.costs.assign(
         params=[json.dumps(dict(case.params)) for case in cases],
         n_workers=[case.cluster.n_workers for case in cases],

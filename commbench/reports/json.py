@@ -25,10 +25,9 @@ _CHUNK = 10_000
 def render(run: Run) -> str:
     """Return the whole report as one JSON object."""
     manifest = run.manifest
-    cases = {case.id: case for case in run.suite.cases}
     described = _rows(run.costs)
     for row in described:
-        case = cases[row["case_id"]]
+        case = run.cases[row["case_id"]]
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
         row["settings"] = case.settings

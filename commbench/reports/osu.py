@@ -47,10 +47,9 @@ def render(run: Run) -> str:
             f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for ping-pongs; "
             "commbench report RUN --format csv has all samples"
         )
-    cases = {case.id: case for case in run.suite.cases}
     depth = table["layer"].map(LAYERS.index)
     blocks = [
-        "\n".join(_block(run, cases[str(case_id)], group))
+        "\n".join(_block(run, run.cases[str(case_id)], group))
         for case_id, rows in table.groupby("case_id", sort=False)
         for _, group in rows.groupby(depth)
     ]

@@ -53,13 +53,12 @@ def render(run: Run) -> str:
 
 
 def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
-    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     samples = _labelled(run)
-    samples = samples[samples["case_id"].isin(list(good))]
+    samples = samples[samples["case_id"].isin(list(good_launches(run)))]
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         launches = [_run(launch) for _, launch in group.groupby("launch")]
         if runs := [launch for launch in launches if launch["values"]]:
-            yield {"metadata": _names(cases[str(case_id)], str(layer), int(size)), "runs": runs}
+            yield {"metadata": _names(run.cases[str(case_id)], str(layer), int(size)), "runs": runs}
 
 
 def _labelled(run: Run) -> pd.DataFrame:

@@ -71,7 +71,7 @@ class Side:
 
 def sides(run: Run) -> list[Side]:
     """Return every case, layer and size with a successful launch, in the suite's order."""
-    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
+    good = good_launches(run)
     samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
@@ -85,7 +85,7 @@ def sides(run: Run) -> list[Side]:
             for launch, part in group.groupby("launch")["seconds"]
         }
         nbytes = float(moved.get(case_id, math.nan)) if layer == "workload" else math.nan
-        every.append(make_side(cases[str(case_id)], str(layer), int(size), launches, nbytes))
+        every.append(make_side(run.cases[str(case_id)], str(layer), int(size), launches, nbytes))
     return every
 
 

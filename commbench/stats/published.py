@@ -221,10 +221,10 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
         medians, the smallest and the largest of them; for ``transfer time`` the median and the
         quartiles of single transfers.
     """
-    cases, rows = {case.id: case for case in run.suite.cases}, []
+    rows = []
     for quantity in wanted:
         for case_id, layer, message_bytes, limits in _measured(quantity, run):
-            case = cases[str(case_id)]
+            case = run.cases[str(case_id)]
             n_workers = 0 if run.kinds[case.id] == "pair" else case.cluster.n_workers
             what = (case.id, quantity, case.workload, case.backend, case.cluster.device, n_workers)
             rows.append((*what, layer, message_bytes, *limits))

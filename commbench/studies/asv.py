@@ -151,12 +151,11 @@ def benchmark(workload: str) -> str:
 
 def medians(run: Run) -> Medians:
     """Return the medians of the successful launches of `run`."""
-    cases, good = {case.id: case for case in run.suite.cases}, good_launches(run)
     table = run.launch_medians
-    table = table[table["case_id"].isin(list(good))]
+    table = table[table["case_id"].isin(list(good_launches(run)))]
     by_benchmark: Medians = {}
     for (case_id, layer, size), group in table.groupby(GROUP, sort=False):
-        case = cases[str(case_id)]
+        case = run.cases[str(case_id)]
         # On a cluster, the size depends on the settings, and is only known after measuring.
         size = None if layer == "workload" else int(size)
         key = (case.backend, str(layer), size, describe_settings(case))

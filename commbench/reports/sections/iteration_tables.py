@@ -47,7 +47,6 @@ def time_tables(run: Run) -> Iterator[Table]:
     if run.is_user_code:
         yield _region_table(table, "Times of the regions")
         return
-    cases = {case.id: case for case in run.suite.cases}
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
         payload = int(first.payload_bytes)
@@ -56,7 +55,7 @@ def time_tables(run: Run) -> Iterator[Table]:
             if c.baseline_id == first.case_id and c.layer == "workload"
         } | {first.case_id: Quantity("1", 1)}  # fmt: skip
         yield Table.from_columns(
-            f"{_describe(cases[first.case_id])}: time per iteration",
+            f"{_describe(run.cases[first.case_id])}: time per iteration",
             {
                 variants_title(run): with_tuning(group.backend),
                 "median": map(median_time, group.itertuples()),

@@ -33,12 +33,11 @@ _MAX_SIZES = 7
 def tables_by_size(run: Run) -> Iterator[Table]:
     """Yield the tables of every ping-pong and layer."""
     table = run.costs[run.costs["layer"].isin(LAYERS)]
-    cases = {case.id: case for case in run.suite.cases}
-    modes = {case_id: stats.pingpong_mode(case) for case_id, case in cases.items()}
+    modes = {case_id: stats.pingpong_mode(case) for case_id, case in run.cases.items()}
     table = table.sort_values("layer", key=lambda names: names.map(LAYERS.index), kind="stable")
     keys = [table["case_id"].map(run.case_labels), table["case_id"].map(modes), "layer"]
     for (task, mode, layer), group in table.groupby(keys, sort=False):
-        case = cases[group["case_id"].iloc[0]]
+        case = run.cases[group["case_id"].iloc[0]]
         for what, texts, note in _columns_by_size(run, case, mode, layer, group):
             cells = zip(zip(group.payload_bytes, group.backend, strict=True), texts, strict=True)
             yield by_size(f"{task}, {layer} layer: {what}", dict(cells), note)
@@ -207,8 +206,8 @@ def _layer_meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
     said = [words[layer] for layer in layers]
     samples = run.samples[run.samples["case_id"].isin(group["case_id"])]
     for tool, rows in samples[samples["tool"] != ""].groupby("tool"):
-        cases = {case.id: case.variant for case in run.suite.cases}
-        heads = {cases[case_id].partition(":")[0] for case_id in rows["case_id"].unique()}
+        variants = (run.cases[case_id].variant for case_id in rows["case_id"].unique())
+        heads = {variant.partition(":")[0] for variant in variants}
         said.append(
             f"raw of {' and '.join(sorted(heads))} is {tool}, whose payloads can't be verified; "
             "progress modes make no difference to it."

@@ -57,10 +57,10 @@ def _rows(run: Run) -> list[_Row]:
 def _tasks(run: Run) -> dict[str, list[Comparison]]:
     """Return the comparisons by task; of messages those of the smallest and the largest size."""
     twins = {case.id for case in run.suite.cases if case.original}
-    n_workers = {case.id: case.cluster.n_workers for case in run.suite.cases}
     by_size: dict[tuple[str, str], dict[int, list[Comparison]]] = {}
     for c in run.comparisons:
-        same_size = n_workers[c.baseline_id] == n_workers[c.candidate_id]
+        one, two = run.cases[c.baseline_id].cluster, run.cases[c.candidate_id].cluster
+        same_size = one.n_workers == two.n_workers
         if same_size and c.layer != "memcpy" and not {c.baseline_id, c.candidate_id} & twins:
             key = run.case_labels[c.baseline_id], c.layer
             by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
