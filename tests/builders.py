@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commbench import model
@@ -15,6 +16,7 @@ from commbench.errors import CommbenchError
 from commbench.harness import runner
 from commbench.harness.launch import run_launch
 from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Region, Suite
+from commbench.stats.comparison import Side
 from commbench.store import tables
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
@@ -342,3 +344,10 @@ def expanded(emitted: Iterable[Record | Batch]) -> list[Record]:
     for item in emitted:
         records(item)
     return records
+
+
+def make_side(case: Case, layer: str, size: int, launches: Mapping[int, Any]) -> Side:
+    """Return the side of a comparison with these samples, given by the block of their launch."""
+    blocks = tuple(sorted(launches))
+    medians = np.array([np.median(launches[block]) for block in blocks])
+    return Side(case=case, layer=layer, payload_bytes=size, blocks=blocks, medians=medians)

@@ -31,7 +31,7 @@ from commbench.model import Case, Comparison
 from commbench.stats import inference
 from commbench.stats.inference import CONFIDENCE
 from commbench.stats.pairs import moved_bytes
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured
+from commbench.stats.selection import GROUP, good_launches
 from commbench.stats.sequential import significance
 
 if TYPE_CHECKING:
@@ -71,38 +71,21 @@ class Side:
 
 def sides(run: Run) -> list[Side]:
     """Return every case, layer and size with a successful launch, in the suite's order."""
-    good = good_launches(run)
-    samples = in_suite_order(measured(run), run)
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
     moved = moved_bytes(run)
+    table = run.launch_medians
+    table = table[table["case_id"].isin(list(good_launches(run)))]
     every = []
-    for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
-        if case_id not in good:
-            continue
-        launches = {
-            int(numbers[case_id, launch]): part.to_numpy()
-            for launch, part in group.groupby("launch")["seconds"]
-        }
+    for (case_id, layer, size), group in table.groupby(GROUP, sort=False):
+        launches = zip(group["launch"], group["median_s"], strict=True)
+        medians = {int(numbers[case_id, launch]): median_s for launch, median_s in launches}
+        blocks = tuple(sorted(medians))
+        values = np.array([medians[block] for block in blocks])
         nbytes = float(moved.get(case_id, math.nan)) if layer == "workload" else math.nan
-        every.append(make_side(run.cases[str(case_id)], str(layer), int(size), launches, nbytes))
+        case = run.cases[str(case_id)]
+        every.append(Side(case, str(layer), int(size), blocks, values, nbytes))
     return every
-
-
-def make_side(
-    case: Case, layer: str, size: int, launches: Mapping[int, np.ndarray[Any, Any]],
-    moved_bytes: float = math.nan,
-) -> Side:  # fmt: skip
-    """Return the side of a comparison with these samples, given by the block of their launch."""
-    numbers = tuple(sorted(launches))
-    return Side(
-        case=case,
-        layer=layer,
-        payload_bytes=size,
-        blocks=numbers,
-        medians=np.array([np.median(launches[number]) for number in numbers]),
-        moved_bytes=moved_bytes,
-    )
 
 
 def comparisons(run: Run) -> list[Comparison]:

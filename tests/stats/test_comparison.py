@@ -9,7 +9,7 @@ from builders import message, sample, wire
 from commbench import stats
 from commbench.analysis import warnings
 from commbench.model import ClusterSpec
-from commbench.stats.comparison import compare_pairs, make_side
+from commbench.stats.comparison import compare_pairs
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 
@@ -17,7 +17,9 @@ STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 def sides_of(*backends):
     """Return the side of each backend, given as its name and its launches' medians."""
     return [
-        make_side(builders.case(name), "workload", 8, dict(enumerate(np.array([medians]).T)))
+        builders.make_side(
+            builders.case(name), "workload", 8, dict(enumerate(np.array([medians]).T))
+        )
         for name, medians in backends
     ]
 

@@ -7,7 +7,7 @@ import builders
 import numpy as np
 import pytest
 
-from commbench.stats.comparison import MIN_EFFECT, compare_pairs, make_side
+from commbench.stats.comparison import MIN_EFFECT, compare_pairs
 from commbench.stats.sequential import CONFIDENCE, N_LOOKS, look_level
 
 Launches = list[np.ndarray[Any, Any]]
@@ -17,7 +17,7 @@ N_LAUNCHES = 100
 
 def verdict(one, two, alpha=1 - CONFIDENCE, *, paired=True):
     sides = [
-        make_side(case, "comm", 1, dict(enumerate(launches)))
+        builders.make_side(case, "comm", 1, dict(enumerate(launches)))
         for case, launches in zip(CASES, (one, two), strict=True)
     ]
     (comparisons,) = compare_pairs([(sides[0], sides[1])], MIN_EFFECT, paired=paired, alpha=alpha)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from commbench.reports.sections.differences import resolution
-from commbench.stats.comparison import compare_pairs, make_side
+from commbench.stats.comparison import compare_pairs
 from commbench.stats.inference import MANN_WHITNEY, SIGNED_RANK, detectable_shift
 
 
@@ -35,7 +35,7 @@ def side(name, factor, deviation, n_launches, rng):
         launch: factor * np.exp(rng.normal(0, deviation) + rng.normal(0, 0.05, 3))
         for launch in range(n_launches)
     }
-    return make_side(builders.case(name), "workload", 8, samples)
+    return builders.make_side(builders.case(name), "workload", 8, samples)
 
 
 @pytest.mark.parametrize(("n_launches", "deviation"), [(6, 0.1), (10, 0.05), (20, 0.1)])

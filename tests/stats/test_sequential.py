@@ -7,7 +7,7 @@ import scipy
 
 from commbench.model import Stopping
 from commbench.stats import sequential
-from commbench.stats.comparison import compare_pairs, make_side
+from commbench.stats.comparison import compare_pairs
 
 RULE = Stopping(budget_s=300.0)
 
@@ -31,7 +31,7 @@ def simulated(n_launches, between, within, iterations, ratio, rng):
         for level in (1.0, ratio)
     ]
     return [
-        [make_side(case, "workload", 1, dict(enumerate(np.exp(log[:n])))) for log in logs]
+        [builders.make_side(case, "workload", 1, dict(enumerate(np.exp(log[:n])))) for log in logs]
         for n in np.ceil(np.arange(1, 6) * n_launches / 5).astype(int)
     ]
 
