@@ -50,8 +50,7 @@ def additions(run: Run) -> pd.DataFrame:
     table = table[table["layer"].isin(LAYERS) & table["case_id"].isin(latency)]
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
-    depth = table["layer"].map({layer: index for index, layer in enumerate(LAYERS)})
-    table = table.assign(depth=depth).sort_values("depth", kind="stable")
+    table = table.sort_values("layer", key=lambda names: names.map(LAYERS.index), kind="stable")
     below = table.groupby(key)[["layer", "median_s", "ci_low_s", "ci_high_s"]].shift()
     # A comparison with nan, for a missing interval, is false.
     apart = (table["ci_low_s"] > below["ci_high_s"]) | (table["ci_high_s"] < below["ci_low_s"])
@@ -59,7 +58,7 @@ def additions(run: Run) -> pd.DataFrame:
         below=below["layer"].fillna(""),
         added_s=table["median_s"] - below["median_s"],
         apart=apart,
-    ).drop(columns="depth")
+    )
 
 
 def shown_sizes(sizes: list[int], n_most: int) -> list[int]:

@@ -233,25 +233,13 @@ def coverage(run: Run) -> pd.DataFrame:
         wire_bytes = int(wire[~to_itself & (wire.dst != "")].nbytes.sum())
         ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
         n_started = int(fetches["n_started"].sum())
-        rows.append(
-            {
-                "case_id": case.id,
-                "workload": case.workload,
-                "backend": case.variant,
-                "logged_bytes": logged_bytes,
-                "p2p_bytes": p2p_bytes,
-                "wire_bytes": wire_bytes,
-                "coverage": logged_bytes / wire_bytes if wire_bytes else float("nan"),
-                "self_bytes": int(wire[to_itself].nbytes.sum()),
-                "loopback_bytes": math.nan
-                if network.empty
-                else int(network[network.interface == "lo"].nbytes.sum()),
-                "n_logged": n_logged,
-                "n_started": n_started,
-                **ends,
-                "n_lost": n_started - int(ends.sum()) - n_logged,
-            }
-        )
+        share = logged_bytes / wire_bytes if wire_bytes else math.nan
+        self_bytes = int(wire[to_itself].nbytes.sum())
+        on_lo = int(network[network.interface == "lo"].nbytes.sum()) if len(network) else math.nan
+        n_lost = n_started - int(ends.sum()) - n_logged
+        names = (case.id, case.workload, case.variant)
+        nbytes = (logged_bytes, p2p_bytes, wire_bytes, share, self_bytes, on_lo)
+        rows.append((*names, *nbytes, n_logged, n_started, *ends, n_lost))
     return pd.DataFrame(rows, columns=list(_COVERAGE))
 
 

@@ -103,10 +103,6 @@ def _slow_pair_table(run: Run, most: int) -> Table:
     )
 
 
-def _bytes_if_known(nbytes: float) -> str:
-    return "—" if math.isnan(nbytes) else format_bytes(int(nbytes))
-
-
 def _quartiles(table: pd.DataFrame) -> dict[str, Iterable[str]]:
     return {
         "25 %\nGB/s": map(number, table.q25_Bps / 1e9),
@@ -255,7 +251,7 @@ def _coverage_table(run: Run) -> Table:
             "on the\nwire": quantities(format_bytes, table.wire_bytes),
             "cover-\nage": quantities(percent, table.coverage),
             "to self": quantities(format_bytes, table.self_bytes),
-            "on lo": quantities(_bytes_if_known, table.loopback_bytes),
+            "on lo": quantities(format_bytes, table.loopback_bytes),
             "fetches": quantities(str, table.n_started),
             "busy": quantities(str, table.n_busy + table.n_failed),
             "lost": quantities(str, table.n_lost),
