@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from commbench.machine.topology import Gpu, Host, Nic
 from commbench.model import Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import Table
+from commbench.reports.sections import Table, plural
 
 LINKS = {
     "NV": "NV#: # NVLinks bonded",
@@ -29,8 +29,7 @@ SHORT = {"same NUMA": "own", "same socket": "socket", "cross-socket": "cross"}
 def heading(host: Host) -> str:
     """Return a line with the numbers of NUMA nodes, GPUs and NICs."""
     counts = ((len(host.nodes), "NUMA node"), (len(host.gpus), "GPU"), (len(host.nics), "NIC"))
-    said = [f"{n} {name}{'s' * (n != 1)}" for n, name in counts]
-    return f"{host.name}: {', '.join(said)}"
+    return f"{host.name}: {', '.join(plural(n, name) for n, name in counts)}"
 
 
 def tables(host: Host) -> Iterator[Table]:
@@ -99,7 +98,7 @@ def _node(number: int | None) -> str:
 def _matrix(host: Host) -> Table:
     devices = host.devices
     links = {one: [host.link(one, other) for other in devices] for one in devices}
-    kinds = {link.rstrip("0123456789") for row in links.values() for link in row}
+    kinds = {link_kind(link) for row in links.values() for link in row}
     notes = [text for kind, text in LINKS.items() if kind in kinds]
     return Table(
         "Links",
@@ -107,6 +106,11 @@ def _matrix(host: Host) -> Table:
         tuple((one, *(SHORT.get(link, link) or "—" for link in row)) for one, row in links.items()),
         "; ".join(notes) + "." * bool(notes),
     )
+
+
+def link_kind(link: str) -> str:
+    """Return the key of a link in ``LINKS``: NVLinks have their number at the end."""
+    return link.rstrip("0123456789")
 
 
 def placement_file(placement: Sequence[Placement], host: Host) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from matplotlib.patches import Patch
 
 from commbench.machine.topology import Host, rank
 from commbench.reports.figures import style
-from commbench.reports.host_tables import LINKS, SHORT
+from commbench.reports.host_tables import LINKS, SHORT, link_kind
 
 _COLOURS = {
     "X": "#E4E4E4", "NV": "#117733", "PIX": "#88CCEE", "PXB": "#6699CC", "PHB": "#AAAADD",
@@ -32,7 +31,7 @@ def draw(host: Host) -> Figure:
     """Return a figure of the links of `host`, or one that says that it has no links."""
     devices = host.devices
     links = [[host.link(one, other) for other in devices] for one in devices]
-    kinds = sorted({_kind(link) for row in links for link in row} - {"X"}, key=rank)
+    kinds = sorted({link_kind(link) for row in links for link in row} - {"X"}, key=rank)
     legend = [Patch(color=_COLOURS[kind], label=LINKS.get(kind, "not known")) for kind in kinds]
     side = min(7.2, 0.6 + 0.36 * len(devices))
     cpus = dict.fromkeys(gpu.cpus for gpu in host.gpus if gpu.cpus)
@@ -51,10 +50,6 @@ def draw(host: Host) -> Figure:
     if legend:
         part.legend(handles=legend, loc="outside lower left", ncols=3)
     return figure
-
-
-def _kind(link: str) -> str:
-    return "NV" if re.fullmatch(r"NV[0-9]+", link) else link
 
 
 def _matrix(ax: Axes, devices: Sequence[str], links: Sequence[Sequence[str]]) -> None:
@@ -84,7 +79,7 @@ def _matrix(ax: Axes, devices: Sequence[str], links: Sequence[Sequence[str]]) ->
 
 def _colour(link: str) -> tuple[float, float, float]:
     """Return the colour of a class of links: darker for more NVLinks."""
-    red, green, blue = to_rgb(_COLOURS.get(_kind(link), "white"))
+    red, green, blue = to_rgb(_COLOURS.get(link_kind(link), "white"))
     if not link.startswith("NV"):
         return red, green, blue
     share = 0.35 + 0.65 * min(1.0, math.log1p(int(link[2:])) / math.log1p(_MOST_NVLINKS))

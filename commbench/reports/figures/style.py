@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from commbench.analysis.run import Run
 from commbench.model import Case
-from commbench.reports.sections import natural
+from commbench.reports.sections import natural, plural
 
 WIDE_IN, NARROW_IN = 9.0, 4.6
 """The width of figures, 900 px at the 100 dpi for which the font sizes are chosen; on a phone."""
@@ -199,7 +199,7 @@ def failed(run: Run, case_id: str) -> str:
     ended = {*ends.launch, *run.failures.launch[run.failures.case_id == case_id]}
     # A launch that succeeded after the run was resumed does not count as failed.
     bad = len(ended - {*ends.launch[ends.ok.astype(bool)]})
-    return f"{bad} of {len(ended)} launch{'es' * (len(ended) > 1)} failed" if bad else ""
+    return f"{bad} of {plural(len(ended), 'launch')} failed" if bad else ""
 
 
 def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -> str:

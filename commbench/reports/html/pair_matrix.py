@@ -22,7 +22,7 @@ from commbench.model import Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
 from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale
-from commbench.reports.sections import CHANNELS
+from commbench.reports.sections import CHANNELS, plural
 from commbench.reports.sections import number as format_number
 
 _MAX_SIDE = 64
@@ -172,9 +172,9 @@ def _matrix(
 def _describe_block(row: Any, n_pairs: int, n_slow: int, least: str) -> list[str]:
     """Return the lines on all pairs of a cell, which precede those on its slowest pair."""
     missing = n_pairs - row.n_pairs
-    transfers = f"{row.all_n} transfer{'s' * (row.all_n != 1)}, {format_bytes(row.all_bytes)}"
+    transfers = f"{plural(row.all_n, 'transfer')}, {format_bytes(row.all_bytes)}"
     return [
-        f"{row.n_pairs} pair{'s' * (row.n_pairs != 1)}: {transfers}",
+        f"{plural(row.n_pairs, 'pair')}: {transfers}",
         *[f"{missing} more without a transfer ≥ {least}"] * (missing > 0),
         *[f"{n_slow} of them slow"] * (n_slow > 0),
         f"the slowest is {row.src} → {row.dst}:",
@@ -188,7 +188,7 @@ def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str
     lines = [
         f"median {median} GB/s",
         f"25 %: {low}, 75 %: {high} GB/s",
-        f"{row.n} transfer{'s' * (row.n != 1)}, {format_bytes(row.bytes)}",
+        f"{plural(row.n, 'transfer')}, {format_bytes(row.bytes)}",
         *[
             f"{name} {format_seconds(seconds)}"
             for name, seconds in (("queue", row.queue_s), ("handling", row.handling_s))

@@ -21,6 +21,7 @@ from commbench.reports.sections import (
     median_time,
     number,
     percent,
+    plural,
     quantities,
     range_ends,
     variants_title,
@@ -147,7 +148,7 @@ def _describe(case: Case) -> str:
     )
     size = {
         "workers": f"{cluster.n_workers} workers",
-        "threads": f"{cluster.threads_per_worker} thread{'s' * (cluster.threads_per_worker > 1)}",
+        "threads": plural(cluster.threads_per_worker, "thread"),
     }
     fixed = " × ".join(text for name, text in size.items() if name not in case.varied)
     launcher = "" if cluster.launcher in (ClusterSpec.launcher, USER_CODE) else cluster.launcher
