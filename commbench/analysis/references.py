@@ -29,20 +29,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
 
+from commbench.analysis.run import Run
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
 from commbench.harness.suite import structure
 from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size
 from commbench.stats.selection import GROUP
-
-if TYPE_CHECKING:
-    from commbench.analysis.run import Run
 
 UNITS = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9},

@@ -7,11 +7,12 @@ about what was not recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from commbench import stats
+from commbench.analysis.run import Run
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
@@ -22,9 +23,6 @@ from commbench.model.units import (
     format_seconds,
 )
 from commbench.stats.comparison import COMPRESSION
-
-if TYPE_CHECKING:
-    from commbench.analysis.run import Run
 
 MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""

@@ -18,19 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from commbench.analysis.run import Run
 from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
 from commbench.stats.inference import median_interval
 from commbench.stats.selection import GROUP, describe_settings, good_launches
-
-if TYPE_CHECKING:
-    from commbench.analysis.run import Run
 
 PARAM_NAMES = ("backend", "layer", "payload_bytes", "settings")
 UNIT = "seconds"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from commbench import stats, workloads
+from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.harness import suite as suites
 from commbench.model import Launch, Manifest, Stopping, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
-
-if TYPE_CHECKING:
-    from commbench.analysis.run import Run
 
 N_PILOT_LAUNCHES = 2
 

@@ -22,13 +22,14 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends import base, tcp, tls, ucx
+from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
 from commbench.harness import measure, p2p, spill, transfers, wire
 from commbench.harness.measure import cluster as timing
@@ -52,9 +53,6 @@ from commbench.model import (
 from commbench.store import directory
 from commbench.store.emitter import Recorder
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
-
-if TYPE_CHECKING:
-    from commbench.backends.base import Backend
 
 _Result = TypeVar("_Result")
 _TOOL = "your code"

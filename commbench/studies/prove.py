@@ -5,15 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
 from commbench.model import Case, Comparison, Finding, Suite
-
-if TYPE_CHECKING:
-    from commbench.analysis.run import Run
 
 _FASTER = "faster"
 
