@@ -51,16 +51,15 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
     Each line of a paragraph is a statement. Pages with a list of all warnings have none here:
     `warns` is false.
     """
-    sentences = verdicts(run)
+    wins = wins_table.verdict(run)
+    sentences = [*scaling_table.verdicts(run), wins] if wins else verdicts(run)
     if not sentences:
         if failures := [*FAILURES.opening(run)]:
             yield _paragraph(
                 ["No launch ended well: there is nothing to report.", *map(str, failures)]
             )
         return
-    if wins := wins_table.verdict(run):
-        sentences = [*scaling_table.verdicts(run), wins]
-    elif len(sentences) > _MAX_VERDICTS:
+    if not wins and len(sentences) > _MAX_VERDICTS:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.

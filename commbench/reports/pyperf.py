@@ -18,6 +18,7 @@ import pandas as pd
 
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
+from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size
 from commbench.stats.selection import (
@@ -29,10 +30,10 @@ from commbench.stats.selection import (
 )
 
 _METADATA = {
-    "hostname": ("host", "name"),
-    "platform": ("host", "kernel"),
-    "cpu_model_name": ("cpu", "model"),
-    "cpu_count": ("cpu", "logical_cores"),
+    "hostname": "host.name",
+    "platform": "host.kernel",
+    "cpu_model_name": "cpu.model",
+    "cpu_count": "cpu.logical_cores",
 }
 """The names of pyperf for the fields of a run's provenance."""
 
@@ -101,8 +102,7 @@ def _names(case: Case, layer: str, size: int) -> dict[str, Any]:
 def _machine(run: Run) -> dict[str, Any]:
     known = run.manifest.environment
     metadata: dict[str, Any] = {"commbench_run": run.manifest.id}
-    for name, (table, key) in _METADATA.items():
-        metadata[name] = (known.get(table) or {}).get(key)
+    metadata |= {name: recorded(known, key) for name, key in _METADATA.items()}
     implementation, _, version = str(known.get("python") or "").partition(" ")
     metadata |= {"python_implementation": implementation.lower(), "python_version": version}
     packages = known.get("packages") or {}

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -39,9 +39,9 @@ class Part:
     """The unique name of the section in links."""
     section: Section
     figures: list[Drawing]
-    matrices: list[pair_matrix.Block]
     tables: list[Table]
-    timelines: list[timeline.Timeline]
+    matrices: Sequence[pair_matrix.Block] = ()
+    timelines: Sequence[timeline.Timeline] = ()
 
 
 def render(run: Run) -> str:
@@ -95,15 +95,10 @@ def _parts(run: Run) -> Iterator[Part]:
     for section in sorted([*sections, rest], key=lambda section: section.position):
         name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
         n_named[name] += 1
-        part = Part(
-            f"{name}-{n_named[name]}" if n_named[name] > 1 else name,
-            section,
-            # Several sections may name a figure: the first one shows it.
-            [drawings.pop(name) for name in section.figures if name in drawings],
-            [],
-            parts.safe_tables(section, run, page=True),
-            [],
-        )
+        name += f"-{n_named[name]}" * (n_named[name] > 1)
+        # Several sections may name a figure: the first one shows it.
+        figures = [drawings.pop(each) for each in section.figures if each in drawings]
+        part = Part(name, section, figures, tables=parts.safe_tables(section, run, page=True))
         with parts.guarded(section.title, part.tables):
             part.matrices = list(section.page_matrices(run))
             if "task-stream" in section.figures:
