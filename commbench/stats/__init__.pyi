@@ -5,7 +5,7 @@ from .efficiency import scaling
 from .inference import CONFIDENCE, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
-from .pairs import PairBandwidths, coverage, link_bandwidths, pair_bandwidths, shuffles
+from .pairs import coverage, link_bandwidths, pair_bandwidths, shuffles
 from .published import (
     PublishedComparison,
     machine,
@@ -17,18 +17,17 @@ from .published import (
 from .selection import case_labels, counted
 from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
 from .stability import drifts, spreads
-from .stragglers import quickest_round_trips, slow_latencies, slow_pairs
+from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
-    "PairBandwidths",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
     "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "quickest_round_trips", "ratios", "reproduced", "scaling",
+    "published_comparisons", "ratios", "reproduced", "scaling",
     "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided",
     "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -169,10 +169,8 @@ def _n_significant(test: str, n_one: int, n_two: int, level: float) -> int:
 
 
 @cache
-def detectable_shift(
-    test: str, n_one: int, n_two: int, level: float, power: float = POWER
-) -> float:
-    """Return the shift between two normal samples that `test` detects with probability `power`.
+def detectable_shift(test: str, n_one: int, n_two: int, level: float) -> float:
+    """Return the shift between two normal samples that `test` detects with probability ``POWER``.
 
     Parameters
     ----------
@@ -201,7 +199,7 @@ def detectable_shift(
     [2.2, 1.1, 1.0]
     """
     if max(n_one, n_two) > _MOST_EXACT:
-        quantiles = scipy.stats.norm.ppf([1 - level / 2, power])
+        quantiles = scipy.stats.norm.ppf([1 - level / 2, POWER])
         return float(quantiles.sum()) * standard_error(test, n_one, n_two)
     n_most = _n_significant(test, n_one, n_two, level)
     if n_most == 0:
@@ -211,7 +209,7 @@ def detectable_shift(
     # The unit of the signed-rank test is the standard deviation of a difference.
     statistics = _differences(test, two if test == MANN_WHITNEY else np.zeros_like(one), one)
     needed = np.partition(statistics, statistics.shape[1] - n_most, axis=1)
-    return float(np.quantile(needed[:, statistics.shape[1] - n_most], power))
+    return float(np.quantile(needed[:, statistics.shape[1] - n_most], POWER))
 
 
 def standard_error(test: str, n_one: int, n_two: int) -> float:

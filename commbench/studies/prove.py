@@ -12,8 +12,6 @@ from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
 from commbench.model import Case, Comparison, Finding, Suite
 
-_FASTER = "faster"
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -136,7 +134,7 @@ def results(run: Run, proof: Proof) -> list[tuple[Trial, Comparison]]:
 
 def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
     """Return the trial that helps the most, or None if none is faster."""
-    return next((trial for trial, c in compared if c.verdict == _FASTER), None)
+    return next((trial for trial, c in compared if c.verdict == "faster"), None)
 
 
 def confirmation(proof: Proof, trial: Trial, launches: int) -> Suite:
