@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-_Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 
-def sort_order(group: _Array) -> _Array:
+def sort_order(group: Array) -> Array:
     """Return the stable order that sorts rows by group.
 
     Parameters
@@ -38,7 +38,7 @@ def sort_order(group: _Array) -> _Array:
     return packed
 
 
-def sorted_within(values: _Array, group: _Array) -> _Array:
+def sorted_within(values: Array, group: Array) -> Array:
     """Return `values` sorted within each group; nan becomes infinite, and comes last.
 
     Parameters
@@ -61,7 +61,7 @@ def sorted_within(values: _Array, group: _Array) -> _Array:
     return both.imag
 
 
-def starts(group: _Array) -> _Array:
+def starts(group: Array) -> Array:
     """Return the first row of each group; rows of a group must be contiguous.
 
     Examples
@@ -72,7 +72,7 @@ def starts(group: _Array) -> _Array:
     return np.flatnonzero(np.diff(group, prepend=-1))
 
 
-def quantiles(values: _Array, group: _Array, q: Sequence[float]) -> _Array:
+def quantiles(values: Array, group: Array, q: Sequence[float]) -> Array:
     """Return quantiles of each group's values, ignoring nan.
 
     They are definition 7 of R. J. Hyndman and Y. Fan, Sample quantiles in statistical packages,
@@ -114,7 +114,7 @@ def quantiles(values: _Array, group: _Array, q: Sequence[float]) -> _Array:
     return result
 
 
-def union_lengths(start: _Array, stop: _Array, group: _Array) -> _Array:
+def union_lengths(start: Array, stop: Array, group: Array) -> Array:
     """Return the length of the union of each group's intervals.
 
     Parameters

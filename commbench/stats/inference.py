@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import scipy
 
-Array = np.ndarray[Any, Any]
+from commbench.stats.grouping import Array
 
 CONFIDENCE = 0.95
 N_SIMULATED = 4000

@@ -11,14 +11,13 @@ import pandas as pd
 
 from commbench.machine.topology import rank
 from commbench.stats import grouping
+from commbench.stats.grouping import Array
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, counts, in_suite_order, timed
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-
-    _Array = np.ndarray[Any, Any]
 
 _PAIR = ("case_id", "channel", "src", "dst")
 _TIMED = ("nbytes", "start_s", "stop_s")
@@ -53,7 +52,7 @@ class PairBandwidths:
     """
 
     table: pd.DataFrame
-    single_Bps: _Array  # noqa: N815 - the spelling of the unit
+    single_Bps: Array  # noqa: N815 - the spelling of the unit
 
 
 def pair_bandwidths(run: Run) -> PairBandwidths:
@@ -102,8 +101,8 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
 
 
 def _measured(
-    pair: _Array, window: _Array, nbytes: _Array, start_s: _Array, stop_s: _Array
-) -> tuple[dict[str, _Array], _Array]:
+    pair: Array, window: Array, nbytes: Array, start_s: Array, stop_s: Array
+) -> tuple[dict[str, Array], Array]:
     """Return the columns of the table, by pair number, and the bandwidth of each transfer.
 
     Parameters
@@ -145,7 +144,7 @@ def _measured(
     }, single_Bps
 
 
-def _phases(batches: pd.DataFrame, pair: _Array, pairs: _Array) -> dict[str, _Array]:
+def _phases(batches: pd.DataFrame, pair: Array, pairs: Array) -> dict[str, Array]:
     """Return the medians of the parts of a batch's time for each of `pairs`, else nan."""
     batches = batches.assign(wire_s=batches["stop_s"] - batches["start_s"])
     medians = {name: np.full(len(pairs), np.nan) for name in _PHASES}
@@ -156,7 +155,7 @@ def _phases(batches: pd.DataFrame, pair: _Array, pairs: _Array) -> dict[str, _Ar
     return medians
 
 
-def _intervals(medians_Bps: _Array, pair: _Array) -> dict[str, _Array]:  # noqa: N803
+def _intervals(medians_Bps: Array, pair: Array) -> dict[str, Array]:  # noqa: N803
     """Return the ``median_interval`` of each pair's launches, which have these medians."""
     first = grouping.starts(pair)
     ordered = grouping.sorted_within(medians_Bps, pair)
@@ -172,7 +171,7 @@ def _intervals(medians_Bps: _Array, pair: _Array) -> dict[str, _Array]:  # noqa:
     } | {"confidence": confidence}
 
 
-def counting(run: Run) -> _Array:
+def counting(run: Run) -> Array:
     """Return a mask of the transfers that count for the bandwidth of pairs."""
     log = run.transfers
     manifest, batches = run.manifest, log["channel"] == "p2p"
@@ -182,7 +181,7 @@ def counting(run: Run) -> _Array:
     if swept.any():
         sizes = log["nbytes"][swept].groupby(log["case_id"][swept], observed=True)
         keep &= ~swept | (log["nbytes"] >= sizes.transform("max").reindex(log.index))
-    which: _Array = keep.to_numpy(dtype=bool)
+    which: Array = keep.to_numpy(dtype=bool)
     return which
 
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -45,14 +45,13 @@ import scipy
 
 from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
+from commbench.stats.grouping import Array
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import counting
 from commbench.stats.selection import in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-
-    _Array = np.ndarray[Any, Any]
 
 ALPHA = 0.02
 PRIOR_NOISE = 0.15
@@ -222,7 +221,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     return pd.concat(tables) if tables else group.iloc[:0]
 
 
-def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, _Array]:
+def slow_parts(src: Array, dst: Array, logs: Array) -> tuple[Array, Array, Array]:
     """Return which workers send slowly, which receive slowly, and what that leaves of each pair.
 
     Parameters
@@ -264,16 +263,14 @@ def slow_parts(src: _Array, dst: _Array, logs: _Array) -> tuple[_Array, _Array, 
     return sends, receives, logs - fitted
 
 
-def _mostly(slow: _Array, worker: _Array, n_workers: int) -> _Array:
+def _mostly(slow: Array, worker: Array, n_workers: int) -> Array:
     """Return the workers with two pairs or more, most of which are slow; shape (n_workers,)."""
     n_pairs, n_slow = (np.bincount(worker, each, n_workers) for each in (None, slow))
-    is_slow: _Array = n_slow >= np.maximum(2, _MOST * n_pairs)
+    is_slow: Array = n_slow >= np.maximum(2, _MOST * n_pairs)
     return is_slow
 
 
-def _polished(
-    src: _Array, dst: _Array, logs: _Array, n_workers: int
-) -> tuple[float, _Array, _Array]:
+def _polished(src: Array, dst: Array, logs: Array, n_workers: int) -> tuple[float, Array, Array]:
     """Return the typical value, the senders' and the receivers' effects, by median polish."""
     ends = [(end[order], order) for end in (src, dst) for order in [grouping.sort_order(end)]]
     effects = np.full((2, n_workers), np.nan)
@@ -288,7 +285,7 @@ def _polished(
     return float(middle.sum()), sender, receiver
 
 
-def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Array:
+def _is_real(effect: Array, worker: Array, rest: Array, noise: float) -> Array:
     """Return the workers whose effect is shown by most of their pairs, and is beyond their noise.
 
     Parameters
@@ -303,12 +300,12 @@ def _is_real(effect: _Array, worker: _Array, rest: _Array, noise: float) -> _Arr
     n_pairs = np.bincount(worker, minlength=len(effect))
     n_shown = np.bincount(worker, rest >= effect[worker] / 2, minlength=len(effect))
     error = _MEDIAN_ERROR * noise / np.sqrt(np.maximum(1, n_pairs))
-    real: _Array = n_shown >= np.maximum(2, _MOST * n_pairs)
+    real: Array = n_shown >= np.maximum(2, _MOST * n_pairs)
     real &= effect > -scipy.special.ndtri(ALPHA / (2 * len(effect))) * error
     return real
 
 
-def outliers(values: _Array) -> _Array:
+def outliers(values: Array) -> Array:
     """Return which of the values, logarithms of times, are too large for chance; shape (n,)."""
     behind = values - np.median(values)
     ordered = behind[np.argsort(np.abs(behind), kind="stable")]
@@ -320,11 +317,11 @@ def outliers(values: _Array) -> _Array:
     limit = -np.sqrt(1 + 1 / n) * scipy.special.stdtrit(freedom, ALPHA / (n + 1))
     far = (ordered[n] - mean) / np.sqrt(squares / freedom) > limit
     least = ordered[n[np.argmax(far)]] if far.any() else np.inf
-    is_outlier: _Array = behind >= least
+    is_outlier: Array = behind >= least
     return is_outlier
 
 
-def _logs_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame:
+def _logs_by_launch(group: pd.DataFrame, run: Run, slow: Array) -> pd.DataFrame:
     """Return the logarithm of each pair's time per byte in each launch, and its ordinary pairs'."""
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log = run.transfers[counting(run)]
@@ -341,15 +338,15 @@ def _logs_by_launch(group: pd.DataFrame, run: Run, slow: _Array) -> pd.DataFrame
 
 
 def _causes(
-    sends: _Array,
-    receives: _Array,
-    src: _Array,
-    dst: _Array,
-    slow: _Array,
-    rest: _Array,
+    sends: Array,
+    receives: Array,
+    src: Array,
+    dst: Array,
+    slow: Array,
+    rest: Array,
     workers: pd.Index[str],
-    hosts: _Array,
-) -> Iterator[tuple[str, str, _Array]]:
+    hosts: Array,
+) -> Iterator[tuple[str, str, Array]]:
     """Yield the kind and the name of each cause, and which pairs have it.
 
     A pair has one cause: that of its worker precedes that of its link.
@@ -382,7 +379,7 @@ def _causes(
             yield "link", "between workers {} and {}".format(*ends), members
 
 
-def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tuple[str, _Array]]:
+def _named(flags: Array, hosts: Array, workers: pd.Index[str]) -> Iterator[tuple[str, Array]]:
     """Yield the name and the members of each host whose workers have a flag, or of one worker."""
     for host in dict.fromkeys(hosts[flags]):
         members = hosts == host
@@ -394,19 +391,19 @@ def _named(flags: _Array, hosts: _Array, workers: pd.Index[str]) -> Iterator[tup
             yield f"worker {workers[i]}{where}", np.arange(len(flags)) == i
 
 
-def _ends(i: int, j: int, workers: pd.Index[str], hosts: _Array) -> Iterator[str]:
+def _ends(i: int, j: int, workers: pd.Index[str], hosts: Array) -> Iterator[str]:
     """Yield the names of two workers, with their hosts if these differ."""
     for end in (i, j):
         is_apart = hosts[i] != hosts[j] and hosts[end]
         yield f"{workers[end]} on {hosts[end]}" if is_apart else workers[end]
 
 
-def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> _Array:
+def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> Array:
     """Return the name of each worker's host; empty if it was not recorded or is not unique."""
     places = run.places[run.places["case_id"] == str(group["case_id"].iloc[0])]
     places = places[["worker", "host", "host_id"]].drop_duplicates()
     unique = places.groupby("host")["host_id"].transform("nunique") == 1
     unique &= places.groupby("worker")["host"].transform("size") == 1
     names = places["host"].where(unique, "").set_axis(places["worker"])
-    hosts: _Array = names[~names.index.duplicated()].reindex(workers).fillna("").to_numpy(object)
+    hosts: Array = names[~names.index.duplicated()].reindex(workers).fillna("").to_numpy(object)
     return hosts

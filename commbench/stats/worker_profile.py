@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 
 from commbench.stats import grouping
+from commbench.stats.grouping import Array
 from commbench.stats.selection import in_suite_order, measured
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
-
-    _Array = np.ndarray[Any, Any]
 
 TASK_PARTS = ("compute_s", "other_cpu_s", "queue_s", "blocked_s", "data_s", "idle_s")
 LOOP_PARTS = ("serialize_s", "deserialize_s", "poll_s", "messages_s", "loop_queue_s", "asleep_s")
@@ -257,7 +256,7 @@ class Spans:
         names = table[key].iloc[order[first]].itertuples(index=False, name=None)
         self._bounds = dict(zip(names, pairwise([*first.tolist(), len(table)]), strict=True))
 
-    def within(self, key: tuple[Any, ...], began_s: float, seconds: float) -> _Array:
+    def within(self, key: tuple[Any, ...], began_s: float, seconds: float) -> Array:
         """Return the spans of `key`, clipped to a window, in seconds since its start.
 
         Returns
@@ -270,7 +269,7 @@ class Spans:
         return np.asarray(spans[spans[:, 1] > spans[:, 0]])
 
 
-def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float, float, float]:
+def divide(seconds: float, first: Array, second: Array) -> tuple[float, float, float, float]:
     """Return the time in `first` only, in both, in `second` only and in neither.
 
     Parameters
@@ -292,7 +291,7 @@ def divide(seconds: float, first: _Array, second: _Array) -> tuple[float, float,
     return tuple(float(lengths[part].sum()) for part in parts)  # type: ignore[return-value]
 
 
-def overlap_length(first: _Array, second: _Array) -> float:
+def overlap_length(first: Array, second: Array) -> float:
     """Return the total length of the spans in `second` that spans in `first` cover.
 
     Parameters
@@ -313,7 +312,7 @@ def overlap_length(first: _Array, second: _Array) -> float:
     return float((until[:, 1] - until[:, 0]).sum())
 
 
-def _cover(spans: _Array, at: _Array) -> _Array:
+def _cover(spans: Array, at: Array) -> Array:
     """Return whether any of `spans` covers the time just after each of these times."""
     begun, ended = (np.searchsorted(np.sort(ends), at, side="right") for ends in spans.T)
     return np.asarray(begun > ended)
