@@ -320,7 +320,7 @@ class _UserCluster(RunningCluster):
 
     @property
     def shares_processes(self) -> bool:
-        return len(self.pids) + len(self.remote_members) < len(self.names) + 1
+        return self.n_processes < len(self.names) + 1
 
     def close(self) -> None:
         """Leave the cluster as it is."""

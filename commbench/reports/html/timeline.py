@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from matplotlib import colormaps
@@ -90,15 +91,14 @@ def _lanes(
             yield f"{worker} {what}".rstrip(), tuple(bars)
 
 
-def _bar(row: object, end_s: float, fills: dict[str, str]) -> Bar:
-    name, action = str(row.name), str(row.action)  # type: ignore[attr-defined]
+def _bar(row: Any, end_s: float, fills: dict[str, str]) -> Bar:
+    name, action = str(row.name), str(row.action)
     activity, _ = ACTIONS[action]
     fill = fills.get(name, "") if action == "compute" else ""
     fill = fill or style.ACTIVITIES[activity]
-    start_s, seconds = row.start_s, row.seconds  # type: ignore[attr-defined]
     what = {"compute": "", "transfer": "receives "}.get(action, f"{action} ")
     return Bar(
-        100 * start_s / end_s, 100 * seconds / end_s, name,
-        f"{what}{name}\n{format_seconds(seconds)}, from {format_seconds(start_s)} on",
+        100 * row.start_s / end_s, 100 * row.seconds / end_s, name,
+        f"{what}{name}\n{format_seconds(row.seconds)}, from {format_seconds(row.start_s)} on",
         fill, style.contrast(fill),
     )  # fmt: skip
