@@ -18,9 +18,6 @@ from commbench.workloads.base import FetchWorkload, PairWorkload
 if TYPE_CHECKING:
     import pandas as pd
 
-_CASE_COLUMNS = {"workload": "workload", "backend": "variant"}
-"""The columns of every frame with an attribute of the case."""
-
 
 def _frame(kind: type[Record]) -> Any:
     """Return the property that reads the frame of the records of a kind."""
@@ -137,9 +134,10 @@ class Run:
 
     def case_columns(self, case_id: pd.Series[Any]) -> dict[str, Any]:
         """Return the columns with what every frame has of its cases."""
+        cases = self.suite.cases
         return {
-            column: tables.renamed(case_id, {c.id: getattr(c, name) for c in self.suite.cases})
-            for column, name in _CASE_COLUMNS.items()
+            "workload": tables.renamed(case_id, {case.id: case.workload for case in cases}),
+            "backend": tables.renamed(case_id, {case.id: case.variant for case in cases}),
         }
 
     @property

@@ -25,10 +25,8 @@ def tables(run: Run) -> Iterator[Table]:
     known = manifest.environment
     packages = known.get("packages") or {}
     host, memory = known.get("host") or {}, known.get("memory") or {}
-    settings, bound = (
-        run.settings,
-        dict.fromkeys(case.cluster.placement for case in run.suite.cases),
-    )
+    settings = run.settings
+    bound = dict.fromkeys(case.cluster.placement for case in run.suite.cases)
     commit = (known.get("git") or {}).get("commbench") or {}
     rows = {
         "command": manifest.command,
