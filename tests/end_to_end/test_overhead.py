@@ -23,8 +23,11 @@ from commbench.harness.measure import plugins
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec, Sample
 
-BLOCKS = 100
-"""How many times user code runs with and without being profiled, in turns."""
+BLOCKS = 400
+"""How many times user code runs with and without being profiled, in turns.
+
+With 100, half of the interval was 4 %.
+"""
 BARE_PINGPONG = Path(__file__).parents[1] / "bare" / "pingpong.py"
 ROUNDS = 15
 
@@ -123,7 +126,6 @@ def seconds(client, pids, build):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.xfail(reason="an array job takes 1.08 (1.01 to 1.15) times as long", strict=False)
 @pytest.mark.parametrize(("build", "most"), [(merge, 1.03), (array, 1.03), (tiny_tasks, 1.08)])
 def test_profiling_user_code_costs_little(build, most, tmp_path):
     with (
@@ -132,7 +134,7 @@ def test_profiling_user_code_costs_little(build, most, tmp_path):
     ):
         pids = [client.run_on_scheduler(os.getpid), *client.run(os.getpid).values()]
         ratios = []
-        for number in range(BLOCKS if build is not tiny_tasks else BLOCKS // 4):
+        for number in range(BLOCKS if build is not tiny_tasks else BLOCKS // 16):
             measured = {}
             for profiled in (number % 2 == 0, number % 2 == 1):
                 with (
@@ -142,14 +144,14 @@ def test_profiling_user_code_costs_little(build, most, tmp_path):
                 ):
                     measured[profiled] = seconds(client, pids, build)
             ratios.append(np.divide(measured[True], measured[False]))
-    for name, values in zip(("wall", "CPU"), np.sort(np.array(ratios), axis=0).T, strict=True):
-        k, level = stats.median_interval(len(values))
-        low, high = values[k - 1], values[-k]
+    wall, cpu = np.sort(np.array(ratios), axis=0).T
+    k, level = stats.median_interval(len(ratios))
+    for name, values in (("wall", wall), ("CPU", cpu)):
         print(
             f"{build.__name__}, {name}: with / without = {np.median(values):.3f} "
-            f"({level:.1%} interval {low:.3f} … {high:.3f})"
+            f"({level:.1%} interval {values[k - 1]:.3f} … {values[-k]:.3f})"
         )
-        assert high <= most
+    assert max(wall[-k], cpu[-k]) <= most
 
 
 def sleeping_tasks(cluster, work, observed):
