@@ -49,7 +49,8 @@ _POLLS = 0.5
 class Disturbance(str):
     """The text of a warning about what may have changed the times, and a short ``statement``.
 
-    ``rule`` names the rule whose findings say the same, if there is one.
+    ``rule`` names the rule whose findings say the same, if there is one. Where there is little
+    room, the first of those with the same rule stands for all.
     """
 
     statement: str
@@ -76,8 +77,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for warnings in (
-        _unequal_work, _modes, _running_clusters, _clocks, _stopped, _launches, _untimed,
-        _coverage,
+        _unequal_work, _modes, _running_clusters, _clocks, undecided, _imprecise, _launches,
+        _untimed, _coverage,
     ):  # fmt: skip
         texts += guarded(warnings, run)
     return texts + disturbances(run)
@@ -177,16 +178,21 @@ def _modes(run: Run) -> Iterator[str]:
         )
 
 
-def _stopped(run: Run) -> Iterator[str]:
+def undecided(run: Run) -> Iterator[str]:
+    """Yield how many comparisons are undecided at the end of the run's budget."""
+    rule = run.manifest.stopping
+    if rule and run.ended_by == "time" and (n_open := len(stats.undecided(run))):
+        yield (
+            f"{n_open} of {len(run.comparisons)} comparisons {'is' if n_open == 1 else 'are'} "
+            f"undecided for differences of {rule.detect:.0%} at the end of the budget of "
+            f"{rule.budget_s:.0f} s; repeat with a longer --budget or a larger --detect"
+        )
+
+
+def _imprecise(run: Run) -> Iterator[str]:
     rule = run.manifest.stopping
     if rule is None or run.ended_by != "time":
         return
-    if n_open := len(stats.undecided(run)):
-        yield (
-            f"the budget of {rule.budget_s:.0f} s ended before {n_open} of {len(run.comparisons)} "
-            f"comparisons were decided for differences of {rule.detect:.0%}; repeat with a longer "
-            "--budget or a larger --detect"
-        )
     for case_id, rows in stats.imprecise(run).groupby("case_id", sort=False):
         sizes = dict.fromkeys(
             format_message_size(run.message_bytes(str(case_id), row.layer, row.payload_bytes))
@@ -349,8 +355,8 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         return
     spreads = stats.spreads(run)
     for column, what, remedy in (
-        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
         ("between", "medians of launches", "more --launches, and nothing else on the machine"),
+        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
     ):
         unstable = []
         for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
@@ -370,6 +376,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
                 f": a standard deviation, from quartiles, of over {MAX_SPREAD:.0%} is unstable; "
                 f"{remedy}",
                 f"{what} spread {unstable[0]}" + f" ({len(unstable)} cases)" * (len(unstable) > 1),
+                rule="spread",
             )
 
 

@@ -18,6 +18,8 @@ _MAX_NAMES = 3
 def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
     """Return the findings of the rules with the largest effects; those of a rule together.
 
+    Those that nothing else would cure than what cures a larger one of the case are left out.
+
     Parameters
     ----------
     most
@@ -30,7 +32,11 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     wrong = [each for each in shown if not each.is_fine] or shown
     several = Counter((each.case_id, each.rule) for each in wrong)
     by_rule: dict[tuple[str, str], list[Finding]] = {}
+    cured: dict[tuple[str, str], str] = {}
     for each in sorted(wrong, key=lambda each: each.effect.rank):
+        cure = each.case_id, str(each.trials)
+        if each.trials and cured.setdefault(cure, each.rule) != each.rule:
+            continue
         # A case may have several slow links.
         is_alone = several[each.case_id, each.rule] == 1
         by_rule.setdefault((each.rule, "" if is_alone else each.statement), []).append(each)
@@ -50,7 +56,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {', '.join(others[:_MAX_NAMES])}" * bool(others) + f": {first.statement}"
-    return f"{text}. {_capitalized(_remedy(run, first))}."
+    return f"{text}. {_capitalized(first.remedy)}."
 
 
 def _remedy(run: Run, finding: Finding) -> str:

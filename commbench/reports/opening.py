@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any
 
+from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
-from commbench.model import LAYERS, Comparison
+from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
 from commbench.reports import findings
 from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
@@ -247,11 +248,17 @@ def _trust(run: Run) -> Iterator[str]:
 def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
     """Yield the warnings; findings of the rules in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
-    yield from (f"⚠ {text}" for text in run.warnings if text not in disturbances)
+    # What to do next settles what is undecided.
+    others = [*disturbances, *warnings.undecided(run)]
+    yield from (f"⚠ {text}" for text in run.warnings if text not in others)
     disturbances = [text for text in disturbances if text.rule not in explained]
-    yield from (f"! {each.statement}" for each in disturbances[:_MAX_DISTURBANCES])
-    if (n_more := len(disturbances) - _MAX_DISTURBANCES) > 0:
-        yield f"! {n_more} more"
+    by_rule: dict[str, warnings.Disturbance] = {}
+    for text in disturbances:
+        by_rule.setdefault(text.rule or text, text)
+    lines = [f"! {each.statement}" for each in [*by_rule.values()][:_MAX_DISTURBANCES]]
+    if n_more := len(disturbances) - len(lines):
+        lines[-1] += f"; {n_more} more"
+    yield from lines
 
 
 def _differences(compared: Sequence[Comparison]) -> str:
@@ -284,6 +291,10 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "have a verdict", f"{again}{quick} {design_for_verdict(run)[1]}"
     elif rule and rule.quick and again:
         yield "measure the full size", again
+    elif again and rule and run.ended_by == "time" and stats.undecided(run):
+        minutes = math.ceil(2 * rule.budget_s / 60)
+        detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
+        yield f"settle what is open (up to {minutes} min)", f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
@@ -295,8 +306,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             (f"commbench diagnose {path}"),
         )
     if (page := run.path / "report.html").exists():
-        yield "figures", str(page)
-    yield "all tables", f"commbench report -v {path}"
+        yield "figures, all tables", str(page)
+    else:
+        yield "all tables", f"commbench report -v {path}"
 
 
 def _by_chance(run: Run) -> bool:

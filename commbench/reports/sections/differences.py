@@ -75,8 +75,11 @@ def _resolution(run: Run) -> str:
             f"per case, and needs {n_launches} ({design})."
         )
     alike = most.detectable <= (1 + most.min_effect) * least.detectable
-    ratios = f"{most.detectable:.3g}×" * alike
-    ratios = ratios or f"{_missed(run, least)} or even {_missed(run, most)}"
+    ratios = f"{least.detectable:.3g}× to {most.detectable:.3g}×, depending on the pair"
+    if alike:
+        ratios = f"{most.detectable:.3g}×"
+    elif math.isinf(most.detectable):
+        ratios = f"{least.detectable:.3g}×, and any of {_described(run, most)}"
     return f"This run can miss differences below {ratios}."
 
 
@@ -97,11 +100,11 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
     return n_launches, f"--budget {math.ceil(n_launches * block_s / 60)}m"
 
 
-def _missed(run: Run, c: Comparison) -> str:
+def _described(run: Run, c: Comparison) -> str:
     what = f"{c.candidate} vs {c.baseline}"
-    if c.layer != "workload":
-        what += f", {FETCHES.get(c.layer, c.layer)}, {message_size(run, c)}"
-    return f"{'any' if math.isinf(c.detectable) else f'{c.detectable:.3g}×'} ({what})"
+    if c.layer == "workload":
+        return what
+    return f"{what}, {FETCHES.get(c.layer, c.layer)}, {message_size(run, c)}"
 
 
 def subject(run: Run, case_id: str, layer: str, payload_bytes: int) -> str:

@@ -38,7 +38,9 @@ _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
 BAR = "bar"
 """The column that figures make unnecessary."""
-_BAR = 16
+_LONGEST_BAR, _SHORTEST_BAR = 16, 6
+_WIDTH = 80
+"""The characters of a narrow terminal, which the table of the opening fits."""
 _DASH = "—"
 
 
@@ -90,16 +92,20 @@ def time_opening(run: Run) -> Iterator[Table]:
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
         pairs = [compared.get((first.case_id, case_id)) for case_id in group["case_id"]]
+        times = {
+            variants_title(run): with_tuning(group.backend),
+            "median": [*map(median_time, group.itertuples())],
+        }
+        ratios = {
+            f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
+            "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
+        }
+        widths = [2 + max(map(len, (name, *cells))) for name, cells in (times | ratios).items()]
+        longest = max(_SHORTEST_BAR, min(_LONGEST_BAR, _WIDTH - sum(widths)))
+        bars = (_bar(median_s / group.median_s.max(), longest) for median_s in group.median_s)
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
-            {
-                variants_title(run): with_tuning(group.backend),
-                "time per iteration": map(median_time, group.itertuples()),
-                BAR: (_bar(median_s / group.median_s.max()) for median_s in group.median_s),
-                f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
-                "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
-            },
-            "Times are medians; ratios are of launches, not of the medians." * any(pairs),
+            {**times, BAR: bars, **ratios},
             text_columns={BAR},
         )
 
@@ -126,17 +132,17 @@ def _shown_interval(c: Comparison) -> str:
     return f"{same} (90 %)" if verdict == "same" else interval
 
 
-def _bar(share: float) -> str:
-    """Return a bar of at most 16 characters.
+def _bar(share: float, longest: int) -> str:
+    """Return a bar of at most `longest` characters.
 
     Examples
     --------
-    >>> _bar(0.53)
+    >>> _bar(0.53, 16)
     '████████▌'
     """
     if math.isnan(share):
         return ""
-    whole, eighths = divmod(round(share * 8 * _BAR), 8)
+    whole, eighths = divmod(round(share * 8 * longest), 8)
     return "█" * whole + "▏▎▍▌▋▊▉"[eighths - 1] * (eighths > 0)
 
 
@@ -270,7 +276,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
                 **{
                     TASKS[name].replace("\n", " "): map(number, 1000 * rows[name]) for name in DOING
                 },
-                "cores if idle": map(number, costs["idle_cores"][rows.index]),
+                "idle cores": map(number, costs["idle_cores"][rows.index]),
             },
         )
 
