@@ -16,7 +16,7 @@ from commbench.model import Finding, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
-REFERENCE = Path(__file__).parents[2] / "results/reference/20261123-merge-4-backends"
+REFERENCE = Path(__file__).parents[2] / "results/reference/20261125-merge-4-backends"
 SAME = [1.0, 1.01, 1.02, 0.99, 1.0, 1.01, 0.98, 1.0]
 NOISY = [1.003, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
 
@@ -287,7 +287,7 @@ def test_the_opening_of_four_backends_has_at_most_35_lines_of_80_columns():
     lines = text.splitlines()
     assert len(lines) <= 35
     assert all(len(line) <= 80 for line in lines if ": commbench " not in line)
-    assert lines[2].startswith("merge: use tcp or mpi")
+    assert lines[2].startswith("merge: use mpi or tcp")
 
 
 def test_the_parts_of_a_time_add_up_to_the_median_beside_them():
