@@ -16,19 +16,18 @@ from functools import partial
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.arrays import SquareWorkload
+from commbench.workloads.base import Context
 from commbench.workloads.device import (
     array_library,
     ndimage_library,
-    persist_input,
-    uniform_array,
     uniform_block,
     verify_blocks,
 )
 from commbench.workloads.placement import rebalance
 
 
-class MapOverlap(ClusterWorkload):
+class MapOverlap(SquareWorkload):
     """The mean of the neighbourhood of each number of a square array, mirrored beyond its edges.
 
     Raises
@@ -39,7 +38,6 @@ class MapOverlap(ClusterWorkload):
 
     name = "map-overlap"
     summary = "mean filter, for which chunks need the edges of neighbours"
-    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 2_000, "chunk": 250}
     preload = ("dask.array", "scipy.ndimage")
 
@@ -55,29 +53,12 @@ class MapOverlap(ClusterWorkload):
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        size, chunk, kernel_size = params.size, params.chunk, params.kernel_size
-        if size < 1:
-            raise UsageError(f"size is {size}; it must be at least 1")
-        if not 1 <= chunk <= size:
-            raise UsageError(f"chunk is {chunk}; it must be from 1 to size ({size})")
-        smallest = size % chunk or chunk
-        if not 1 <= kernel_size <= smallest:
+        smallest = params.size % params.chunk or params.chunk
+        if not 1 <= params.kernel_size <= smallest:
             raise UsageError(
-                f"kernel_size is {kernel_size}; it must be from 1 to the side of the smallest "
-                f"chunk ({smallest})"
+                f"kernel_size is {params.kernel_size}; it must be from 1 to the side of the "
+                f"smallest chunk ({smallest})"
             )
-
-    @property
-    def payload_bytes(self) -> int:
-        """``x.nbytes``: 8 bytes for each of the ``size**2`` numbers."""
-        return 8 * int(self.params.size) ** 2
-
-    def prepare(self, client: Any) -> None:
-        """Create x on the workers."""
-        size, chunk = self.params.size, self.params.chunk
-        lazy = uniform_array(self.context.device, self.context.seed, (size, size), (chunk, chunk))
-        (self.x,) = persist_input(client, lazy)
-        rebalance(client, self.x)
 
     def build(self) -> Any:
         """Return the lazy array of means."""

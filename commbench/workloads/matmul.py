@@ -10,35 +10,23 @@ the others.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import finished_blocks, persist_input, uniform_array, uniform_block
+from commbench.errors import VerificationError
+from commbench.workloads.arrays import SquareWorkload
+from commbench.workloads.device import finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
 
-class MatMul(ClusterWorkload):
-    """The product of a square array in square chunks and its transpose.
-
-    The data: x is ``(size, size)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk, chunk)``, of which the last may be smaller.
-
-    Raises
-    ------
-    UsageError
-        If size or chunk is out of range.
-    """
+class MatMul(SquareWorkload):
+    """The product of a square array in square chunks and its transpose."""
 
     name = "matmul"
     summary = "x @ x.T: the product of a square array and its transpose"
-    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 1_500, "chunk": 375}
-    preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -47,29 +35,14 @@ class MatMul(ClusterWorkload):
         size: int = field(default=3_000, metadata={"help": "x has size x size numbers of 8 bytes"})
         chunk: int = field(default=750, metadata={"help": "side of a chunk of x, in numbers"})
 
-    def __init__(self, params: Params, context: Context) -> None:
-        super().__init__(params, context)
-        if params.size < 1:
-            raise UsageError(f"size is {params.size}; it must be at least 1")
-        if not 1 <= params.chunk <= params.size:
-            raise UsageError(f"chunk is {params.chunk}; it must be from 1 to size ({params.size})")
-        self._n_chunks = math.ceil(params.size / params.chunk)
-
-    @property
-    def payload_bytes(self) -> int:
-        """``x.nbytes``: 8 bytes for each of the ``size**2`` numbers."""
-        return 8 * int(self.params.size) ** 2
-
     def prepare(self, client: Any) -> None:
         """Create x on the workers, and the product of the result and a random vector r.
 
         That is x (x' r), two products of a matrix and a vector.
         """
+        super().prepare(client)
         size, chunk = self.params.size, self.params.chunk
         device, seed = self.context.device, self.context.seed
-        lazy = uniform_array(device, seed, (size, size), (chunk, chunk))
-        (self.x,) = persist_input(client, lazy)
-        rebalance(client, self.x)
         starts = range(0, size, chunk)
         # Of another seed than x, and without numbers near 0, which would hide errors.
         self._r = [1 + uniform_block(device, ~seed, (i,), (min(chunk, size - i),)) for i in starts]

@@ -24,8 +24,9 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import persist_input, uniform_array, uniform_block, verify_blocks
+from commbench.workloads.arrays import ArrayWorkload
+from commbench.workloads.base import Context
+from commbench.workloads.device import uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
 
 _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
@@ -38,8 +39,8 @@ _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] =
 _PLANE = (10, 10_000)
 
 
-class Rechunk(ClusterWorkload):
-    """x of float64, uniform in [0, 1), in other chunks.
+class Rechunk(ArrayWorkload):
+    """x in other chunks.
 
     Raises
     ------
@@ -49,9 +50,7 @@ class Rechunk(ClusterWorkload):
 
     name = "rechunk"
     summary = "an array gets other chunks, in one of four patterns"
-    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 25, "chunk_size": 1 << 21}
-    preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -70,7 +69,7 @@ class Rechunk(ClusterWorkload):
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        self.shape: tuple[int, ...] = (math.isqrt(max(0, params.size) // 8),) * 2
+        self.shape = (math.isqrt(max(0, params.size) // 8),) * 2
         if params.pattern == "adjacent-groups":
             self.shape = (params.size // (8 * math.prod(_PLANE)), *_PLANE)
         least = 8 * math.prod((1, *self.shape[1:]))
@@ -78,11 +77,6 @@ class Rechunk(ClusterWorkload):
             raise UsageError(f"size is {params.size} B; it must be at least {least or 8} B")
         if params.chunk_size < 8:
             raise UsageError(f"chunk_size is {params.chunk_size} B; it must be at least 8 B")
-
-    @property
-    def payload_bytes(self) -> int:
-        """``x.nbytes``: 8 bytes for each number."""
-        return 8 * math.prod(self.shape)
 
     def _chunks(self, chunks: tuple[Any, ...], factor: float) -> tuple[tuple[int, ...], ...]:
         from dask.array.core import normalize_chunks
@@ -96,17 +90,14 @@ class Rechunk(ClusterWorkload):
     def prepare(self, client: Any) -> None:
         """Create x on the workers."""
         before, after, factor, factor_after = _PATTERNS[self.params.pattern]
-        self.chunks = self._chunks(after, factor_after)
-        if self.chunks == self._chunks(before, factor):
+        self.chunks = self._chunks(before, factor)
+        self._after = self._chunks(after, factor_after)
+        if self.chunks == self._after:
             raise UsageError(
                 f"rechunk: an array of {self.payload_bytes} B has the same chunks before and "
                 "after; make it larger, or the chunks smaller"
             )
-        lazy = uniform_array(
-            self.context.device, self.context.seed, self.shape, self._chunks(before, factor)
-        )
-        (self.x,) = persist_input(client, lazy)
-        rebalance(client, self.x)
+        super().prepare(client)
 
     def build(self) -> Any:
         """Return the lazy array of other chunks.
@@ -115,10 +106,10 @@ class Rechunk(ClusterWorkload):
         Dask's configuration has the size of chunks.
         """
         limit = self.params.chunk_size
-        return self.x.rechunk(self.chunks, block_size_limit=limit, method=self.params.method)
+        return self.x.rechunk(self._after, block_size_limit=limit, method=self.params.method)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare every number with that of x, which workers make again."""
         expected = partial(uniform_block, self.context.device, self.context.seed)
-        verify_blocks(client, "rechunked x", result, self.chunks, expected)
+        verify_blocks(client, "rechunked x", result, self._after, expected)
         rebalance(client, self.x)

@@ -19,14 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import (
-    array_library,
-    finished_blocks,
-    persist_input,
-    uniform_array,
-    uniform_block,
-)
+from commbench.workloads.arrays import ArrayWorkload
+from commbench.workloads.base import Context
+from commbench.workloads.device import array_library, finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
 # Householder QR and SVD are backward stable: the error is a small multiple of eps = 2e-16, and
@@ -35,11 +30,11 @@ from commbench.workloads.placement import rebalance
 _TOLERANCE = 1e-11
 
 
-class Svd(ClusterWorkload):
+class Svd(ArrayWorkload):
     """u, s and v of an array whose chunks span all its columns.
 
-    The data: x is ``(rows, columns)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk_rows, columns)``, of which the last may be smaller.
+    x is ``(rows, columns)`` in chunks of ``(chunk_rows, columns)``, of which the last may be
+    smaller.
 
     Raises
     ------
@@ -49,7 +44,6 @@ class Svd(ClusterWorkload):
 
     name = "svd"
     summary = "singular value decomposition of a tall and skinny array"
-    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000}
     preload = ("dask.array.linalg",)
 
@@ -72,20 +66,8 @@ class Svd(ClusterWorkload):
             raise UsageError(
                 f"chunk_rows is {chunk_rows}; it must be from columns ({columns}) to rows ({rows})"
             )
+        self.shape, self.chunks = (rows, columns), (chunk_rows, columns)
         self._n_chunks = math.ceil(rows / chunk_rows)
-
-    @property
-    def payload_bytes(self) -> int:
-        """``x.nbytes``: 8 bytes for each of the ``rows * columns`` numbers."""
-        return 8 * int(self.params.rows) * int(self.params.columns)
-
-    def prepare(self, client: Any) -> None:
-        """Create x on the workers."""
-        params, context = self.params, self.context
-        shape, chunks = (params.rows, params.columns), (params.chunk_rows, params.columns)
-        lazy = uniform_array(context.device, context.seed, shape, chunks)
-        (self.x,) = persist_input(client, lazy)
-        rebalance(client, self.x)
 
     def build(self) -> tuple[Any, Any, Any]:
         """Return the lazy u, s and v.

@@ -20,37 +20,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.device import (
-    finished_blocks,
-    persist_input,
-    uniform_array,
-    uniform_block,
-)
+from commbench.errors import VerificationError
+from commbench.workloads.arrays import SquareWorkload
+from commbench.workloads.base import Context
+from commbench.workloads.device import finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
 _N_OFF_DIAGONAL = 3
 
 
-class TransposeSum(ClusterWorkload):
-    """x + x.T of a square array in square chunks, or the sum of it.
-
-    The data: x is ``(size, size)`` of float64, uniform in [0, 1), in chunks of
-    ``(chunk, chunk)``, of which the last may be smaller.
-
-    Raises
-    ------
-    UsageError
-        If size or chunk is out of range.
-    """
+class TransposeSum(SquareWorkload):
+    """x + x.T of a square array in square chunks, or the sum of it."""
 
     name = "transpose-sum"
     summary = "x + x.T: each chunk of a square array meets its mirror image"
-    stresses = "arrays"
     quick: ClassVar[Mapping[str, Any]] = {"size": 4_000, "chunk": 1_000}
     bytes_per_second = 1e9
-    preload = ("dask.array",)
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -64,24 +49,11 @@ class TransposeSum(ClusterWorkload):
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        if params.size < 1:
-            raise UsageError(f"size is {params.size}; it must be at least 1")
-        if not 1 <= params.chunk <= params.size:
-            raise UsageError(f"chunk is {params.chunk}; it must be from 1 to size ({params.size})")
-        self._n_chunks = math.ceil(params.size / params.chunk)
         self._n_verified = 0
-
-    @property
-    def payload_bytes(self) -> int:
-        """``x.nbytes``: 8 bytes for each of the ``size**2`` numbers."""
-        return 8 * int(self.params.size) ** 2
 
     def prepare(self, client: Any) -> None:
         """Create x on the workers, and sum each of its blocks there for the verification."""
-        size, chunk = self.params.size, self.params.chunk
-        lazy = uniform_array(self.context.device, self.context.seed, (size, size), (chunk, chunk))
-        (self.x,) = persist_input(client, lazy)
-        rebalance(client, self.x)
+        super().prepare(client)
         blocks = finished_blocks(self.x, (self._n_chunks, self._n_chunks))
         self._sums = {index: total for index, _, _, total in _inspect_all(client, blocks)}
 
