@@ -65,18 +65,6 @@ def ndimage_library(device: str) -> Any:
     return _library(device, "scipy.ndimage", "cupyx.scipy.ndimage")
 
 
-SHUFFLE_HELP = {
-    "help": "how rows move in a shuffle: tasks, p2p (peer to peer), or dask: Dask's default, which "
-    "is p2p, and tasks with cuDF"
-}
-
-
-def shuffle_method(chosen: str, device: str) -> str:
-    """Return ``"tasks"`` or ``"p2p"``, which `chosen` is or ``"dask"`` means with the device."""
-    default = "p2p" if device == "cpu" else "tasks"
-    return default if chosen == "dask" else chosen
-
-
 def detect() -> str:
     """Return ``"gpu"`` if CuPy is installed and a GPU visible, else ``"cpu"``."""
     # Importing this module must not take time: `commbench list` imports all workloads.

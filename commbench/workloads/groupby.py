@@ -17,15 +17,14 @@ from functools import reduce
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.checksums import column_sums, verify_frame
-from commbench.workloads.device import (
+from commbench.workloads.base import Context
+from commbench.workloads.device import frame_library, uniform_block
+from commbench.workloads.frames import (
     SHUFFLE_HELP,
-    finished_blocks,
-    frame_library,
-    persist_input,
+    FrameWorkload,
+    column_sums,
     shuffle_method,
-    uniform_block,
+    verify_frame,
 )
 from commbench.workloads.placement import rebalance
 
@@ -34,7 +33,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class GroupBy(ClusterWorkload):
+class GroupBy(FrameWorkload):
     """Three aggregates of each group of a frame.
 
     The data: keys are uniform in ``[0, unique_ratio * rows * partitions)``; in each partition the
@@ -48,10 +47,7 @@ class GroupBy(ClusterWorkload):
 
     name = "groupby"
     summary = "aggregates of groups of rows, by a tree or by a shuffle"
-    stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 50_000, "partitions": 20}
-    preload = ("dask.dataframe",)
-    gpu_packages = ("cudf", "dask_cudf")
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -87,19 +83,12 @@ class GroupBy(ClusterWorkload):
 
     def prepare(self, client: Any) -> None:
         """Create the frame on the workers, and the sums that its aggregates must have."""
-        import dask.dataframe as dd
-
-        params, context = self.params, self.context
-        data: dict[str, Any] = {
-            "device": context.device, "seed": context.seed, "rows": params.rows,
-            "n_groups": max(1, int(params.unique_ratio * params.rows * params.partitions)),
-        }  # fmt: skip
-        numbers = range(params.partitions)
-        lazy = dd.from_map(_partition, numbers, **data, meta=_partition(0, **data).iloc[:0])
-        (self.frame,) = persist_input(client, lazy)
-        rebalance(client, self.frame)
-        concat = frame_library(context.device).concat
-        parts = client.gather(client.map(_aggregated, numbers, **data, pure=False))
+        params = self.params
+        n_groups = max(1, int(params.unique_ratio * params.rows * params.partitions))
+        parts = self._create_frame(
+            client, _partition, _aggregated, rows=params.rows, n_groups=n_groups
+        )
+        concat = frame_library(self.context.device).concat
         groups = reduce(lambda one, other: _merged(concat([one, other])), parts)
         mean = groups["sum"] / groups["count"]
         self._expected = _sums(groups.index, groups["max"], groups["count"], mean)
@@ -119,8 +108,10 @@ class GroupBy(ClusterWorkload):
 
         Sums of whole numbers are exact as floats, and means therefore rounded once.
         """
-        parts = list(finished_blocks(result, (self.params.split_out,)).values())
-        verify_frame(client, "aggregates", parts, _DTYPES, _result_sums, self._expected)
+        n_partitions = self.params.split_out
+        verify_frame(
+            client, "aggregates", result, n_partitions, _DTYPES, _result_sums, self._expected
+        )
         rebalance(client, self.frame)
 
 

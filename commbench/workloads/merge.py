@@ -23,22 +23,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.checksums import column_sums, total, verify_frame
-from commbench.workloads.device import (
+from commbench.workloads.base import Context
+from commbench.workloads.device import array_library, frame_library, persist_input
+from commbench.workloads.frames import (
     SHUFFLE_HELP,
-    array_library,
-    finished_blocks,
-    frame_library,
-    persist_input,
+    FrameWorkload,
+    column_sums,
     shuffle_method,
+    total,
+    verify_frame,
 )
 from commbench.workloads.placement import rebalance
 
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
 
 
-class Merge(ClusterWorkload):
+class Merge(FrameWorkload):
     """The inner join of the two frames of `JoinData` on their key.
 
     Raises
@@ -49,10 +49,7 @@ class Merge(ClusterWorkload):
 
     name = "merge"
     summary = "inner join of two data frames, with dask-cuda's data"
-    stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"rows": 100_000}
-    preload = ("dask.dataframe",)
-    gpu_packages = ("cudf", "dask_cudf")
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -139,8 +136,8 @@ class Merge(ClusterWorkload):
         The sums of key times payload detect a payload in another key's row. Workers sum their
         partitions, and the expected sums are computed without a join.
         """
-        parts = list(finished_blocks(result, (self.data.partitions,)).values())
-        verify_frame(client, "joined frame", parts, _DTYPES, _sums, self._expected)
+        n_partitions = self.data.partitions
+        verify_frame(client, "joined frame", result, n_partitions, _DTYPES, _sums, self._expected)
         rebalance(client, *self.frames)
 
 

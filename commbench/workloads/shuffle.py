@@ -18,20 +18,20 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
-from commbench.workloads.checksums import column_sums, total, verify_frame
-from commbench.workloads.device import (
+from commbench.workloads.base import Context
+from commbench.workloads.device import frame_library, uniform_block
+from commbench.workloads.frames import (
     SHUFFLE_HELP,
-    finished_blocks,
-    frame_library,
-    persist_input,
+    FrameWorkload,
+    column_sums,
     shuffle_method,
-    uniform_block,
+    total,
+    verify_frame,
 )
 from commbench.workloads.placement import rebalance
 
 
-class Shuffle(ClusterWorkload):
+class Shuffle(FrameWorkload):
     """A frame of random numbers, shuffled by them.
 
     Raises
@@ -42,10 +42,7 @@ class Shuffle(ClusterWorkload):
 
     name = "shuffle"
     summary = "each row of a data frame moves to the partition of its hash"
-    stresses = "frames"
     quick: ClassVar[Mapping[str, Any]] = {"partitions": 10}
-    preload = ("dask.dataframe",)
-    gpu_packages = ("cudf", "dask_cudf")
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
@@ -75,19 +72,7 @@ class Shuffle(ClusterWorkload):
 
     def prepare(self, client: Any) -> None:
         """Create the frame, and the sums that its rows must have, on the workers."""
-        import dask.dataframe as dd
-
-        numbers = range(self.params.partitions)
-        context = self.context
-        data: dict[str, Any] = {
-            "device": context.device,
-            "seed": context.seed,
-            "n_rows": self._n_rows,
-        }
-        lazy = dd.from_map(_partition, numbers, **data, meta=_partition(0, **data).iloc[:0])
-        (self.frame,) = persist_input(client, lazy)
-        rebalance(client, self.frame)
-        sums = client.gather(client.map(_partition_sums, numbers, **data, pure=False))
+        sums = self._create_frame(client, _partition, _partition_sums, n_rows=self._n_rows)
         self._expected = {**total(sums), "misplaced rows": 0}
 
     def build(self) -> Any:
@@ -101,10 +86,9 @@ class Shuffle(ClusterWorkload):
         The sums of number times index detect a number at another index.
         """
         n_partitions = int(self.params.partitions)
-        parts = list(finished_blocks(result, (n_partitions,)).values())
         sums = partial(_sums, n_partitions=n_partitions)
         dtypes = {"data": "float64"}
-        verify_frame(client, "shuffled frame", parts, dtypes, sums, self._expected)
+        verify_frame(client, "shuffled frame", result, n_partitions, dtypes, sums, self._expected)
         rebalance(client, self.frame)
 
 

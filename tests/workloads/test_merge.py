@@ -6,8 +6,7 @@ from distributed import futures_of
 from small import persist, run, workload
 
 from commbench.errors import VerificationError
-from commbench.workloads.checksums import column_sums, total
-from commbench.workloads.device import shuffle_method
+from commbench.workloads.frames import column_sums, shuffle_method, total
 from commbench.workloads.merge import JoinData, Merge
 
 KIND = Merge

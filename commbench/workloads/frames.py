@@ -1,13 +1,52 @@
-"""Exact sums of the columns of data frames, by which workers verify what they hold."""
+"""The base of workloads on data frames, and exact sums of columns, which verify their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from commbench.errors import VerificationError
+from commbench.workloads.base import ClusterWorkload
+from commbench.workloads.device import finished_blocks, persist_input
+from commbench.workloads.placement import rebalance
 
 MODULUS = 2**64
+SHUFFLE_HELP = {
+    "help": "how rows move in a shuffle: tasks, p2p (peer to peer), or dask: Dask's default, which "
+    "is p2p, and tasks with cuDF"
+}
+
+
+def shuffle_method(chosen: str, device: str) -> str:
+    """Return ``"tasks"`` or ``"p2p"``, which `chosen` is or ``"dask"`` means with the device."""
+    default = "p2p" if device == "cpu" else "tasks"
+    return default if chosen == "dask" else chosen
+
+
+class FrameWorkload(ClusterWorkload):
+    """A workload on data frames, which are persisted before the clock starts."""
+
+    stresses = "frames"
+    preload = ("dask.dataframe",)
+    gpu_packages = ("cudf", "dask_cudf")
+
+    def _create_frame(
+        self, client: Any, partition: Callable[..., Any], summarize: Callable[..., Any], **data: Any
+    ) -> list[Any]:
+        """Create the frame on the workers, and return a summary of each of its partitions.
+
+        `partition` and `summarize`, which runs on workers, are functions of the number of a
+        partition, the device, the seed and `data`.
+        """
+        import dask.dataframe as dd
+
+        numbers = range(self.params.partitions)
+        data = {"device": self.context.device, "seed": self.context.seed, **data}
+        lazy = dd.from_map(partition, numbers, **data, meta=partition(0, **data).iloc[:0])
+        (self.frame,) = persist_input(client, lazy)
+        rebalance(client, self.frame)
+        summaries: list[Any] = client.gather(client.map(summarize, numbers, **data, pure=False))
+        return summaries
 
 
 def column_sums(columns: Mapping[str, Any]) -> dict[str, int]:
@@ -44,7 +83,8 @@ def total(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def verify_frame(
     client: Any,
     what: str,
-    futures: Sequence[Any],
+    result: Any,
+    n_partitions: int,
     dtypes: Mapping[str, str],
     sums: Callable[[Any, int], Mapping[str, int]],
     expected: Mapping[str, int],
@@ -55,8 +95,8 @@ def verify_frame(
     ----------
     what
         The name of the frame, for the error.
-    futures
-        The partitions, in order.
+    result, n_partitions
+        The persisted frame, and how many partitions it should have.
     dtypes
         The name and the data type of each column.
     sums
@@ -69,6 +109,7 @@ def verify_frame(
     VerificationError
         If they differ.
     """
+    futures = list(finished_blocks(result, (n_partitions,)).values())
     for actual_dtypes in client.gather(client.map(_dtypes, futures, pure=False)):
         if actual_dtypes != dtypes:
             raise VerificationError(f"{what}: expected {dtypes}, found {actual_dtypes}")
