@@ -91,7 +91,10 @@ def cases_for(
                 f"{workload} has no cluster to place: its two processes are bound to nothing; "
                 "all-to-all measures each pair of workers that are"
             )
-    common = {"workload": workload, "params": asdict(filled), "cluster": cluster, **given}
+    params = asdict(filled)
+    later = (field for field in fields(filled) if "added" in field.metadata)
+    added = tuple(field.name for field in later if params[field.name] == field.default)
+    common = {"workload": workload, "params": params, "added": added, "cluster": cluster, **given}
     cases = [Case(backend=backend.name, **common) for backend in parsed]
     made = make_workload(cases[0])
     if isinstance(made, PairWorkload):

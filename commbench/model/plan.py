@@ -211,7 +211,9 @@ class Case:
 
     ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
     deadline of a whole launch. Cases that differ only in ``varied`` are compared: ``"backend"``,
-    options for clusters, variables of the environment and keys of Dask's configuration.
+    options for clusters, variables of the environment and keys of Dask's configuration. ``added``
+    names the parameters with their default that the workload did not have at first; they are not
+    part of the id.
     """
 
     workload: str
@@ -224,6 +226,7 @@ class Case:
     seed: int = 0
     timeout_s: float = 300.0
     varied: tuple[str, ...] = field(default=("backend",), metadata={"added": "0.1"})
+    added: tuple[str, ...] = field(default=(), metadata={"added": "0.1"})
 
     @property
     def variant(self) -> str:
@@ -283,7 +286,7 @@ class Case:
         content = {
             "workload": self.workload,
             "backend": self.backend,
-            "params": dict(self.params),
+            "params": {name: self.params[name] for name in self.params if name not in self.added},
             "cluster": self.cluster.identity(),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -57,7 +57,11 @@ class Workload(ABC):
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
     Params: ClassVar[type[Any]]
-    """A frozen dataclass; its fields, with their ``help`` in the metadata, become options."""
+    """A frozen dataclass; its fields, with their ``help`` in the metadata, become options.
+
+    A field that a later version adds has this version as ``added`` in its metadata, so that cases
+    with its default keep their id.
+    """
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
     scales: ClassVar[bool] = True

@@ -7,6 +7,7 @@ import json
 import textwrap
 import tomllib
 from collections import Counter
+from dataclasses import dataclass, field
 
 import builders
 import pytest
@@ -17,6 +18,8 @@ from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
 from commbench.harness.suite import cases_for, make_suite, plan, read_suite, shift
 from commbench.model import ClusterSpec, registry
+from commbench.store.records import decode_launch
+from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 
 MERGE = '[[case]]\nworkload = "merge"\n'
@@ -265,3 +268,20 @@ def test_pair_workload_with_a_mode_of_another_metric_is_refused(monkeypatch, mod
     )
     with pytest.raises(UsageError, match=message):
         cases_for("rates", ["tcp"], {}, ClusterSpec())
+
+
+def test_a_case_keeps_its_id_when_its_workload_gets_a_parameter(monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Params(Merge.Params):
+        more: int = field(default=3, metadata={"help": "more", "added": "9.9"})
+
+    def made(**params):
+        (case,) = cases_for("merge", ["tcp"], params, ClusterSpec())
+        return case
+
+    before = made()
+    monkeypatch.setattr(Merge, "Params", Params)
+    after, launch = made(), plan(make_suite("s", [made(more=3)]), 0)[0]
+    read = decode_launch(json.loads(json.dumps(dataclasses.asdict(launch)))).case
+    assert after.params == read.params == {**before.params, "more": 3}
+    assert after.id == read.id == before.id != made(more=4).id
