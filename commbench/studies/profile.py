@@ -349,8 +349,16 @@ class _Blocking:
 
     def run(self, function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the answers of workers by address, without those that are lost meanwhile."""
+        from distributed.comm import CommClosedError
+
+        lost = (CommClosedError, ConnectionError, TimeoutError)
         answers = self.__getattr__("run")(function, *args, on_error="return", **kwargs)
-        kept = {each: answer for each, answer in answers.items() if not isinstance(answer, OSError)}
+        kept = {
+            each: answer
+            for each, answer in answers.items()
+            # Dask raises a plain OSError where it can't connect; others are of the function.
+            if type(answer) is not OSError and not isinstance(answer, lost)
+        }
         for answer in kept.values():
             if isinstance(answer, Exception):
                 raise answer

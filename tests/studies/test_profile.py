@@ -8,6 +8,7 @@ import platform
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import dask.array as da
 import dask.dataframe as dd
@@ -16,11 +17,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, wait
+from distributed.comm import CommClosedError
 from distributed.metrics import context_meter
 
 import commbench
 from commbench.errors import LaunchError, UsageError
 from commbench.model import registry
+from commbench.studies import profile
 
 QUIET = {"dashboard_address": "127.0.0.1:0"}
 N = 600
@@ -448,3 +451,16 @@ def test_an_anonymous_record_has_no_name_of_the_user_the_machine_or_the_code(tmp
     assert "task-1" in {*run.tasks["name"]}
     assert {*run.transfers["src"]} <= {"worker-1", "worker-2"}
     assert set(run.regions["name"]) == {"chosen", "code"}
+
+
+@pytest.mark.parametrize("error", [CommClosedError("in tcp"), OSError("Timed out"), TimeoutError()])
+def test_a_worker_that_is_lost_has_no_answer(error):
+    client = SimpleNamespace(asynchronous=False, run=lambda *_, **__: {"a": 1, "b": error})
+    assert profile._Blocking(client).run(os.getpid) == {"a": 1}
+
+
+def test_an_error_of_a_function_on_a_worker_is_raised():
+    answers = {"a": 1, "b": PermissionError("/proc/1/stat")}
+    client = SimpleNamespace(asynchronous=False, run=lambda *_, **__: answers)
+    with pytest.raises(PermissionError):
+        profile._Blocking(client).run(os.getpid)
