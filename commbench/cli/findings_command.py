@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import load
-from commbench.cli.results import PATH
+from commbench.cli.results import FORM, PATH
 from commbench.errors import UnknownNameError
 from commbench.harness import interrupts, options
 from commbench.harness.options import RUN
@@ -26,10 +26,7 @@ _N_CONFIRMING = 6
 
 @click.command()
 @click.argument("run", type=RUN, metavar="RUN|SCRIPT.py")
-@click.option(
-    "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
-    show_default=True,
-)  # fmt: skip
+@FORM
 @click.option(
     "--fail-on", type=options.NAMES, metavar="RULES",
     help="End with status 3 if one of these rules has a finding, as spilling,gil; or any.",
@@ -147,12 +144,8 @@ def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any])
 
     old = data.manifest
     ctx.obj = run_command.Call(["prove", str(data.path)], threading.Event())
-    defaults = {
-        "skip_unavailable": False, "dry_run": False, "seed": None, "iterations": None,
-        "quick": False, "racks": None, "verbose": False,
-        "min_transfer": old.min_transfer_bytes, "min_batch": old.min_batch_bytes,
-    }  # fmt: skip
-    status = run_command.start(suite, {**defaults, **given})
+    least = {"min_transfer": old.min_transfer_bytes, "min_batch": old.min_batch_bytes}
+    status = run_command.start(suite, {**least, **given})
     if ctx.obj.run is None or status == interrupts.STATUS:
         click.echo(f"interrupted; begin again: commbench prove {data.path}", err=True)
         ctx.exit(status)

@@ -32,18 +32,6 @@ _COMMANDS = {
 """The commands, each imported when it is called."""
 
 
-class _Complaint(click.ClickException):
-    """The message of an error that the user can fix."""
-
-    exit_code = 2
-
-
-class _Unwritten(click.ClickException):
-    """The message of an error with writing results."""
-
-    exit_code = 1
-
-
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
 
@@ -58,8 +46,9 @@ class _Group(click.Group):
             with interrupts.none_lost():
                 return super().invoke(ctx)
         except CommbenchError as error:
-            kind = _Unwritten if isinstance(error, UnwritableError) else _Complaint
-            raise kind(str(error)) from error
+            shown = click.ClickException(str(error))
+            shown.exit_code = 1 if isinstance(error, UnwritableError) else 2
+            raise shown from error
         except KeyboardInterrupt:
             interrupts.ignore()
             click.echo("interrupted", err=True)

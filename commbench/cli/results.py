@@ -16,7 +16,7 @@ from commbench.model import registry
 from commbench.store import files
 
 PATH = click.Path(path_type=Path)
-_FORM = click.option(
+FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
     show_default=True,
 )  # fmt: skip
@@ -145,7 +145,7 @@ def _to_asv(
 
 @click.command()
 @click.argument("run", type=RUN)
-@_FORM
+@FORM
 @click.option(
     "--predict", type=BYTES, metavar="SIZE", help="Predict the time of a transfer of this size."
 )

@@ -171,11 +171,12 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     call = _call()
     arguments = call.arguments if call else sys.argv[1:]
     options.validate_verbosity(given)
-    if given["dry_run"]:
-        _print_scripts(suites.plan(suite, given["seed"] or 0), given["output"])
+    seed = given.get("seed") or 0
+    if given.get("dry_run"):
+        _print_scripts(suites.plan(suite, seed), given["output"])
         return 0
-    suite = options.available(suite, skip=given["skip_unavailable"])
-    stopping, seed = options.stopping(given), given["seed"] or 0
+    suite = options.available(suite, skip=bool(given.get("skip_unavailable")))
+    stopping = options.stopping(given)
     if stopping is not None:
         budget.validate_stopping(stopping)
         suite = budget.pilot(suite)
@@ -195,7 +196,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         min_batch_bytes=given["min_batch"],
         command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
-        racks=suites.read_racks(given["racks"]) if given["racks"] else {},
+        racks=suites.read_racks(given["racks"]) if given.get("racks") else {},
         expected_Bps=dict(given.get("expect") or ()),
     )
     store = directory.RunStore.create(given["output"], described)
