@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 SCHEDULER = "scheduler"
 """The scheduler's key in mappings and sets of worker addresses."""
+
+
+def ask(client: Any, members: Collection[str], function: Any, *args: Any) -> dict[str, Any]:
+    """Return the return value of `function` on each member: a worker's address or `SCHEDULER`."""
+    answers: dict[str, Any] = {}
+    if workers := sorted({*members} - {SCHEDULER}):
+        answers |= client.run(function, *args, workers=workers)
+    if SCHEDULER in members:
+        answers[SCHEDULER] = client.run_on_scheduler(function, *args)
+    return answers
 
 
 class RunningCluster(ABC):
@@ -50,12 +60,8 @@ class RunningCluster(ABC):
 
         Each process on another host is asked for its CPU time, with one message.
         """
-        seconds: dict[int | str, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
-        if workers := sorted(self.remote_members - {SCHEDULER}):
-            seconds |= self.client.run(time.process_time, workers=workers)
-        if SCHEDULER in self.remote_members:
-            seconds[SCHEDULER] = self.client.run_on_scheduler(time.process_time)
-        return seconds
+        here: dict[int | str, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
+        return here | ask(self.client, self.remote_members, time.process_time)
 
     def shut_down(self) -> None:
         """Ask the scheduler to shut down the cluster, and close the client."""

@@ -11,14 +11,14 @@ import os
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.errors import LaunchError
 from commbench.harness.measure import records
-from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.launchers.base import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, gpu
 from commbench.machine.topology import worker_location
 from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
@@ -103,14 +103,14 @@ def _family_seconds() -> float:
 def _read_remote(cluster: RunningCluster) -> dict[str, _Reading]:
     """Return a reading of the cores that the cluster may use, by remote host."""
     processes = defaultdict(list)
-    described = _ask(cluster.client, cluster.remote_members, _describe_process)
+    described = ask(cluster.client, cluster.remote_members, _describe_process)
     for member, (host, allowed, cpu_s) in described.items():
         processes[host].append((member, allowed, cpu_s))
     readings = {}
     for host, rows in processes.items():
         members, allowed, cpu_s = zip(*rows, strict=True)
         numbers = sorted(set().union(*allowed))
-        (times,) = _ask(cluster.client, members[:1], cores.times, numbers).values()
+        (times,) = ask(cluster.client, members[:1], cores.times, numbers).values()
         used = cores.Times(*times) if times is not None else None
         readings[host] = _Reading(time.perf_counter(), len(numbers), used, sum(cpu_s))
     return readings
@@ -119,16 +119,6 @@ def _read_remote(cluster: RunningCluster) -> dict[str, _Reading]:
 def _describe_process() -> tuple[str, tuple[int, ...], float]:
     """Return the host, the cores that this process may use, and its CPU seconds."""
     return os.uname().nodename, tuple(os.sched_getaffinity(0)), time.process_time()
-
-
-def _ask(client: Any, members: Collection[str], function: Any, *args: Any) -> dict[str, Any]:
-    """Return the return value of `function` on each member: a worker's address or the scheduler."""
-    answers: dict[str, Any] = {}
-    if workers := sorted({*members} - {SCHEDULER}):
-        answers |= client.run(function, *args, workers=workers)
-    if SCHEDULER in members:
-        answers[SCHEDULER] = client.run_on_scheduler(function, *args)
-    return answers
 
 
 def measure_idle(

@@ -79,13 +79,13 @@ def test_each_other_host_has_a_record_of_its_cores(far):
 
 
 def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
-    real = conditions._ask
+    real = conditions.ask
 
     def hiding(client, members, function, *args):
         answers = real(client, members, function, *args)
         return dict.fromkeys(answers) if function is cores.times else answers
 
-    monkeypatch.setattr(conditions, "_ask", hiding)
+    monkeypatch.setattr(conditions, "ask", hiding)
     seen = conditions.Conditions(make_launch(make_case()))
     with seen.on(far):
         pass
@@ -159,5 +159,5 @@ def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
 def test_core_times_are_read_by_the_worker_or_scheduler_elsewhere(far):
     for member in (far.addresses["1"], SCHEDULER):
         before = cores.times([0]).busy_s
-        (times,) = conditions._ask(far.client, [member], cores.times, [0]).values()
+        (times,) = conditions.ask(far.client, [member], cores.times, [0]).values()
         assert before <= cores.Times(*times).busy_s <= cores.times([0]).busy_s
