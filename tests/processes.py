@@ -24,7 +24,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from commbench.cli.main import main
-from commbench.harness import runner
+from commbench.machine.process import MARK
 from commbench.model import registry
 from commbench.store import parts
 from commbench.store.records import BULK
@@ -153,7 +153,7 @@ class Tag:
 
     def launched(self) -> list[Process]:
         """Return those of them that belong to a launch."""
-        return [process for process in self.processes() if runner.MARK in process.environ]
+        return [process for process in self.processes() if MARK in process.environ]
 
     def end(self) -> None:
         """Kill what is left."""

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
 import selectors
 import shutil
 import signal
@@ -28,13 +27,10 @@ from commbench.errors import UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
-from commbench.machine.process import MARK
 from commbench.model import Case, Failure, Launch, LaunchEnd, Phase, Record, registry
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
 from commbench.workloads.base import PairWorkload
-
-__all__ = ["MARK", "environment", "run_plan", "scratch_folder"]
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -107,7 +103,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
                     "COMMBENCH_RECORDS_FD": str(write_end),
                     "COMMBENCH_SCRATCH": str(scratch),
                     "COMMBENCH_RUN": str(run),
-                    MARK: mark,
+                    process.MARK: mark,
                 },
             )  # fmt: skip
         except OSError as error:
@@ -230,13 +226,7 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> None:
             child.stdin.close()
     if child.returncode is None:
         # Without reaping it, so that its process id and group id are not reused.
-        ended = os.pidfd_open(child.pid)
-        try:
-            gone = select.poll()
-            gone.register(ended, select.POLLIN)
-            gone.poll(_UNDO_SECONDS * 1000)
-        finally:
-            os.close(ended)
+        process.await_end(os.pidfd_open(child.pid), _UNDO_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -82,12 +82,7 @@ def watch(name: str, child: Child, log: Path) -> None:
         _watched[name] = child.pid
 
     def wait() -> None:
-        try:
-            gone = select.poll()
-            gone.register(descriptor, select.POLLIN)
-            gone.poll()
-        finally:
-            os.close(descriptor)
+        await_end(descriptor)
         _report(
             name,
             child.pid,
@@ -98,6 +93,16 @@ def watch(name: str, child: Child, log: Path) -> None:
         )
 
     threading.Thread(target=wait, name=f"watch {name}", daemon=True).start()
+
+
+def await_end(descriptor: int, timeout_s: float | None = None) -> None:
+    """Wait until a process has ended, at most `timeout_s`, and close its ``pidfd``."""
+    try:
+        gone = select.poll()
+        gone.register(descriptor, select.POLLIN)
+        gone.poll(None if timeout_s is None else timeout_s * 1000)
+    finally:
+        os.close(descriptor)
 
 
 def watch_remote(name: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from commbench import backends
 from commbench.errors import ResultsError
 from commbench.harness import runner
+from commbench.machine.process import MARK
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -280,9 +281,9 @@ def test_every_launch_has_its_environment(tmp_path, monkeypatch):
     assert first["spill"] == "0.25"
     assert first["chunk"] == "1MiB"
     assert first["DASK_TEMPORARY_DIRECTORY"].startswith(scratch)
-    assert first[runner.MARK]
-    assert first[runner.MARK] != second[runner.MARK]
-    assert runner.MARK not in os.environ
+    assert first[MARK]
+    assert first[MARK] != second[MARK]
+    assert MARK not in os.environ
 
 
 def test_temporary_folder_of_the_user_is_kept(tmp_path, monkeypatch):
