@@ -128,7 +128,7 @@ class JobLauncher(Launcher):
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         per_job = self._processes(spec)
         try:
-            return self._job_class()(
+            return resolve_name(self.job_class)(
                 scheduler=scheduler,
                 name=name,
                 cores=per_job * spec.threads_per_worker,
@@ -170,11 +170,10 @@ class JobLauncher(Launcher):
             options[name] = [value] if name in _LISTS and not isinstance(value, list) else value
         return options
 
-    def _job_class(self) -> Any:
-        return resolve_name(self.job_class)
-
     def _parameters(self) -> set[str]:
-        named = (cls.__init__ for cls in self._job_class().__mro__ if "__init__" in vars(cls))
+        named = (
+            cls.__init__ for cls in resolve_name(self.job_class).__mro__ if "__init__" in vars(cls)
+        )
         return {
             parameter.name
             for function in named
