@@ -85,15 +85,20 @@ class UcxBackend(Backend):
                 return Unavailability(
                     f"the package {package} is not installed", installed.install_command("ucx")
                 )
-        if "nvlink" in self._transports and not _has_gpus():
-            return Unavailability(
-                "no NVIDIA GPU is visible, and NVLink joins GPUs",
-                "run on a machine with GPUs, or drop nvlink from the name",
-            )
-        if "nvlink" in self._transports and device != "gpu":
-            return Unavailability(
-                "NVLink carries GPU memory only", "add --device gpu, or drop nvlink from the name"
-            )
+        if "nvlink" in self._transports:
+            # Importing this would take a twentieth of the time of `commbench list`.
+            from commbench.machine import environment
+
+            if not environment.gpus():
+                return Unavailability(
+                    "no NVIDIA GPU is visible, and NVLink joins GPUs",
+                    "run on a machine with GPUs, or drop nvlink from the name",
+                )
+            if device != "gpu":
+                return Unavailability(
+                    "NVLink carries GPU memory only",
+                    "add --device gpu, or drop nvlink from the name",
+                )
         if "ib" in self._transports:
             return _unavailable_ib()
         return None
@@ -172,13 +177,6 @@ class UcxBackend(Backend):
         return " ".join(f"{key}={value}" for key, value in settings.items()) or (
             "nothing: UCX's default under Dask"
         )
-
-
-def _has_gpus() -> bool:
-    # Importing this would take a twentieth of the time of `commbench list`.
-    from commbench.machine import environment
-
-    return bool(environment.gpus())
 
 
 def _unavailable_ib() -> Unavailability | None:
