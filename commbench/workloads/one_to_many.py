@@ -13,7 +13,6 @@ is broadcast moves between workers.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,10 +148,6 @@ class _ClientArrays(_OneToMany):
     def payload_bytes(self) -> int:
         """The bytes of all arrays."""
         return len(self._numbers) * int(self.params.size)
-
-    @abstractmethod
-    def compute(self, client: Any, graph: Any) -> Any:
-        """Move the arrays of `graph`, and return them."""
 
 
 class Scatter(_ClientArrays):

@@ -37,7 +37,6 @@ class Spill(ClusterWorkload):
     stresses = "memory"
     quick: ClassVar[Mapping[str, Any]] = {"factor": 1.2, "chunk": 4 << 20}
     preload = ("dask.array",)
-    bytes_per_second = 1e8
 
     @dataclass(frozen=True, kw_only=True)
     class Params:

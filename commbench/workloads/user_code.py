@@ -303,22 +303,14 @@ def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
     given = function.args
     names = [each.arg for each in (*given.posonlyargs, *given.args)]
     n_required = len(names) - len(given.defaults)
-    without = [
-        each.arg
-        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default is None
-    ]
-    if n_required > 1 or without or not (names or given.vararg):
+    if n_required > 1 or None in given.kw_defaults or not (names or given.vararg):
         raise UsageError(
             f"{source.function} of {source.name} takes ({ast.unparse(given)}), and is called with "
             f"a client only; write def {source.function}(client), with a default for all else"
         )
-    pairs = [*zip(names[n_required:], given.defaults, strict=True)]
-    pairs += [
-        (each.arg, default)
-        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default is not None
-    ]
+    names += [each.arg for each in given.kwonlyargs]
+    defaults = (*given.defaults, *filter(None, given.kw_defaults))
+    pairs = [*zip(names[n_required:], defaults, strict=True)]
     keywords = {}
     for name, default in pairs[max(0, 1 - n_required) :]:
         try:
