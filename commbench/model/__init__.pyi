@@ -1,87 +1,41 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .derived import (
-    Comparison,
-    Effect,
-    Finding,
-    Summary,
-)
-from .layers import AGAIN, FETCHES, LAYERS
-from .observed import (
-    GPU_MEMORY,
-    Activity,
-    CoreUse,
-    Failure,
-    IdleCost,
-    LaunchEnd,
-    Load,
-    LogCount,
-    NetworkCounter,
-    Phase,
-    Record,
-    Region,
-    RoundTrip,
-    Sample,
-    Setting,
-    Spill,
-    TaskRecord,
-    ThreadTime,
-    TransferRecord,
-    TransportUsed,
-    WireBytes,
-    WorkerAddress,
-    WorkerPlace,
-)
-from .plan import (
-    SCHEMA_VERSION,
-    USER_CODE,
-    Case,
-    ClusterSpec,
-    Launch,
-    Manifest,
-    Placement,
-    Stopping,
-    Suite,
-)
-
-__all__ = [
-    "AGAIN",
-    "FETCHES",
-    "GPU_MEMORY",
-    "LAYERS",
-    "SCHEMA_VERSION",
-    "USER_CODE",
-    "Activity",
-    "Case",
-    "ClusterSpec",
-    "Comparison",
-    "CoreUse",
-    "Effect",
-    "Failure",
-    "Finding",
-    "IdleCost",
-    "Launch",
-    "LaunchEnd",
-    "Load",
-    "LogCount",
-    "Manifest",
-    "NetworkCounter",
-    "Phase",
-    "Placement",
-    "Record",
-    "Region",
-    "RoundTrip",
-    "Sample",
-    "Setting",
-    "Spill",
-    "Stopping",
-    "Suite",
-    "Summary",
-    "TaskRecord",
-    "ThreadTime",
-    "TransferRecord",
-    "TransportUsed",
-    "WireBytes",
-    "WorkerAddress",
-    "WorkerPlace",
-]
+from .derived import Comparison as Comparison
+from .derived import Effect as Effect
+from .derived import Finding as Finding
+from .derived import Summary as Summary
+from .layers import AGAIN as AGAIN
+from .layers import FETCHES as FETCHES
+from .layers import LAYERS as LAYERS
+from .observed import GPU_MEMORY as GPU_MEMORY
+from .observed import Activity as Activity
+from .observed import CoreUse as CoreUse
+from .observed import Failure as Failure
+from .observed import IdleCost as IdleCost
+from .observed import LaunchEnd as LaunchEnd
+from .observed import Load as Load
+from .observed import LogCount as LogCount
+from .observed import NetworkCounter as NetworkCounter
+from .observed import Phase as Phase
+from .observed import Record as Record
+from .observed import Region as Region
+from .observed import RoundTrip as RoundTrip
+from .observed import Sample as Sample
+from .observed import Setting as Setting
+from .observed import Spill as Spill
+from .observed import TaskRecord as TaskRecord
+from .observed import ThreadTime as ThreadTime
+from .observed import TransferRecord as TransferRecord
+from .observed import TransportUsed as TransportUsed
+from .observed import WireBytes as WireBytes
+from .observed import WorkerAddress as WorkerAddress
+from .observed import WorkerPlace as WorkerPlace
+from .plan import SCHEMA_VERSION as SCHEMA_VERSION
+from .plan import USER_CODE as USER_CODE
+from .plan import Case as Case
+from .plan import ClusterSpec as ClusterSpec
+from .plan import Launch as Launch
+from .plan import Manifest as Manifest
+from .plan import Placement as Placement
+from .plan import Stopping as Stopping
+from .plan import Suite as Suite
