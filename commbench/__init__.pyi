@@ -1,90 +1,53 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from . import stats
-from .analysis.findings import CaseRecords, Rule
-from .analysis.run import Run, load
-from .backends.base import Backend, Transport
-from .backends.endpoints import Endpoint, Endpoints
-from .backends.tcp_endpoints import BLOCKING_TCP
-from .cli.python_api import run, run_async
-from .conformance import check_backend, check_launcher, check_workload
-from .errors import (
-    CommbenchError,
-    LaunchError,
-    ResultsError,
-    UnavailableError,
-    UsageError,
-    VerificationError,
-)
-from .launchers.base import Launcher, RunningCluster, worker_preloads
-from .model.derived import Finding
-from .model.published import published_figure
-from .model.units import format_bandwidth, format_bytes, format_message_size, format_seconds
-from .reports.figures import figure
-from .reports.figures.style import backend_styles, new_figure, styled
-from .reports.sections import Section, Table, reading
-from .studies.notebook import load_ipython_extension
-from .studies.profile import profile
-from .workloads.base import ClusterWorkload, FetchWorkload, PairWorkload
-from .workloads.device import (
-    array_library,
-    finished_blocks,
-    persist_input,
-    uniform_array,
-    uniform_block,
-    verify_blocks,
-)
-from .workloads.placement import rebalance
+from . import stats as stats
+from .analysis.findings import CaseRecords as CaseRecords
+from .analysis.findings import Rule as Rule
+from .analysis.run import Run as Run
+from .analysis.run import load as load
+from .backends.base import Backend as Backend
+from .backends.base import Transport as Transport
+from .backends.endpoints import Endpoint as Endpoint
+from .backends.endpoints import Endpoints as Endpoints
+from .backends.tcp_endpoints import BLOCKING_TCP as BLOCKING_TCP
+from .cli.python_api import run as run
+from .cli.python_api import run_async as run_async
+from .conformance import check_backend as check_backend
+from .conformance import check_launcher as check_launcher
+from .conformance import check_workload as check_workload
+from .errors import CommbenchError as CommbenchError
+from .errors import LaunchError as LaunchError
+from .errors import ResultsError as ResultsError
+from .errors import UnavailableError as UnavailableError
+from .errors import UsageError as UsageError
+from .errors import VerificationError as VerificationError
+from .launchers.base import Launcher as Launcher
+from .launchers.base import RunningCluster as RunningCluster
+from .launchers.base import worker_preloads as worker_preloads
+from .model.derived import Finding as Finding
+from .model.published import published_figure as published_figure
+from .model.units import format_bandwidth as format_bandwidth
+from .model.units import format_bytes as format_bytes
+from .model.units import format_message_size as format_message_size
+from .model.units import format_seconds as format_seconds
+from .reports.figures import figure as figure
+from .reports.figures.style import backend_styles as backend_styles
+from .reports.figures.style import new_figure as new_figure
+from .reports.figures.style import styled as styled
+from .reports.sections import Section as Section
+from .reports.sections import Table as Table
+from .reports.sections import reading as reading
+from .studies.notebook import load_ipython_extension as load_ipython_extension
+from .studies.profile import profile as profile
+from .workloads.base import ClusterWorkload as ClusterWorkload
+from .workloads.base import FetchWorkload as FetchWorkload
+from .workloads.base import PairWorkload as PairWorkload
+from .workloads.device import array_library as array_library
+from .workloads.device import finished_blocks as finished_blocks
+from .workloads.device import persist_input as persist_input
+from .workloads.device import uniform_array as uniform_array
+from .workloads.device import uniform_block as uniform_block
+from .workloads.device import verify_blocks as verify_blocks
+from .workloads.placement import rebalance as rebalance
 
-__all__ = [
-    "BLOCKING_TCP",
-    "Backend",
-    "CaseRecords",
-    "ClusterWorkload",
-    "CommbenchError",
-    "Endpoint",
-    "Endpoints",
-    "FetchWorkload",
-    "Finding",
-    "LaunchError",
-    "Launcher",
-    "PairWorkload",
-    "ResultsError",
-    "Rule",
-    "Run",
-    "RunningCluster",
-    "Section",
-    "Table",
-    "Transport",
-    "UnavailableError",
-    "UsageError",
-    "VerificationError",
-    "array_library",
-    "backend_styles",
-    "check_backend",
-    "check_launcher",
-    "check_workload",
-    "figure",
-    "finished_blocks",
-    "format_bandwidth",
-    "format_bytes",
-    "format_message_size",
-    "format_seconds",
-    "load",
-    "load_ipython_extension",
-    "new_figure",
-    "persist_input",
-    "profile",
-    "published_figure",
-    "reading",
-    "rebalance",
-    "run",
-    "run_async",
-    "stats",
-    "styled",
-    "uniform_array",
-    "uniform_block",
-    "verify_blocks",
-    "worker_preloads",
-]
 __version__: str
