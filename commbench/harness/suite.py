@@ -56,27 +56,16 @@ from typing import Any, get_type_hints
 from commbench import workloads
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
 from commbench.harness import vary as vary_
-from commbench.harness.cases import cases_for, make_suite, make_workload, plan, shift, structure
+from commbench.harness.cases import cases_for as cases_for
+from commbench.harness.cases import make_suite as make_suite
+from commbench.harness.cases import make_workload as make_workload
+from commbench.harness.cases import plan as plan
+from commbench.harness.cases import shift as shift
+from commbench.harness.cases import structure as structure
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published
 from commbench.workloads import device, user_code
 from commbench.workloads.base import PairWorkload
-
-__all__ = [
-    "CaseEntry",
-    "SuiteFile",
-    "cases_for",
-    "choose_placement",
-    "make_suite",
-    "make_workload",
-    "plan",
-    "read_racks",
-    "read_suite",
-    "scaled",
-    "shift",
-    "structure",
-    "varied_cases",
-]  # fmt: skip
 
 _THREADS = "threads_per_worker"
 _EXPONENTS = {"linear": 1.0, "root": 0.5}

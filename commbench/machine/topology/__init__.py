@@ -5,40 +5,21 @@ A ``Host`` comes from the kernel's ``/sys`` and from ``nvidia-smi``, or from the
 names the link between two of them, and ``auto`` chooses a binding for each worker.
 """
 
-from __future__ import annotations
-
-from commbench.machine.topology.discovery import this_host
-from commbench.machine.topology.hosts import Gpu, Host, Matrix, Nic, NumaNode, parse, read_host
-from commbench.machine.topology.workers import (
-    LINK_CLASSES,
-    UNKNOWN,
-    auto,
-    find_rack,
-    link_class,
-    rank,
-    separate_cpus,
-    validate_placement,
-    visible,
-    worker_location,
-)
-
-__all__ = [
-    "LINK_CLASSES",
-    "UNKNOWN",
-    "Gpu",
-    "Host",
-    "Matrix",
-    "Nic",
-    "NumaNode",
-    "auto",
-    "find_rack",
-    "link_class",
-    "parse",
-    "rank",
-    "read_host",
-    "separate_cpus",
-    "this_host",
-    "validate_placement",
-    "visible",
-    "worker_location",
-]
+from commbench.machine.topology.discovery import this_host as this_host
+from commbench.machine.topology.hosts import Gpu as Gpu
+from commbench.machine.topology.hosts import Host as Host
+from commbench.machine.topology.hosts import Matrix as Matrix
+from commbench.machine.topology.hosts import Nic as Nic
+from commbench.machine.topology.hosts import NumaNode as NumaNode
+from commbench.machine.topology.hosts import parse as parse
+from commbench.machine.topology.hosts import read_host as read_host
+from commbench.machine.topology.workers import LINK_CLASSES as LINK_CLASSES
+from commbench.machine.topology.workers import UNKNOWN as UNKNOWN
+from commbench.machine.topology.workers import auto as auto
+from commbench.machine.topology.workers import find_rack as find_rack
+from commbench.machine.topology.workers import link_class as link_class
+from commbench.machine.topology.workers import rank as rank
+from commbench.machine.topology.workers import separate_cpus as separate_cpus
+from commbench.machine.topology.workers import validate_placement as validate_placement
+from commbench.machine.topology.workers import visible as visible
+from commbench.machine.topology.workers import worker_location as worker_location
