@@ -29,6 +29,7 @@ class FrameWorkload(ClusterWorkload):
     stresses = "frames"
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")
+    _expected: Mapping[str, int]
 
     def _create_frame(
         self, client: Any, partition: Callable[..., Any], summarize: Callable[..., Any], **data: Any
@@ -43,10 +44,53 @@ class FrameWorkload(ClusterWorkload):
         numbers = range(self.params.partitions)
         data = {"device": self.context.device, "seed": self.context.seed, **data}
         lazy = dd.from_map(partition, numbers, **data, meta=partition(0, **data).iloc[:0])
-        (self.frame,) = persist_input(client, lazy)
-        rebalance(client, self.frame)
+        (self.frame,) = self._persist(client, lazy)
         summaries: list[Any] = client.gather(client.map(summarize, numbers, **data, pure=False))
         return summaries
+
+    def _persist(self, client: Any, *frames: Any) -> list[Any]:
+        self.frames = persist_input(client, *frames)
+        rebalance(client, *self.frames)
+        return self.frames
+
+    def _verify_frame(
+        self, client: Any, what: str, result: Any, n_partitions: int, dtypes: Mapping[str, str],
+        sums: Callable[[Any, int], Mapping[str, int]],
+    ) -> None:  # fmt: skip
+        """Compare the columns of a frame, and the total of its `sums` with `_expected`.
+
+        Then the input is distributed as before.
+
+        Parameters
+        ----------
+        what
+            The name of the frame, for the error.
+        result, n_partitions
+            The persisted frame, and how many partitions it should have.
+        dtypes
+            The name and the data type of each column.
+        sums
+            A function of a partition and its number, which workers call.
+
+        Raises
+        ------
+        VerificationError
+            If they differ.
+        """
+        futures = list(finished_blocks(result, (n_partitions,)).values())
+        for actual_dtypes in client.gather(client.map(_dtypes, futures, pure=False)):
+            if actual_dtypes != dtypes:
+                raise VerificationError(f"{what}: expected {dtypes}, found {actual_dtypes}")
+        numbers = range(len(futures))
+        actual = total(client.gather(client.map(sums, futures, numbers, pure=False)))
+        wrong = [
+            f"{name}: expected {value}, found {actual[name]}"
+            for name, value in self._expected.items()
+            if actual[name] != value
+        ]
+        if wrong:
+            raise VerificationError(f"{what}, sums modulo 2**64: {'; '.join(wrong)}")
+        rebalance(client, *self.frames)
 
 
 def column_sums(columns: Mapping[str, Any]) -> dict[str, int]:
@@ -78,50 +122,6 @@ def total(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for name, value in part.items():
             together[name] = (together.get(name, 0) + value) % MODULUS
     return together
-
-
-def verify_frame(
-    client: Any,
-    what: str,
-    result: Any,
-    n_partitions: int,
-    dtypes: Mapping[str, str],
-    sums: Callable[[Any, int], Mapping[str, int]],
-    expected: Mapping[str, int],
-) -> None:
-    """Compare the columns of a frame's partitions and the total of their `sums` with those due.
-
-    Parameters
-    ----------
-    what
-        The name of the frame, for the error.
-    result, n_partitions
-        The persisted frame, and how many partitions it should have.
-    dtypes
-        The name and the data type of each column.
-    sums
-        A function of a partition and its number, which workers call.
-    expected
-        The total of its return values.
-
-    Raises
-    ------
-    VerificationError
-        If they differ.
-    """
-    futures = list(finished_blocks(result, (n_partitions,)).values())
-    for actual_dtypes in client.gather(client.map(_dtypes, futures, pure=False)):
-        if actual_dtypes != dtypes:
-            raise VerificationError(f"{what}: expected {dtypes}, found {actual_dtypes}")
-    numbers = range(len(futures))
-    actual = total(client.gather(client.map(sums, futures, numbers, pure=False)))
-    wrong = [
-        f"{name}: expected {value}, found {actual[name]}"
-        for name, value in expected.items()
-        if actual[name] != value
-    ]
-    if wrong:
-        raise VerificationError(f"{what}, sums modulo 2**64: {'; '.join(wrong)}")
 
 
 def _dtypes(frame: Any) -> dict[str, str]:

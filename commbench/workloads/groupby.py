@@ -19,14 +19,7 @@ from typing import Any, ClassVar, Literal
 from commbench.errors import UsageError
 from commbench.workloads.base import Context
 from commbench.workloads.device import frame_library, uniform_block
-from commbench.workloads.frames import (
-    SHUFFLE_HELP,
-    FrameWorkload,
-    column_sums,
-    shuffle_method,
-    verify_frame,
-)
-from commbench.workloads.placement import rebalance
+from commbench.workloads.frames import SHUFFLE_HELP, FrameWorkload, column_sums, shuffle_method
 
 _DTYPES = {
     "('int64', 'max')": "int64", "('int64', 'count')": "int64", "('float64', 'mean')": "float64",
@@ -109,10 +102,7 @@ class GroupBy(FrameWorkload):
         Sums of whole numbers are exact as floats, and means therefore rounded once.
         """
         n_partitions = self.params.split_out
-        verify_frame(
-            client, "aggregates", result, n_partitions, _DTYPES, _result_sums, self._expected
-        )
-        rebalance(client, self.frame)
+        self._verify_frame(client, "aggregates", result, n_partitions, _DTYPES, _result_sums)
 
 
 def _partition(number: int, device: str, seed: int, rows: int, n_groups: int) -> Any:

@@ -24,16 +24,14 @@ from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
 from commbench.workloads.base import Context
-from commbench.workloads.device import array_library, frame_library, persist_input
+from commbench.workloads.device import array_library, frame_library
 from commbench.workloads.frames import (
     SHUFFLE_HELP,
     FrameWorkload,
     column_sums,
     shuffle_method,
     total,
-    verify_frame,
 )
-from commbench.workloads.placement import rebalance
 
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
 
@@ -115,8 +113,7 @@ class Merge(FrameWorkload):
         other = dd.from_map(data.other, chunks, meta=smallest.other(0).iloc[:0])
         divisions = (*build_chunks, data.build_partitions)
         build = build.set_index("shuffle", divisions=divisions, shuffle_method="tasks")
-        self.frames = persist_input(client, build, other)
-        rebalance(client, *self.frames)
+        self._persist(client, build, other)
         self._expected = total(client.gather(client.map(data.joined_sums, chunks, pure=False)))
 
     def build(self) -> Any:
@@ -137,8 +134,7 @@ class Merge(FrameWorkload):
         partitions, and the expected sums are computed without a join.
         """
         n_partitions = self.data.partitions
-        verify_frame(client, "joined frame", result, n_partitions, _DTYPES, _sums, self._expected)
-        rebalance(client, *self.frames)
+        self._verify_frame(client, "joined frame", result, n_partitions, _DTYPES, _sums)
 
 
 def _sums(frame: Any, number: int) -> dict[str, int]:

@@ -26,9 +26,7 @@ from commbench.workloads.frames import (
     column_sums,
     shuffle_method,
     total,
-    verify_frame,
 )
-from commbench.workloads.placement import rebalance
 
 
 class Shuffle(FrameWorkload):
@@ -88,8 +86,7 @@ class Shuffle(FrameWorkload):
         n_partitions = int(self.params.partitions)
         sums = partial(_sums, n_partitions=n_partitions)
         dtypes = {"data": "float64"}
-        verify_frame(client, "shuffled frame", result, n_partitions, dtypes, sums, self._expected)
-        rebalance(client, self.frame)
+        self._verify_frame(client, "shuffled frame", result, n_partitions, dtypes, sums)
 
 
 def _partition(number: int, device: str, seed: int, n_rows: int) -> Any:
