@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError, VerificationError
@@ -85,15 +85,8 @@ class Patterns(ClusterWorkload):
                 raise UsageError(f"patterns: {key} is {value}; it must be at least {least}")
         if params.nbytes < _PAIR_BYTES or params.nbytes % _PAIR_BYTES:
             raise UsageError(f"patterns: nbytes is {params.nbytes}; it must be a multiple of 16")
-        self.graph = TaskGraph(
-            pattern=params.pattern,
-            width=params.width or _COLUMNS_PER_THREAD * n_threads,
-            steps=params.steps,
-            radix=params.radix,
-            nbytes=params.nbytes,
-            task_s=params.task_s,
-            kernel=params.kernel,
-        )
+        width = params.width or _COLUMNS_PER_THREAD * n_threads
+        self.graph = TaskGraph(**{**asdict(params), "width": width})
         if self.graph.width < context.n_workers:
             raise UsageError(
                 f"patterns: width is {self.graph.width}; it must be at least the number of workers "
@@ -160,16 +153,8 @@ class Patterns(ClusterWorkload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskGraph:
+class TaskGraph(Patterns.Params):
     """The dependencies of a pattern, and its tasks; ``width`` columns at most."""
-
-    pattern: str
-    width: int
-    steps: int
-    radix: int
-    nbytes: int
-    task_s: float
-    kernel: str
 
     def width_at(self, step: int) -> int:
         """Return the number of columns that have a task in a step."""
@@ -180,8 +165,7 @@ class TaskGraph:
 
         Examples
         --------
-        >>> graph = TaskGraph(pattern="fft", width=8, steps=4, radix=3, nbytes=16, task_s=0.01,
-        ...                   kernel="sleep")
+        >>> graph = TaskGraph(pattern="fft", width=8, steps=4)
         >>> [graph.dependencies(step, 3) for step in range(4)]
         [[], [2, 3, 4], [1, 3, 5], [3, 7]]
         """
