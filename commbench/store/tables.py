@@ -17,18 +17,7 @@ _WORKERS = ("src", "dst")
 
 
 def rows(run: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the fields of the records in ``samples.jsonl``, by kind.
-
-    Parameters
-    ----------
-    notes
-        A list to which a sentence is added for each invalid line.
-
-    Raises
-    ------
-    ResultsError
-        If the file exists but can't be read.
-    """
+    """Return the fields of the records in ``samples.jsonl``, by kind, as `records.read` does."""
     rows_by_kind: dict[str, list[dict[str, Any]]] = {
         kind: [] for kind in records.KINDS if kind not in records.BULK
     }
