@@ -12,6 +12,12 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class _LaunchRecord:
+    table: ClassVar[str]
+    in_parts: ClassVar[bool]
+
+    def __init_subclass__(cls, *, table: str = "", in_parts: bool = False) -> None:
+        cls.table, cls.in_parts = table, in_parts
+
     case_id: str
     launch: int
 
@@ -22,7 +28,7 @@ class _IterationRecord(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(_IterationRecord):
+class Sample(_IterationRecord, table="samples"):
     """One timed call, or one message of a ping-pong.
 
     ``seconds`` is the wall time from submission to the last result; ``submit_seconds`` is the part
@@ -35,8 +41,6 @@ class Sample(_IterationRecord):
     program, the ``tool``, exchanged the messages.
     ``n_operations`` and ``operations`` are those of the workload, if it counts them: 1000 tasks.
     """
-
-    table: ClassVar = "samples"
 
     layer: str
     warmup: bool
@@ -53,15 +57,13 @@ class Sample(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region(_IterationRecord):
+class Region(_IterationRecord, table="regions"):
     """A named part of a user's code; ``iteration`` numbers the regions of a launch.
 
     Other records refer to the innermost region by this number. The timed calls of a workload are
     numbered in the same way, without regions. ``parent`` is the number of the enclosing region, or
     -1. If a region raised, ``error`` describes the exception; its records are kept.
     """
-
-    table: ClassVar = "regions"
 
     parent: int
     name: str
@@ -71,7 +73,7 @@ class Region(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferRecord(_IterationRecord):
+class TransferRecord(_IterationRecord, table="transfers", in_parts=True):
     """One entry of a worker's incoming transfer log, or one batch of shards of a P2P shuffle.
 
     ``dst`` fetched ``n_keys`` from ``src``, or ``src`` sent ``n_keys`` shards. ``nbytes`` is the
@@ -84,9 +86,6 @@ class TransferRecord(_IterationRecord):
     queue, and ``stop_s`` when the answer is back, less ``handling_s``; both are of the sender's
     clock. Attempts that fail are part of this time.
     """
-
-    table: ClassVar = "transfers"
-    in_parts: ClassVar = True
 
     src: str
     dst: str
@@ -101,14 +100,11 @@ class TransferRecord(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundTrip(_IterationRecord):
+class RoundTrip(_IterationRecord, table="round_trips", in_parts=True):
     """The time from an empty request of ``dst`` until the answer of ``src``, with nothing else.
 
     The request is Dask's ``echo`` on the connection of the fetches.
     """
-
-    table: ClassVar = "round_trips"
-    in_parts: ClassVar = True
 
     src: str
     dst: str
@@ -116,14 +112,11 @@ class RoundTrip(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireBytes(_IterationRecord):
+class WireBytes(_IterationRecord, table="wire", in_parts=True):
     """The serialized bytes that ``src`` wrote to its comms with ``dst`` within one iteration.
 
     ``dst`` is empty for the scheduler and clients, together.
     """
-
-    table: ClassVar = "wire"
-    in_parts: ClassVar = True
 
     src: str
     dst: str
@@ -132,14 +125,12 @@ class WireBytes(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogCount(_IterationRecord):
+class LogCount(_IterationRecord, table="log_counts"):
     """The number of fetches that one worker started within one iteration, and their outcomes.
 
     ``n_started`` is the worker's ``transfer_incoming_count_total``. Fetches in none of the other
     counts were lost from the log.
     """
-
-    table: ClassVar = "log_counts"
 
     worker: str
     n_started: int
@@ -150,15 +141,12 @@ class LogCount(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord(_IterationRecord):
+class TaskRecord(_IterationRecord, table="tasks", in_parts=True):
     """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read.
 
     ``name`` is the prefix that ``key`` has in common with others, ``nbytes`` the size of the
     task's result in memory.
     """
-
-    table: ClassVar = "tasks"
-    in_parts: ClassVar = True
 
     worker: str
     thread: int
@@ -171,11 +159,8 @@ class TaskRecord(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportUsed(_LaunchRecord):
+class TransportUsed(_LaunchRecord, table="transports", in_parts=True):
     """The transport that carried the bytes from ``src`` to ``dst``, and the evidence."""
-
-    table: ClassVar = "transports"
-    in_parts: ClassVar = True
 
     src: str
     dst: str
@@ -185,17 +170,15 @@ class TransportUsed(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerAddress(_LaunchRecord):
+class WorkerAddress(_LaunchRecord, table="addresses"):
     """The address on which a worker listened."""
-
-    table: ClassVar = "addresses"
 
     worker: str
     address: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerPlace(_LaunchRecord):
+class WorkerPlace(_LaunchRecord, table="places"):
     """The location of a worker as reported by its kernel and driver; unknown fields are empty.
 
     ``host_id`` is the same for processes that share a kernel and a network: a container or a
@@ -205,8 +188,6 @@ class WorkerPlace(_LaunchRecord):
     others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is the value of ``UCX_NET_DEVICES``, else the
     interface on which the worker listens.
     """
-
-    table: ClassVar = "places"
 
     worker: str
     host: str
@@ -223,10 +204,8 @@ class WorkerPlace(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkCounter(_IterationRecord):
+class NetworkCounter(_IterationRecord, table="network"):
     """Bytes that the kernel counted on one network interface during one iteration."""
-
-    table: ClassVar = "network"
 
     host: str
     interface: str
@@ -234,10 +213,8 @@ class NetworkCounter(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleCost(_LaunchRecord):
+class IdleCost(_LaunchRecord, table="idle"):
     """The CPU time that an idle cluster used in ``seconds`` of wall time."""
-
-    table: ClassVar = "idle"
 
     seconds: float
     cpu_seconds: float
@@ -245,10 +222,8 @@ class IdleCost(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load(_LaunchRecord):
+class Load(_LaunchRecord, table="loads"):
     """The load that was streamed between two processes while a layer's latency was measured."""
-
-    table: ClassVar = "loads"
 
     layer: str
     nbytes: int
@@ -256,15 +231,13 @@ class Load(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreUse(_LaunchRecord):
+class CoreUse(_LaunchRecord, table="core_use"):
     """The use of the ``n_cores`` that a launch may use, during its ``seconds``.
 
     CPU time is summed over these cores: ``busy`` is that of all processes, ``own`` that of the
     processes of the launch. ``stolen`` is the time in which a process was ready to run and the
     hypervisor ran another machine.
     """
-
-    table: ClassVar = "core_use"
 
     host: str
     n_cores: int
@@ -275,14 +248,12 @@ class CoreUse(_LaunchRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spill(_IterationRecord):
+class Spill(_IterationRecord, table="spills"):
     """The data that one worker spilled to disk within one iteration, and its pauses.
 
     ``nbytes`` is the size on disk, ``paused_seconds`` the time in which the worker began no task
     because its memory was full. Workers with neither have no record.
     """
-
-    table: ClassVar = "spills"
 
     worker: str
     n_values: int
@@ -295,17 +266,15 @@ GPU_MEMORY = "gpu.memory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(_LaunchRecord):
+class Setting(_LaunchRecord, table="settings"):
     """A setting that was in effect, as reported by live processes."""
-
-    table: ClassVar = "settings"
 
     name: str
     value: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThreadTime(_IterationRecord):
+class ThreadTime(_IterationRecord, table="threads"):
     """The times of the threads of one process with the same role.
 
     ``worker`` is a worker's name, ``"scheduler"`` or ``"client"``; ``role`` is ``loop`` (the
@@ -316,8 +285,6 @@ class ThreadTime(_IterationRecord):
     the event loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the turns of 0.1 s
     and more. The ``idle_*`` fields are the same for an idle period right after the iteration.
     """
-
-    table: ClassVar = "threads"
 
     worker: str
     role: str
@@ -334,15 +301,13 @@ class ThreadTime(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activity(_IterationRecord):
+class Activity(_IterationRecord, table="activities"):
     """The increase of one of Dask's fine performance metrics on one worker within one iteration.
 
     ``context`` is ``execute``, ``gather-dep``, ``get-data`` or ``p2p``, summed over tasks and
     spans; ``label`` is that of Dask (``thread-cpu``, ``serialize``, ``network`` …).
     ``gil``, ``contention`` is only recorded if gilknocker is installed.
     """
-
-    table: ClassVar = "activities"
 
     worker: str
     context: str
@@ -351,20 +316,16 @@ class Activity(_IterationRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure(_LaunchRecord):
+class Failure(_LaunchRecord, table="failures"):
     """The failure of a launch: its stage and a message."""
-
-    table: ClassVar = "failures"
 
     stage: str
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchEnd(_LaunchRecord):
+class LaunchEnd(_LaunchRecord, table="ends"):
     """The end of a launch; ``ok`` launches are not repeated when a run is resumed."""
-
-    table: ClassVar = "ends"
 
     block: int
     position: int

@@ -25,7 +25,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """The defaults of fields that older records lack: those with ``added`` in their metadata."""
 TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
 """The kind of the records in each table of a run."""
-BULK = {name: kind.table for name, kind in KINDS.items() if hasattr(kind, "in_parts")}
+BULK = {name: kind.table for name, kind in KINDS.items() if kind.in_parts}
 """The kinds of bulk records, of which there may be millions, and their folders."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
