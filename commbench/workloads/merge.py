@@ -61,7 +61,8 @@ class Merge(FrameWorkload):
             default=0,
             metadata={
                 "help": "chunks of the build frame, at most as many as of the other; 0: as many; "
-                "1: it is sent to all workers"
+                "1: it is sent to all workers",
+                "added": "0.1",
             },
         )
         frac_match: float = field(
