@@ -32,6 +32,12 @@ _COMMANDS = {
 """The commands, each imported when it is called."""
 
 
+class _Complaint(click.ClickException):
+    """The message of an error that the user can fix."""
+
+    exit_code = 2
+
+
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
 
@@ -46,9 +52,8 @@ class _Group(click.Group):
             with interrupts.none_lost():
                 return super().invoke(ctx)
         except CommbenchError as error:
-            shown = click.ClickException(str(error))
-            shown.exit_code = 1 if isinstance(error, UnwritableError) else 2
-            raise shown from error
+            kind = click.ClickException if isinstance(error, UnwritableError) else _Complaint
+            raise kind(str(error)) from error
         except KeyboardInterrupt:
             interrupts.ignore()
             click.echo("interrupted", err=True)

@@ -92,11 +92,11 @@ def time_opening(run: Run) -> Iterator[Table]:
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
         pairs = [compared.get((first.case_id, case_id)) for case_id in group["case_id"]]
-        times = {
+        times: dict[str, list[str]] = {
             variants_title(run): with_tuning(group.backend),
             "median": [*map(median_time, group.itertuples())],
         }
-        ratios = {
+        ratios: dict[str, list[str]] = {
             f"time vs {first.backend}": [_DASH if c is None else ratio(c) for c in pairs],
             "interval": [_DASH if c is None else _shown_interval(c) for c in pairs],
         }
@@ -132,12 +132,12 @@ def _shown_interval(c: Comparison) -> str:
     return f"{same} (90 %)" if verdict == "same" else interval
 
 
-def _bar(share: float, longest: int) -> str:
+def _bar(share: float, longest: int = _LONGEST_BAR) -> str:
     """Return a bar of at most `longest` characters.
 
     Examples
     --------
-    >>> _bar(0.53, 16)
+    >>> _bar(0.53)
     '████████▌'
     """
     if math.isnan(share):
