@@ -16,7 +16,7 @@ from rich.text import Text
 import commbench
 from commbench.reports import terminal
 
-RUN = "results/reference/20261125-merge-4-backends"
+RUN = "results/reference/20261125-make-run"
 SVG = Path(__file__).with_name("merge-4-backends.svg")
 
 

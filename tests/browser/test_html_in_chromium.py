@@ -24,7 +24,7 @@ from commbench import load, stats
 from commbench.reports import html
 
 pytestmark = pytest.mark.browser
-REFERENCE = Path(__file__).parents[2] / "results/reference/20261125-merge-4-backends"
+REFERENCE = Path(__file__).parents[2] / "results/reference/20261123-merge-4-backends"
 FLAGS = (
     "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

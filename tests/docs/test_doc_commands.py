@@ -24,7 +24,7 @@ from commbench.model import registry
 PLACEHOLDERS = {
     "WORKLOAD": "merge", "BACKEND": "tcp", "SIZE": "1MiB", "FORMAT": "csv",
     "my_job.py": "tests/docs/my_job.py", "package.jobs:merge": "tests.docs.my_job:main",
-    "SUITE.toml": "suites/smoke.toml", "latest": "results/reference/20261125-merge-4-backends",
+    "SUITE.toml": "suites/smoke.toml", "latest": "results/reference/20261125-make-run",
 }  # fmt: skip
 PROJECT_PATH = re.compile(r"(?:tests|docs|suites|notebooks|results/reference)/[\w./-]*\w")
 FOREIGN_OPTIONS = ("--target",)

@@ -16,7 +16,7 @@ from commbench.model import Finding, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
-REFERENCE = Path(__file__).parents[2] / "results/reference/20261125-merge-4-backends"
+REFERENCE = Path(__file__).parents[2] / "results/reference/20261125-make-run"
 SAME = [1.0, 1.01, 1.02, 0.99, 1.0, 1.01, 0.98, 1.0]
 NOISY = [1.003, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
 
