@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import Finding, Stopping
+from commbench.model import Effect, Finding, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
@@ -181,7 +182,7 @@ def test_an_open_comparison_has_no_why():
         (0.5, "(in this run, it is the fastest)"),
         (1.0, "(in this run, no difference to tcp is shown)"),
         (1.5, "(in this run, it takes 1.50× as long as tcp)"),
-        (None, "Use ucx:shm+thread-future."),
+        (None, "use ucx:shm+thread-future"),
     ],
 )
 def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(recorded, tuned, words):
@@ -192,7 +193,22 @@ def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(reco
         statement="s", evidence="", doubt="", remedy="use ucx:shm+thread-future",
         trials=({"backend": "ucx:shm+thread-future"},), case_id=ucx.id,
     )  # fmt: skip
-    assert words in findings.sentence(run, [finding])
+    (table,) = findings.tables(run.replace(findings=(finding,)))
+    (row,) = table.rows
+    assert row[-1].endswith(words)
+
+
+def test_what_the_same_setting_cures_is_said_once(recorded):
+    run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
+    ucx, tcp = run.suite.cases
+    common = {"evidence": "", "doubt": "", "remedy": "r", "trials": ({"backend": "tcp"},)}
+    shown = [
+        Finding(statement=rule, rule=rule, case_id=case.id, effect=Effect(share, 0, 1), **common)
+        for rule, share, case in (("a", 0.3, ucx), ("b", 0.2, ucx), ("a", 0.1, tcp))
+    ]
+    untried = replace(shown[1], rule="c", trials=())
+    groups = findings.largest(run.replace(findings=(*shown, untried)), 3)
+    assert [[each.rule for each in group] for group in groups] == [["a", "a"], ["c"]]
 
 
 def test_twins_are_a_control_and_no_choice(recorded):
@@ -363,6 +379,48 @@ def test_what_is_open_has_a_command(recorded, medians, command):
     text = opening.next_steps(run)
     assert (f"settle what is open (up to 1 h): {command}" in text) == (command is not None)
     assert f"commbench report -v {run.path}" in text
+
+
+@pytest.mark.parametrize(("detect", "more"), [(0.05, ""), (0.02, " --detect 2.0%")])
+def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detect, more):
+    # 16 launches of 9 s.
+    run = run_of(
+        recorded, {"tcp": 1.0, "mpi": NOISY}, command="commbench run merge --budget 150s",
+        stopping=Stopping(budget_s=150.0, detect=detect),
+    )  # fmt: skip
+    step = f"settle what is open (up to 5 min): commbench run merge --budget 5m{more}\n"
+    assert step in opening.next_steps(run)
+    assert any("1 of 1 comparisons is undecided" in text for text in run.warnings)
+    assert "undecided" not in terminal.render(run)
+
+
+def test_one_disturbance_stands_for_those_of_its_rule(recorded):
+    noisy = [*NOISY, *NOISY]
+    case = builders.case()
+    records = [
+        record
+        for launch, median in enumerate(noisy)
+        for record in (
+            *(sample(case, median * factor, launch=launch, iteration=number)
+              for number, factor in enumerate((1.0, 2.0, 0.5, 1.5))),
+            builders.end(case, launch=launch),
+        )
+    ]  # fmt: skip
+    run = recorded([case], records)
+    assert sum(" spread by " in text for text in run.warnings) == 2
+    lines = [line for line in terminal.render(run).splitlines() if line.startswith("! ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("! medians of launches spread by ")
+    assert lines[0].endswith("; 1 more")
+
+
+@pytest.mark.parametrize(("name", "longest"), [("tcp", 16), ("ucx:shm+thread-future", 15)])
+def test_bars_take_the_room_that_is_left_in_80_columns(recorded, name, longest):
+    run = run_of(recorded, {"ucx": 1.0, name: 4.0})
+    (table,) = iteration_tables.time_opening(run)
+    bars = [row[2] for row in table.rows]
+    assert len(bars[1]) == longest
+    assert max(map(len, terminal.render(run).splitlines())) <= 80
 
 
 def test_a_quick_run_is_followed_by_one_of_the_full_size(recorded):
