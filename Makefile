@@ -25,7 +25,7 @@ setup: $(READY)  ## Set up .venv, and no more
 
 run: $(READY)  ## The main job: merge over tcp, mpi, and ucx by default and tuned, in three minutes
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm+thread-future,mpi --workers 2 \
-	  --budget 180s --skip-unavailable
+	  --budget 160s --skip-unavailable
 
 # Threads of BLAS, which spin as each of some thousand processes starts, take a tenth of two cores.
 test test-oldest: export OPENBLAS_NUM_THREADS = 1

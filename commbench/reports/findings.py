@@ -10,7 +10,7 @@ from commbench.analysis.run import Run
 from commbench.model import Finding
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
-from commbench.stats.comparison import MIN_LAUNCHES
+from commbench.stats.inference import MIN_LAUNCHES
 
 _MAX_NAMES = 3
 

@@ -28,7 +28,7 @@ from commbench.reports.sections.differences import (
 )
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
-from commbench.stats.comparison import MIN_LAUNCHES
+from commbench.stats.inference import MIN_LAUNCHES
 from commbench.workloads.user_code import UserCode
 
 _MAX_VERDICTS, _MAX_FINDINGS, _MAX_DISTURBANCES = 6, 3, 4

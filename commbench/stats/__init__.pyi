@@ -1,8 +1,8 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .comparison import MIN_EFFECT, MIN_LAUNCHES, MIN_SESSIONS, between, comparisons, least_launches
+from .comparison import MIN_EFFECT, MIN_SESSIONS, between, comparisons, least_launches
 from .efficiency import scaling
-from .inference import CONFIDENCE, median_interval
+from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
 from .pairs import coverage, link_bandwidths, pair_bandwidths, shuffles
@@ -15,7 +15,7 @@ from .published import (
     reproduced,
 )
 from .selection import case_labels, counted
-from .sequential import N_LOOKS, ended_by, imprecise, look, next_block, undecided
+from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
@@ -25,7 +25,7 @@ __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
-    "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
+    "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
     "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
     "published_comparisons", "ratios", "reproduced", "scaling",
     "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided",

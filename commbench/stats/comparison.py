@@ -29,7 +29,7 @@ import scipy
 from commbench.errors import UsageError
 from commbench.model import Case, Comparison
 from commbench.stats import inference
-from commbench.stats.inference import CONFIDENCE
+from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches
 from commbench.stats.sequential import significance
@@ -44,8 +44,6 @@ EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
 MIN_SESSIONS = 3
 """The fewest sessions of a history that show how much sessions differ."""
-MIN_LAUNCHES = 6
-"""The fewest values that have a distribution-free 95 % interval of the median."""
 
 
 @dataclass(frozen=True)

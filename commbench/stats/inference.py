@@ -15,6 +15,8 @@ N_SIMULATED = 4000
 _MOST_EXACT = 20
 POWER = 0.9
 """The probability with which a detectable difference gets a verdict."""
+MIN_LAUNCHES = 6
+"""The fewest values that have a distribution-free 95 % interval of the median."""
 
 MANN_WHITNEY = "Mann-Whitney"
 SIGNED_RANK = "Wilcoxon signed-rank"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from commbench.stats.inference import CONFIDENCE
+from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
 from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _BOUNDARY = 2.040
 """The constant for five looks and a two-sided level of 5 %: C. Jennison and B. W. Turnbull, Group
 Sequential Methods, 2000, table 2.3."""
 _ENOUGH_LAUNCHES = 10
+_LONGER = 1.25
+"""How many times its budget a run may take, if that makes the launches that a verdict needs."""
 _MAX_ITERATIONS = 30
 _LEAST_BETWEEN = 1 / 16
 """The least share of the variance within launches that is assumed between them, because few
@@ -73,16 +75,31 @@ def next_block(run: Run) -> Block:
     return Block(iterations, overhead_s + iterations * iteration_s)
 
 
+def limit_s(run: Run) -> float:
+    """Return the seconds that all launches of a run with a budget may take.
+
+    That is the budget, or somewhat more if that makes the launches that a verdict needs.
+    """
+    rule, ends = run.manifest.stopping, run.ends
+    if rule is None:
+        return math.inf
+    n_missing = MIN_LAUNCHES - int(ends.groupby("case_id").size().min())
+    needed_s = float(ends["seconds"].sum()) + n_missing * next_block(run).seconds
+    longest_s = _LONGER * rule.budget_s
+    is_longer = n_missing > 0 and not rule.quick and needed_s <= longest_s
+    return longest_s if is_longer else rule.budget_s
+
+
 def look(run: Run) -> int:
     """Return how many looks have been due, from 0 to ``N_LOOKS``.
 
-    The last is due when no other block fits into the budget.
+    The last is due when no other block fits into the time that launches may take.
     """
     rule, ends = run.manifest.stopping, run.ends
     if rule is None or ends.empty:
         return 0
     spent_s = float(ends["seconds"].sum())
-    if spent_s + next_block(run).seconds > rule.budget_s:
+    if spent_s + next_block(run).seconds > limit_s(run):
         return N_LOOKS
     return min(N_LOOKS - 1, int(N_LOOKS * spent_s / rule.budget_s))
 

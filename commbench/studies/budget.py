@@ -104,7 +104,7 @@ def _describe(run: Run, number: int) -> str:
     what = f"undecided: {shown}" if names else "all is decided"
     if n_unequal:
         what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
-    ends = f"; ends in {format_seconds(rule.budget_s - spent_s)} at the latest"
+    ends = f"; ends in {format_seconds(stats.limit_s(run) - spent_s)} at the latest"
     last = not names or number == stats.N_LOOKS
     return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (
         not last

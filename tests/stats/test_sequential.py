@@ -119,6 +119,17 @@ def test_looks_are_due_by_the_share_of_the_budget_that_is_spent(n_launches, numb
     assert sequential.look(run) == number
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "quick", "number"), [(52.0, False, 4), (52.0, True, 5), (47.0, False, 5)]
+)
+def test_a_run_may_take_longer_for_the_launches_of_a_verdict(budget_s, quick, number, recorded):
+    case = builders.case(launches=2)
+    rule = Stopping(budget_s=budget_s, fixed_iterations=True, quick=quick)
+    # Of 10 s each, and six make a verdict.
+    assert sequential.look(recorded([case], launches(case, 5, 4), stopping=rule)) == number
+    assert sequential.look(recorded([case], launches(case, 6, 4), stopping=rule)) == 5
+
+
 def test_a_run_of_fixed_launches_has_no_looks(recorded):
     case = builders.case()
     run = recorded([case], launches(case, 6, 3))

@@ -21,6 +21,10 @@ from commbench.reports.sections import (
 )
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
+_MORE = 1.5
+"""How many times the budget is suggested that was too short for a verdict."""
+
+
 
 def tables(run: Run) -> Iterator[Table]:
     """Yield a table per task: all pairs of backends, or each backend and the first by size."""
@@ -86,7 +90,8 @@ def _resolution(run: Run) -> str:
 def design_for_verdict(run: Run) -> tuple[int, str]:
     """Return the least launches of each case that allow a verdict, and the option for them.
 
-    If the run had a budget, that is the time that as many of its launches would take.
+    If the run had a budget, that is the time that as many of its launches would take, and more
+    than that budget, for which its launches took too long.
     """
     together = Counter(
         (run.case_labels[c.baseline_id], c.layer, c.payload_bytes)
@@ -97,7 +102,8 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
     if not run.manifest.stopping:
         return n_launches, f"--launches {n_launches}"
     block_s = run.ends.groupby("case_id")["seconds"].median().sum()
-    return n_launches, f"--budget {math.ceil(n_launches * block_s / 60)}m"
+    needed_s = max(n_launches * block_s, _MORE * run.manifest.stopping.budget_s)
+    return n_launches, f"--budget {math.ceil(needed_s / 60)}m"
 
 
 def _described(run: Run, c: Comparison) -> str:

@@ -11,7 +11,7 @@ from commbench.model import Comparison
 from commbench.reports.sections import Section, Table, plural
 from commbench.reports.sections.differences import ranked, slowdowns, subject
 from commbench.reports.sections.iteration_tables import causes
-from commbench.stats.comparison import MIN_LAUNCHES
+from commbench.stats.inference import MIN_LAUNCHES
 
 _LEAST_TASKS = 3
 
